@@ -1,0 +1,27 @@
+"""Framework-neutral evaluator of GRPO-family objectives.
+
+>>> from grpo_cli import evaluate
+>>> record = {
+...     "log_probs_new": [[-0.2, -0.3], [-0.1, -0.4]],
+...     "log_probs_old": [[-0.5, -0.6], [-0.4, -0.7]],
+...     "rewards": [1.0, 0.0],
+... }
+>>> round(evaluate(record, variant="dr").objective, 6)
+-0.074929
+"""
+
+from __future__ import annotations
+
+from grpo_cli.api import Evaluated, evaluate
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.variants import VARIANTS, Variant
+
+__all__ = [
+    "VARIANTS",
+    "Evaluated",
+    "GrpoError",
+    "InputError",
+    "UsageError",
+    "Variant",
+    "evaluate",
+]

@@ -1,0 +1,100 @@
+"""Records as flat ragged arrays: tokens in responses, responses in groups and records.
+
+Nothing is padded. A token column is one float64 array over all tokens that count, response after
+response; masked tokens were removed when the records were read, so no formula ever meets one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+class Segments:
+    """Consecutive runs of a flat array: tokens of responses, or responses of records.
+
+    Args:
+        lengths: [S] how many elements each segment has; 0 is allowed.
+    """
+
+    def __init__(self, lengths: I64) -> None:
+        self.lengths = lengths
+        self.count = len(lengths)
+        self.total = int(lengths.sum())
+
+    @cached_property
+    def starts(self) -> I64:
+        """[S] where each segment begins."""
+        return np.concatenate(([0], np.cumsum(self.lengths[:-1]))) if self.count else self.lengths
+
+    @cached_property
+    def index(self) -> I64:
+        """[total] the segment that each element belongs to."""
+        return np.repeat(np.arange(self.count), self.lengths)
+
+    @cached_property
+    def _filled(self) -> NDArray[np.bool_] | None:
+        return None if self.lengths.all() else self.lengths > 0
+
+    def sum(self, values: NDArray[Any]) -> NDArray[Any]:
+        """[S] the sum of each segment's elements; 0 for an empty one.
+
+        A segment's sum depends on its own elements only, never on where it stands in the array,
+        so a response gives the same bits in whatever company it is evaluated.
+        """
+        if self._filled is None:
+            return np.add.reduceat(values, self.starts) if self.count else np.zeros(0)
+        sums = np.zeros(self.count, dtype=values.dtype)
+        if self.total:
+            sums[self._filled] = np.add.reduceat(values, self.starts[self._filled])
+        return sums
+
+    def mean(self, values: F64) -> F64:
+        """[S] the mean of each segment's elements; 0 for an empty one."""
+        return self.sum(values) / np.maximum(self.lengths, 1)
+
+    def spread(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        """[total] each segment's value, repeated for its elements."""
+        return np.repeat(values, self.lengths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What the stages read. N tokens in R responses, in M records; float64, nats.
+
+    ``responses`` cuts the tokens into responses and ``records`` the responses into records.
+    ``groups`` [R] numbers the group of each response (0-based, a group never spans records);
+    responses of one group need not be neighbours. ``rewards`` is [R], or [R, K] with one column
+    per reward function. ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when the
+    record gives them token by token.
+
+    ``ratios`` [N] are importance ratios that the record gives itself; they are used as they are.
+    When they come without probabilities, ``log_probs_new`` and ``log_probs_old`` are None and only
+    stages that need nothing but the ratio can run.
+
+    ``positions`` [N] is each token's index in its response as the user wrote it, masked tokens
+    included; None means that nothing was masked.
+    """
+
+    responses: Segments
+    records: Segments
+    groups: I64
+    group_count: int
+    log_probs_new: F64 | None = None
+    log_probs_old: F64 | None = None
+    log_probs_ref: F64 | None = None
+    log_probs_rollout: F64 | None = None
+    entropies: F64 | None = None
+    ratios: F64 | None = None
+    rewards: F64 | None = None
+    reward_names: tuple[str, ...] = ()
+    advantages: F64 | None = None
+    token_advantages: F64 | None = None
+    positions: I64 | None = None

@@ -1,0 +1,68 @@
+"""The ``table`` format: totals on top, then the first rows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any, BinaryIO
+
+import orjson
+
+from grpo_cli.cli.failure import say
+from grpo_cli.cli.printing import Printing
+from grpo_cli.cli.run import Run
+from grpo_cli.report.fields import Level
+from grpo_cli.report.screen import Screen, wants_color, written
+from grpo_cli.report.table import ROWS, print_rows, print_totals
+
+_LIMIT = {"token": 200}
+_USUAL_LIMIT = 50
+
+
+def screen(stream: BinaryIO) -> Screen:
+    """The terminal behind the stream, or a page without an edge."""
+    if not (stream is sys.stdout.buffer and stream.isatty()):
+        return Screen()
+    return Screen(shutil.get_terminal_size().columns, wants_color(os.environ))
+
+
+def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+    """Totals, then one row per record or response, or one table per response."""
+    del variant
+    limit = printing.limit
+    if limit is None:
+        limit = _LIMIT.get(printing.level, _USUAL_LIMIT)
+    records = _first(run, printing.level, limit)
+    if run.empty:
+        return
+    page = screen(stream)
+    console = page.console()
+    print_totals(console, printing.level, printing.fields, run.total, run.signature)
+    shown = 0
+    if printing.level != "batch":
+        shown = print_rows(console, page, printing.level, printing.fields, records, limit)
+    stream.write(written(console).encode())
+    stream.flush()
+    if printing.level != "batch" and (more := run.total[ROWS[printing.level]] - shown):
+        say(f"… {more:,} more {ROWS[printing.level]} (use --limit 0 or --format jsonl)")
+
+
+def _first(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
+    """The records that hold the first ``limit`` rows; the others are only counted."""
+    kept: list[dict[str, Any]] = []
+    rows = 0
+    for pieces in run:
+        for piece in pieces:
+            if limit and rows >= limit:
+                break
+            kept.append(orjson.loads(piece))
+            rows += _rows(kept[-1], level)
+    return kept
+
+
+def _rows(record: dict[str, Any], level: Level) -> int:
+    if level == "record":
+        return 1
+    responses = record["responses"]
+    return len(responses) if level == "response" else sum(r["length"] for r in responses)

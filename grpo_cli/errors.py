@@ -1,0 +1,50 @@
+"""The errors that a user can cause, each of which is one line of text."""
+
+from __future__ import annotations
+
+
+class GrpoError(Exception):
+    """Anything the user can put right. ``exit_code`` is what the command ends with."""
+
+    exit_code = 3
+
+
+class UsageError(GrpoError):
+    """A flag, a name or a value that cannot be used (exit code 2)."""
+
+    exit_code = 2
+
+
+class InputError(GrpoError):
+    """Data that cannot be read or does not mean anything (exit code 3).
+
+    Args:
+        message: what was expected and what came, and how to fix it where that is not plain.
+        path: the place inside the record, as ``log_probs_old[3][17]``.
+        source: the file's name as the user gave it; ``<stdin>`` for standard input.
+        line: the 1-based line of the file, where the record has one.
+        record: the index, within the records being evaluated together, of the culprit; the
+            engine uses it to keep the records before it and, on request, to go on behind it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str = "",
+        source: str | None = None,
+        line: int | None = None,
+        record: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.source = source
+        self.line = line
+        self.record = record
+
+    def __str__(self) -> str:
+        place = self.source or ""
+        if place and self.line is not None:
+            place = f"{place}:{self.line}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)

@@ -1,0 +1,93 @@
+"""Advantages within a group, and the record's own.
+
+Each function returns [R], one advantage per response, or ``PerToken`` with [N]. Group statistics are
+exactly rounded sums (``math.fsum``), so the order of the responses changes no bit, and a group
+whose rewards are all equal has advantage exactly 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.advantage.result import PerToken
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.groups import Groups
+from grpo_cli.objective.hyperparameters import HyperparameterError
+
+
+def given(advantages: F64 | PerToken) -> F64 | PerToken:
+    """The advantages that the record gives, as they are."""
+    return advantages
+
+
+def raw(rewards: F64) -> F64:
+    """The reward itself: A = r, no baseline."""
+    return rewards
+
+
+def group_mean(rewards: F64, groups: Groups) -> F64:
+    """A = r − r̄ over the group.
+
+    References:
+        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783).
+    """
+    return groups.each(centered, rewards)
+
+
+def group_std(
+    rewards: F64, groups: Groups, *, std_ddof: int, std_eps: float, std_min: float
+) -> F64:
+    """A = (r − r̄) / (σ + eps) over the group, σ² = Σ(r − r̄)² / (G − ddof).
+
+    Args:
+        rewards: [R] one per response.
+        groups: which responses answer the same prompt.
+        std_ddof: 1 divides by G−1 (torch's default), 0 by G (numpy's).
+        std_eps: added to σ.
+        std_min: a group with σ below it has advantage 0.
+
+    Raises:
+        HyperparameterError: where ``std_ddof`` is not less than a group's size; a group of one
+            has advantage 0 for ddof 0 and 1, since its rewards are all equal.
+
+    References:
+        Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300); it does not say which σ. TRL: ddof 1,
+        eps 1e-4; verl, slime, ROLL: ddof 1, 1e-6; OpenRLHF: ddof 1, 1e-9; open-instruct: ddof 0,
+        1e-8.
+    """
+
+    def standardised(rewards: list[float]) -> list[float]:
+        offsets = centered(rewards)
+        free = len(rewards) - std_ddof
+        if free <= 0 and max(len(rewards), std_ddof) > 1:
+            raise HyperparameterError(
+                "std_ddof", f"expected less than the group's {len(rewards)} responses, got {std_ddof}"
+            )
+        if not any(offsets):
+            return offsets
+        sigma = math.sqrt(math.fsum(x * x for x in offsets) / free)
+        if sigma < std_min:
+            return [0.0] * len(offsets)
+        return [x / (sigma + std_eps) for x in offsets]
+
+    return groups.each(standardised, rewards)
+
+
+def centered(rewards: list[float]) -> list[float]:
+    """Each reward less the group's exact mean; exactly 0 where all are equal."""
+    if min(rewards) == max(rewards):
+        return [0.0] * len(rewards)
+    mean = math.fsum(rewards) / len(rewards)
+    return [reward - mean for reward in rewards]
+
+
+_STD = {"std_ddof": 1, "std_eps": 1e-8, "std_min": 0.0}
+
+CHOICES = {
+    "given": Choice(given),
+    "raw": Choice(raw),
+    "group-mean": Choice(group_mean),
+    "group-std": Choice(group_std, _STD),
+}
+ALIASES = {"grpo": "group-std", "dr_grpo": "group-mean", "none": "raw"}

@@ -1,0 +1,87 @@
+"""The aggregations that papers use, under framework-neutral names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import I64
+from grpo_cli.objective.aggregate.result import Weights, per_token
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.groups import Groups
+
+
+def response_mean(lengths: I64) -> Weights:
+    """Mean over responses of each one's token mean: w = 1 / (R·|oᵢ|).
+
+    A response without tokens contributes 0 and still counts as a response.
+
+    References:
+        Shao et al., DeepSeekMath (GRPO), 2024 (arXiv 2402.03300). verl: seq-mean-token-mean.
+    """
+    return Weights(
+        per_token(lengths), np.ones(len(lengths)), 1.0, "responses, each by its own tokens"
+    )
+
+
+def token_mean(lengths: I64) -> Weights:
+    """Mean over all tokens: w = 1 / Σᵢ|oᵢ|.
+
+    References:
+        Yu et al., DAPO, 2025 (arXiv 2503.14476); the paper averages over the tokens of a group
+        (``prompt-mean``), most frameworks over those of the batch. TRL: bnpo, dapo.
+    """
+    return Weights(np.ones(len(lengths)), lengths.astype(np.float64), 1.0, "tokens")
+
+
+def token_sum(lengths: I64) -> Weights:
+    """Mean over responses of each one's token sum: w = 1 / R.
+
+    References:
+        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783). verl: seq-mean-token-sum.
+    """
+    return Weights(np.ones(len(lengths)), np.ones(len(lengths)), 1.0, "responses")
+
+
+def token_sum_norm(lengths: I64, *, max_completion_length: float) -> Weights:
+    """Mean over responses of each one's token sum over a constant length: w = 1 / (R·L).
+
+    References:
+        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783), as its code divides by the generation
+        limit. TRL: dr_grpo. verl: seq-mean-token-sum-norm.
+    """
+    ones = np.ones(len(lengths))
+    return Weights(ones, ones, max_completion_length, "responses × max_completion_length")
+
+
+def prompt_mean(lengths: I64, groups: Groups) -> Weights:
+    """Mean over groups of each one's token mean: w = 1 / (groups · tokens of the group).
+
+    References:
+        Yu et al., DAPO, 2025 (arXiv 2503.14476), its equation as written.
+    """
+    tokens = groups.count_tokens(lengths)
+    return Weights(per_token(tokens), groups.firsts, 1.0, "groups, each by its own tokens")
+
+
+def total_sum(lengths: I64) -> Weights:
+    """Plain sum over all tokens: w = 1.
+
+    References:
+        Tinker's losses; verl: token-sum.
+    """
+    return Weights(np.ones(len(lengths)), None, 1.0, "nothing: a plain sum")
+
+
+CHOICES = {
+    "response-mean": Choice(response_mean),
+    "token-mean": Choice(token_mean),
+    "token-sum": Choice(token_sum),
+    "token-sum-norm": Choice(token_sum_norm),
+    "prompt-mean": Choice(prompt_mean),
+    "sum": Choice(total_sum),
+}
+ALIASES = {
+    "seq-mean-token-mean": "response-mean",
+    "seq-mean-token-sum": "token-sum",
+    "seq-mean-token-sum-norm": "token-sum-norm",
+}

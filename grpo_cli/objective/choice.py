@@ -1,0 +1,74 @@
+"""A choice at a stage: a pure function, and the same with its hyperparameters bound."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from grpo_cli.objective.hyperparameters import HYPERPARAMETERS, Value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A stage function, and the values its hyperparameters have when a flag swaps it in.
+
+    The function's positional parameters name the columns it reads (``Columns``), its keyword-only
+    parameters are its hyperparameters; it has no defaults of its own.
+
+    Args:
+        function: the pure function.
+        defaults: hyperparameter → value, for those that have a usual value; one that has none
+            must be given by a flag, the record or the variant.
+        measure: for a stage that needs statistics of the whole batch: a function of columns that
+            returns the sample (values [S], multiplicities [S], record of each [S]) whose moments
+            the function then reads as the column ``moments``.
+    """
+
+    function: Callable[..., Any]
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    measure: Callable[..., Any] | None = None
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the function reads."""
+        return positional(self.function)
+
+    @cached_property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The hyperparameters that the function takes."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+def positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's positional parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A choice with a value for each of its hyperparameters.
+
+    Raises:
+        TypeError: when a hyperparameter is missing or not taken; a row of a table is wrong then.
+    """
+
+    name: str
+    choice: Choice
+    values: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        wanted = self.choice.hyperparameters
+        if set(self.values) != set(wanted):
+            raise TypeError(f"{self.name} takes {sorted(wanted)}, got {sorted(self.values)}")
+        checked = {name: HYPERPARAMETERS[name].check(name, self.values[name]) for name in wanted}
+        object.__setattr__(self, "values", checked)

@@ -1,0 +1,61 @@
+"""The responses to one prompt, wherever they stand in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+
+
+class Groups:
+    """R responses in groups.
+
+    Args:
+        index: [R] the group of each response, 0-based.
+        count: how many groups there are.
+    """
+
+    def __init__(self, index: I64, count: int) -> None:
+        self.index = index
+        self.count = count
+
+    @cached_property
+    def sizes(self) -> I64:
+        """[count] responses of each group."""
+        return np.bincount(self.index, minlength=self.count)
+
+    @cached_property
+    def _order(self) -> I64 | None:
+        sorted_already = bool((self.index[1:] >= self.index[:-1]).all())
+        return None if sorted_already else np.argsort(self.index, kind="stable")
+
+    @cached_property
+    def firsts(self) -> F64:
+        """[R] 1 for the first response of each group, else 0: they add up to the groups."""
+        marks = np.zeros(len(self.index))
+        marks[np.unique(self.index, return_index=True)[1]] = 1.0
+        return marks
+
+    def each(self, function: Callable[[list[float]], list[float]], values: F64) -> F64:
+        """[R] ``function`` applied to the values [R] of each group, as Python floats."""
+        order = self._order
+        flat = (values if order is None else values[order]).tolist()
+        out: list[float] = []
+        start = 0
+        for size in self.sizes.tolist():
+            out += function(flat[start : start + size])
+            start += size
+        result = np.array(out, dtype=np.float64)
+        if order is None:
+            return result
+        back = np.empty_like(result)
+        back[order] = result
+        return back
+
+    def count_tokens(self, lengths: I64) -> I64:
+        """[R] the tokens in the whole group of each response."""
+        per_group = np.bincount(self.index, weights=lengths, minlength=self.count)
+        return per_group.astype(np.int64)[self.index]

@@ -1,0 +1,215 @@
+"""Every hyperparameter of the family: its one name, what it may be, and what others call it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from grpo_cli.errors import GrpoError
+
+Value = float | int | str | None
+
+
+class HyperparameterError(GrpoError):
+    """A hyperparameter's value outside its meaning; the caller adds the place."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """What a hyperparameter may be.
+
+    Args:
+        meaning: one line for ``grpo explain`` and for messages.
+        low: the least value.
+        open_low: whether ``low`` itself is excluded.
+        high: the greatest value.
+        integer: whether only whole numbers are allowed.
+        words: the words it may be, for one that is not a number.
+        optional: whether None ("off") is allowed.
+        aliases: the frameworks' names for the same thing.
+    """
+
+    meaning: str
+    low: float = -math.inf
+    open_low: bool = False
+    high: float = math.inf
+    integer: bool = False
+    words: tuple[str, ...] = ()
+    optional: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> str:
+        """The allowed values in words."""
+        if self.words:
+            return "one of " + ", ".join(self.words)
+        kind = "a whole number" if self.integer else "a finite number"
+        if self.low > -math.inf:
+            kind += f" {'>' if self.open_low else '>='} {self.low:g}"
+        if self.high < math.inf:
+            kind += f"{' and' if self.low > -math.inf else ''} <= {self.high:g}"
+        return kind + (" or null" if self.optional else "")
+
+    def check(self, name: str, value: object) -> Value:
+        """Returns ``value`` if it is allowed.
+
+        Raises:
+            HyperparameterError: with what was expected and what came.
+        """
+        if value is None and self.optional:
+            return None
+        if self.words:
+            if isinstance(value, str) and value in self.words:
+                return value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            inside = self.low < value if self.open_low else self.low <= value
+            if math.isfinite(value) and inside and value <= self.high:
+                if not self.integer:
+                    return float(value)
+                if float(value).is_integer():
+                    return int(value)
+        raise HyperparameterError(name, f"expected {self.wanted}, got {_show(value)}")
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return "NaN" if value != value else f"{value}"
+
+
+HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
+    "epsilon_low": Hyperparameter(
+        "lower clip range: the ratio is clipped at 1 − epsilon_low",
+        low=0.0,
+        aliases=("clip_ratio_low", "eps_clip_low", "clip_range_low", "ratio_clip_min", "eps_low"),
+    ),
+    "epsilon_high": Hyperparameter(
+        "upper clip range: the ratio is clipped at 1 + epsilon_high",
+        low=0.0,
+        aliases=("clip_ratio_high", "eps_clip_high", "clip_range_high", "ratio_clip_max", "eps_high"),
+    ),
+    "beta": Hyperparameter(
+        "coefficient of the KL penalty",
+        low=0.0,
+        aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty"),
+    ),
+    "kl_weight": Hyperparameter(
+        "what multiplies each token's KL estimate: nothing, or the ratio (unbiased KL)",
+        words=("none", "ratio"),
+    ),
+    "entropy_coef": Hyperparameter(
+        "coefficient of the entropy bonus", aliases=("entropy_coeff", "entropy_loss_coef")
+    ),
+    "std_ddof": Hyperparameter("degrees of freedom taken off in the std", low=0, integer=True),
+    "std_eps": Hyperparameter("added to the std before dividing by it", low=0.0),
+    "std_min": Hyperparameter("a group whose std is below this has advantage 0", low=0.0),
+    "kl_input_clamp": Hyperparameter(
+        "bound on |log π_θ − log π_ref| before the KL estimate",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        aliases=("kl_input_clamp_value",),
+    ),
+    "kl_output_clamp": Hyperparameter(
+        "bound on |KL estimate|",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        aliases=("kl_output_clamp_value",),
+    ),
+    "delta": Hyperparameter(
+        "upper bound on the ratio in the unclipped branch (two-sided clip)",
+        low=0.0,
+        open_low=True,
+        optional=True,
+    ),
+    "dual_clip": Hyperparameter(
+        "the c of dual clip: where A < 0 the surrogate is at least c·A",
+        low=1.0,
+        open_low=True,
+        optional=True,
+        aliases=("clip_ratio_c", "eps_clip_c", "ratio_clip_c", "c_clip"),
+    ),
+    "log_ratio_clamp": Hyperparameter(
+        "bound on |log ratio| before it is exponentiated", low=0.0, open_low=True, optional=True
+    ),
+    "max_completion_length": Hyperparameter(
+        "the constant length L that token sums are divided by", low=0.0, open_low=True
+    ),
+    "gradient_accumulation_steps": Hyperparameter(
+        "micro-batches per optimiser step; trainers divide their loss by it", low=1, integer=True
+    ),
+    "num_items_in_batch": Hyperparameter(
+        "tokens of the whole generation batch, over all processes", low=0.0, open_low=True
+    ),
+    "steps_per_generation": Hyperparameter(
+        "micro-batches per generation batch", low=1, integer=True
+    ),
+    "loss_scale_factor": Hyperparameter(
+        "verl's constant that token sums are divided by", low=0.0, open_low=True, optional=True
+    ),
+    "response_length": Hyperparameter(
+        "the padded width of the responses", low=0.0, open_low=True
+    ),
+    "global_batch_size": Hyperparameter(
+        "responses of the whole mini-batch, over all processes", low=0.0, open_low=True
+    ),
+    "batch_num_tokens": Hyperparameter(
+        "tokens of the whole mini-batch, over all processes", low=0.0, open_low=True
+    ),
+    "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True),
+    "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True),
+}
+
+SETS = {"epsilon": ("epsilon_low", "epsilon_high")}
+"""Names that set several at once."""
+
+_ALIASES = {alias: name for name, row in HYPERPARAMETERS.items() for alias in row.aliases}
+_SET_ALIASES = {"clip_ratio": "epsilon", "eps_clip": "epsilon", "clip_epsilon": "epsilon"}
+
+KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
+"""Every name a hyperparameter may be given by."""
+
+
+def canonical(values: Mapping[str, object]) -> dict[str, Value]:
+    """Checks hyperparameters and returns them under their canonical names.
+
+    A name that sets several (``epsilon``) gives way to the particular ones beside it.
+
+    Raises:
+        HyperparameterError: for an unknown name (the near match is named) or a value outside its
+            meaning.
+    """
+    broad: dict[str, Value] = {}
+    exact: dict[str, Value] = {}
+    for given, value in values.items():
+        name = _SET_ALIASES.get(given, given)
+        if name in SETS:
+            for one in SETS[name]:
+                broad[one] = HYPERPARAMETERS[one].check(given, value)
+            continue
+        name = _ALIASES.get(given, given)
+        if name not in HYPERPARAMETERS:
+            raise HyperparameterError(given, unknown(given))
+        exact[name] = HYPERPARAMETERS[name].check(given, value)
+    return broad | exact
+
+
+def unknown(name: str) -> str:
+    """What to say of a hyperparameter that nobody knows."""
+    near = get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(HYPERPARAMETERS))}"
+    return f"unknown hyperparameter{hint}"

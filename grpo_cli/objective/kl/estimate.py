@@ -1,0 +1,102 @@
+"""The KL estimators, as penalties in the loss.
+
+With d = log π_θ − log π_ref at a token that π_θ's predecessor sampled, each estimator returns its
+value k(d) and its slope k′(d) = ∂k/∂log π_θ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.kl.result import Kl
+
+
+Estimator = Callable[[F64], tuple[F64, F64]]
+
+
+def k1(difference: F64) -> tuple[F64, F64]:
+    """k1 = d: unbiased, of either sign; its slope is 1 at every token.
+
+    References:
+        Schulman, Approximating KL Divergence, 2020.
+    """
+    return difference, np.ones_like(difference)
+
+
+def k2(difference: F64) -> tuple[F64, F64]:
+    """k2 = d²/2, with slope d: its gradient is that of the reverse KL."""
+    return 0.5 * difference * difference, difference
+
+
+def k3(difference: F64) -> tuple[F64, F64]:
+    """k3 = e^(−d) + d − 1, never negative, with slope 1 − e^(−d).
+
+    References:
+        Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), its unbiased estimator of the KL.
+    """
+    shrunk = np.expm1(-difference)
+    return shrunk + difference, -shrunk
+
+
+def absolute(difference: F64) -> tuple[F64, F64]:
+    """|d|, with slope sign(d)."""
+    return np.abs(difference), np.sign(difference)
+
+
+def in_loss(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimator as a penalty in the loss: J takes −β·k."""
+
+    def penalty(
+        log_ratio_ref: F64,
+        ratio: F64,
+        *,
+        beta: float,
+        kl_weight: str,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> Kl:
+        del beta  # the pipeline multiplies by it
+        value, slope = _clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
+        if kl_weight == "none":
+            return Kl(value, slope, None)
+        weighted = ratio * value
+        return Kl(weighted, ratio * slope, weighted)
+
+    penalty.__doc__ = estimator.__doc__
+    return penalty
+
+
+def _clamped(
+    estimator: Estimator, difference: F64, inside: float | None, outside: float | None
+) -> tuple[F64, F64]:
+    """The estimate with d clamped to ±inside and k to ±outside; a clamp that binds cuts the slope."""
+    if inside is not None:
+        within = np.abs(difference) <= inside
+        value, slope = estimator(np.clip(difference, -inside, inside))
+        slope = np.where(within, slope, 0.0)
+    else:
+        value, slope = estimator(difference)
+    if outside is not None:
+        slope = np.where(np.abs(value) <= outside, slope, 0.0)
+        value = np.clip(value, -outside, outside)
+    return value, slope
+
+
+def none() -> None:
+    """No KL term."""
+
+
+_USUAL = {"kl_weight": "none", "kl_input_clamp": None, "kl_output_clamp": None}
+
+CHOICES = {
+    "none": Choice(none),
+    "k1": Choice(in_loss(k1), _USUAL),
+    "k2": Choice(in_loss(k2), _USUAL),
+    "k3": Choice(in_loss(k3), _USUAL),
+    "abs": Choice(in_loss(absolute), _USUAL),
+}
+ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}

@@ -1,0 +1,127 @@
+"""An objective: one bound choice for each of the six stages, and its signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
+
+from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.hyperparameters import Value
+from grpo_cli.objective.signature import Part, Parts, line
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the six questions, its answers, and the frameworks' names for them."""
+
+    key: str
+    question: str
+    choices: Mapping[str, Choice]
+    aliases: Mapping[str, str]
+
+
+STAGES: Mapping[str, Stage] = {
+    "advantage": Stage(
+        "adv", "how much better was this response?", advantage.CHOICES, advantage.ALIASES
+    ),
+    "ratio": Stage(
+        "ratio", "at what level is π_θ compared with π_old?", ratio.CHOICES, ratio.ALIASES
+    ),
+    "surrogate": Stage(
+        "surrogate", "how is the ratio tamed?", surrogate.CHOICES, surrogate.ALIASES
+    ),
+    "kl": Stage("kl", "how far from the reference?", kl.CHOICES, kl.ALIASES),
+    "correction": Stage(
+        "corr",
+        "does the rollout engine agree with the trainer?",
+        correction.CHOICES,
+        correction.ALIASES,
+    ),
+    "aggregate": Stage("agg", "what is the denominator?", aggregate.CHOICES, aggregate.ALIASES),
+}
+"""The stages in the order in which they run."""
+
+
+def bind(stage: str, choice: str, **values: Value) -> Bound:
+    """The choice with the given hyperparameters; those not given take the choice's defaults."""
+    found = STAGES[stage].choices[choice]
+    return Bound(choice, found, {**found.defaults, **values})
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is evaluated.
+
+    ``kl_aggregate`` and ``entropy_aggregate`` are None where the KL and the entropy share the
+    policy's weights; ``entropy`` is None where the objective has no entropy bonus.
+    """
+
+    name: str
+    advantage: Bound
+    ratio: Bound
+    surrogate: Bound
+    kl: Bound
+    correction: Bound
+    aggregate: Bound
+    kl_aggregate: Bound | None = None
+    entropy: Bound | None = None
+    entropy_aggregate: Bound | None = None
+    batch: str = "input"
+
+    @property
+    def stages(self) -> dict[str, Bound]:
+        """The bound stages by name, in the order in which they run."""
+        bound = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in bound.items() if isinstance(value, Bound)}
+
+    @property
+    def beta(self) -> float:
+        """β, or 0.0 where no KL is in the loss."""
+        return 0.0 if self.kl_in_reward else float(self.kl.values.get("beta") or 0.0)
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """Whether the KL is taken off the reward instead of the objective."""
+        return self.kl.name.endswith("-in-reward")
+
+    @property
+    def entropy_coef(self) -> float:
+        """The coefficient of the entropy bonus, or 0.0 where there is none."""
+        return 0.0 if self.entropy is None else float(self.entropy.values["entropy_coef"] or 0.0)
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether the objective has a KL term at all, be its β 0."""
+        return self.kl.name != "none"
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The pieces of the signature, in fixed order, the version last."""
+        stages = [
+            Part(_KEYS[stage], bound.name, tuple(bound.values.items()))
+            for stage, bound in self.stages.items()
+        ]
+        return (Part("", self.name), *stages, Part("batch", self.batch), Part("v", _version()))
+
+    @cached_property
+    def signature(self) -> str:
+        """One line that names every choice which changes the number."""
+        return line(self.parts)
+
+
+_KEYS = {name: stage.key for name, stage in STAGES.items()} | {
+    "kl_aggregate": "kl_agg",
+    "entropy": "ent",
+    "entropy_aggregate": "ent_agg",
+}
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("grpo-cli")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "0"

@@ -1,0 +1,169 @@
+"""Runs the six stages over a batch and puts their values and slopes together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.errors import InputError
+from grpo_cli.objective.advantage.result import PerToken
+from grpo_cli.objective.aggregate.result import Weights
+from grpo_cli.objective.breakdown import Breakdown, Term
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.columns import Columns
+from grpo_cli.objective.correction.result import Correction
+from grpo_cli.objective.kl.result import Kl
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.surrogate.result import Surrogate
+
+
+def run(batch: Batch, objective: Objective, moments: object = None) -> Breakdown:
+    """Evaluates an objective: J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ and ∂J/∂(log π_θ) per token.
+
+    Args:
+        batch: the records, as flat arrays.
+        objective: a bound choice per stage.
+        moments: the statistics of the whole batch, where the advantage asks for them.
+
+    Raises:
+        InputError: where the records lack what a stage needs, or a result is not finite.
+        HyperparameterError: where a value cannot be used with these groups.
+    """
+    columns = Columns(batch)
+    columns["moments"] = moments
+    with np.errstate(over="ignore", invalid="ignore"):
+        breakdown = _stages(batch, objective, columns)
+        _check_finite(breakdown)
+    return breakdown
+
+
+def prepare(columns: Columns, objective: Objective) -> None:
+    """Takes the KL off the rewards where it belongs there; the first thing that happens."""
+    if objective.kl_in_reward:
+        penalty: F64 = columns.call(objective.kl, "kl")
+        columns["token_penalty"] = penalty
+        if columns.get("rewards") is not None:
+            columns["rewards"] = columns.get("rewards") - columns.get("responses").sum(penalty)
+
+
+def _stages(batch: Batch, objective: Objective, columns: Columns) -> Breakdown:
+    prepare(columns, objective)
+    given: F64 | PerToken = columns.call(objective.advantage, "advantage")
+    per_token = isinstance(given, PerToken)
+    columns["advantage"] = given.values if per_token else np.repeat(given, columns.get("lengths"))
+    ratio = _ratio(batch, objective, columns)
+    surrogate: Surrogate = columns.call(objective.surrogate, "surrogate")
+    correction: Correction | None = columns.call(objective.correction, "correction")
+    if correction is not None and correction.kept is not None:
+        columns["lengths"] = batch.responses.sum(correction.kept.astype(np.int64))
+    kl = _kl(objective, columns, correction)
+    weights: Weights = columns.call(objective.aggregate, "aggregate")
+    weight = None if correction is None else correction.weight
+    return Breakdown(
+        batch=batch,
+        objective=objective,
+        advantage=columns.get("advantage"),
+        response_advantage=None if per_token else given,
+        log_ratio=ratio.log_ratio,
+        ratio=ratio.ratio,
+        surrogate=surrogate.value,
+        clip=surrogate.clip,
+        correction=weight,
+        kl=None if kl is None else kl.value,
+        policy=_policy_term(batch, weights, surrogate, weight, ratio),
+        penalty=_kl_term(batch, _weights(objective.kl_aggregate, columns, weights), kl, ratio),
+        bonus=_bonus_term(batch, objective, columns, weights),
+    )
+
+
+def _ratio(batch: Batch, objective: Objective, columns: Columns) -> Ratio:
+    ratio: Ratio = columns.call(objective.ratio, "ratio")
+    if batch.ratios is not None and objective.ratio.name == "token":
+        ratio = ratio._replace(ratio=batch.ratios)  # as given, not through a logarithm
+    columns["log_ratio"], columns["ratio"] = ratio.log_ratio, ratio.ratio
+    return ratio
+
+
+def _kl(objective: Objective, columns: Columns, correction: Correction | None) -> Kl | None:
+    if objective.kl_in_reward:
+        return None
+    if objective.beta == 0.0 and columns.get("log_ratio_ref") is None:
+        return None
+    kl: Kl | None = columns.call(objective.kl, "kl")
+    if kl is None or correction is None or correction.kl_weight is None:
+        return kl
+    by_ratio = None if kl.by_ratio is None else correction.kl_weight * kl.by_ratio
+    return Kl(correction.kl_weight * kl.value, correction.kl_weight * kl.by_log_prob, by_ratio)
+
+
+def _weights(own: Bound | None, columns: Columns, shared: Weights) -> Weights:
+    if own is None:
+        return shared
+    weights: Weights = columns.call(own, "aggregate")
+    return weights
+
+
+def _policy_term(
+    batch: Batch, weights: Weights, surrogate: Surrogate, correction: F64 | None, ratio: Ratio
+) -> Term:
+    def corrected(values: F64) -> F64:
+        return values if correction is None else correction * values
+
+    slope: Any = 0.0
+    if surrogate.by_ratio is not None:
+        slope = ratio.pull(corrected(surrogate.by_ratio))
+    if surrogate.by_log_prob is not None:
+        slope = slope + corrected(surrogate.by_log_prob)
+    return Term(weights, batch.responses.sum(corrected(surrogate.value)), slope)
+
+
+def _kl_term(batch: Batch, weights: Weights, kl: Kl | None, ratio: Ratio) -> Term | None:
+    if kl is None:
+        return None
+    slope = kl.by_log_prob
+    if kl.by_ratio is not None:
+        slope = slope + ratio.pull(kl.by_ratio)
+    return Term(weights, batch.responses.sum(kl.value), slope)
+
+
+def _bonus_term(
+    batch: Batch, objective: Objective, columns: Columns, weights: Weights
+) -> Term | None:
+    if objective.entropy is None or objective.entropy_coef == 0.0:
+        return None
+    entropies: F64 = columns.call(objective.entropy, "entropy")
+    own = _weights(objective.entropy_aggregate, columns, weights)
+    return Term(own, batch.responses.sum(entropies), np.zeros(batch.responses.total))
+
+
+def _check_finite(breakdown: Breakdown) -> None:
+    terms = [breakdown.policy] if breakdown.penalty is None else [breakdown.policy, breakdown.penalty]
+    slopes = breakdown.batch.responses.sum(breakdown.unit_slope)
+    if all(np.isfinite(term.sums).all() for term in terms) and np.isfinite(slopes).all():
+        return
+    finite = np.isfinite(breakdown.surrogate) & np.isfinite(breakdown.unit_slope)
+    if breakdown.kl is not None and breakdown.beta:
+        finite &= np.isfinite(breakdown.kl)
+    if finite.all():
+        raise InputError("the sum over a response's tokens overflows", record=0)
+    _raise_at(breakdown, int(np.argmin(finite)))
+
+
+def _raise_at(breakdown: Breakdown, token: int) -> None:
+    batch = breakdown.batch
+    response = int(batch.responses.index[token])
+    record = int(batch.records.index[response])
+    position = token - int(batch.responses.starts[response])
+    if batch.positions is not None:
+        position = int(batch.positions[token])
+    local = response - int(batch.records.starts[record])
+    raise InputError(
+        f"the objective is not finite: log ratio {breakdown.log_ratio[token]:g}, "
+        f"surrogate {breakdown.surrogate[token]:g}"
+        + ("" if breakdown.kl is None else f", kl {breakdown.kl[token]:g}"),
+        path=f"response {local}, token {position}",
+        record=record,
+    )

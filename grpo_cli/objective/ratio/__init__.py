@@ -1,0 +1,11 @@
+"""Stage 2, ratio: at what level is π_θ compared with π_old?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from grpo_cli.objective.ratio import level
+from grpo_cli.objective.choice import Choice
+
+CHOICES: Mapping[str, Choice] = {**level.CHOICES}
+ALIASES: Mapping[str, str] = {**level.ALIASES}

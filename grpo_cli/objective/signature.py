@@ -1,0 +1,72 @@
+"""The signature: one line, made from the bound stages that ran, naming all that changes a number.
+
+``dapo|adv:group-std[ddof=1,eps=1e-08,min=0]|ratio:token|…|agg:token-mean|batch:input|v:0.1.0``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from grpo_cli.objective.hyperparameters import Value
+
+MIXED = "mixed"
+"""Stands for a value that differs between the records of a batch."""
+
+
+class Part(NamedTuple):
+    """One piece: ``key:name[value=…]``; the variant's own name has no key."""
+
+    key: str
+    name: str
+    values: tuple[tuple[str, Value], ...] = ()
+
+
+Parts = tuple[Part, ...]
+
+
+def line(parts: Parts) -> str:
+    """The pieces as text, in their order."""
+    return "|".join(map(_text, parts))
+
+
+def common(found: Collection[Parts]) -> Parts:
+    """The pieces of several objectives as one; what differs reads ``mixed``."""
+    return tuple(_common(pieces) for pieces in zip(*found, strict=True))
+
+
+def _common(pieces: tuple[Part, ...]) -> Part:
+    first = pieces[0]
+    if len({piece.name for piece in pieces}) > 1:
+        return Part(first.key, MIXED)
+    values = []
+    for name, value in first.values:
+        same = all(dict(piece.values)[name] == value for piece in pieces)
+        values.append((name, value if same else MIXED))
+    return Part(first.key, first.name, tuple(values))
+
+
+def _text(part: Part) -> str:
+    head = f"{part.key}:{part.name}" if part.key else part.name
+    inside = ",".join(
+        f"{short(name)}={plain(value)}" for name, value in part.values if value is not None
+    )
+    return f"{head}[{inside}]" if inside else head
+
+
+_PREFIXES = ("epsilon_", "std_", "kl_")
+
+
+def short(name: str) -> str:
+    """A hyperparameter's name inside its own stage."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def plain(value: Value) -> str:
+    """A value by ``repr``; a whole number without its ``.0``."""
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) < 2**53
+        return repr(int(value)) if whole else repr(value)
+    return str(value)

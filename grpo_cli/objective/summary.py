@@ -1,0 +1,106 @@
+"""A breakdown's numbers per response and per record: clip counts, ratios, gradient norms.
+
+No sum depends on what else is evaluated beside it: a response is summed over its own tokens, and a
+record exactly (``math.fsum``) over its responses.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.breakdown import Breakdown, record_sums
+
+
+class Summary:
+    """Reductions of a breakdown. N tokens, R responses, M records."""
+
+    def __init__(self, breakdown: Breakdown) -> None:
+        self.breakdown = breakdown
+        self.responses = breakdown.batch.responses
+        self.records = breakdown.batch.records
+
+    @cached_property
+    def record_tokens(self) -> Segments:
+        """The tokens of each record."""
+        return Segments(self.breakdown.record_tokens)
+
+    @cached_property
+    def clipped_low(self) -> I64:
+        """[R] how many tokens the lower clip bound."""
+        return self._count(-1)
+
+    @cached_property
+    def clipped_high(self) -> I64:
+        """[R] how many tokens the upper clip bound."""
+        return self._count(1)
+
+    def _count(self, side: int) -> I64:
+        bound = self.breakdown.clip == side
+        if not bound.any():
+            return np.zeros(self.responses.count, dtype=np.int64)
+        return self.responses.sum(bound.astype(np.int64))
+
+    @cached_property
+    def ratio_sums(self) -> F64:
+        """[R] Σ ρ of each response; inf where it is too large for a double."""
+        with np.errstate(over="ignore"):
+            return self.responses.sum(self.breakdown.ratio)
+
+    @cached_property
+    def gradient_squares(self) -> F64:
+        """[R] Σ (∂J/∂log π_θ)² of each response, J being its record's objective times its count.
+
+        That is: without the denominator that counts responses, tokens or groups, which a record
+        and a batch each put in for themselves. Only where both terms share their weights.
+        """
+        slope = self.breakdown.unit_slope
+        with np.errstate(over="ignore"):
+            return np.square(self.breakdown.policy.factor) * self.responses.sum(slope * slope)
+
+    @cached_property
+    def record_gradient_squares(self) -> F64:
+        """[M] ‖∂J/∂log π_θ‖² of each record."""
+        with np.errstate(over="ignore"):
+            if self.breakdown.shared_weights:
+                counts = np.maximum(self.breakdown.count(self.breakdown.policy.weights), 1)
+                return record_sums(self.gradient_squares, self.records) / (counts * counts)
+            squares = self.responses.sum(np.square(self.breakdown.gradient))
+            return record_sums(squares, self.records)
+
+    @cached_property
+    def response_gradient_norms(self) -> F64:
+        """[R] ‖∂J/∂log π_θ‖ over each response's tokens."""
+        with np.errstate(over="ignore"):
+            return np.sqrt(self.responses.sum(np.square(self.breakdown.gradient)))
+
+    @cached_property
+    def dead_groups(self) -> I64:
+        """[M] how many groups have no advantage but 0."""
+        alive = np.zeros(self.breakdown.batch.group_count, dtype=np.bool_)
+        alive[self.breakdown.batch.groups[self._moved()]] = True
+        return np.bincount(self.breakdown.group_record[~alive], minlength=self.records.count)
+
+    def _moved(self) -> I64:
+        """The responses that have an advantage other than 0."""
+        if self.breakdown.response_advantage is not None:
+            return np.flatnonzero(self.breakdown.response_advantage)
+        return self.responses.index[np.flatnonzero(self.breakdown.advantage)]
+
+    @cached_property
+    def local_groups(self) -> list[int]:
+        """[R] the number of each response's group within its own record."""
+        counts = self.breakdown.record_groups
+        first = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        return (self.breakdown.batch.groups - first[self.records.index]).tolist()
+
+    @cached_property
+    def on_policy(self) -> int:
+        """How many records with tokens have no ratio but exactly 1."""
+        moved = self.breakdown.ratio != 1.0
+        if not moved.any():
+            return int(np.count_nonzero(self.breakdown.record_tokens))
+        still = self.record_tokens.sum(moved.astype(np.int64)) == 0
+        return int(np.count_nonzero(still & (self.breakdown.record_tokens > 0)))

@@ -1,0 +1,219 @@
+"""Token columns: nested lists of numbers → the bytes of one flat float64 array.
+
+The short way packs a whole column in one call. Only what it refuses, or what could hide a boolean,
+is looked at element by element to say where the fault is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from itertools import compress
+from operator import iconcat
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.errors import InputError
+from grpo_cli.records import places
+from grpo_cli.records.places import count, got
+
+_LEVELS = ("group", "response")
+_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
+_SHORT = 512
+
+
+@dataclass(slots=True, eq=False)
+class Shape:
+    """How a record nests its token columns. All columns follow the one that is read first.
+
+    Attributes:
+        key: that column, as written.
+        value: what stands there.
+        nested: 1 for ``[G]`` or one response's ``[T]``, 2 for ``[G][T]``, 3 for ``[B][G][T]``.
+        rows: how long each of the innermost lists is.
+        outer: the number of responses of each group, for 3 levels.
+        single: whether a flat list is the tokens of one response.
+        filled: whether none of the lists is empty.
+        size: the number of tokens as written, N.
+    """
+
+    key: str
+    value: list[Any]
+    nested: int
+    rows: list[int]
+    outer: list[int] | None = None
+    single: bool = False
+    filled: bool = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.filled = 0 not in self.rows
+        self.size = sum(self.rows)
+
+    @property
+    def widths(self) -> list[int]:
+        """[R] tokens of each response."""
+        return self.rows if self.nested > 1 or self.single else [1] * self.rows[0]
+
+    def place(self, flat: int) -> str:
+        """Where the token with a flat index stands."""
+        return places.index(flat, self.nested, self.rows, self.outer)
+
+
+def read_shape(key: str, value: object) -> Shape:
+    """The nesting of a record's first column; ``single`` is left for the caller to set.
+
+    Raises:
+        InputError: if it is not lists all the way, or has no responses.
+    """
+    if type(value) is not list or not value:
+        came = "an empty list" if value == [] else got(value)
+        raise InputError(f"expected a list of numbers, got {came}", path=key)
+    if type(value[0]) is not list:
+        return Shape(key, value, 1, [len(value)])
+    _all_lists(key, value)
+    if type(_first(value)) is not list:
+        return Shape(key, value, 2, list(map(len, value)))
+    for number, group in enumerate(value):
+        if not group:
+            raise InputError("expected at least 1 response, got none", path=f"{key}[{number}]")
+        _all_lists(f"{key}[{number}]", group)
+    return Shape(key, value, 3, list(map(len, _join(value))), list(map(len, value)))
+
+
+def _first(rows: list[Any]) -> object:
+    for row in rows:
+        if row:
+            return row[0]
+    return None
+
+
+def _join(rows: list[Any]) -> list[Any]:
+    # Several times faster than itertools.chain, which moves one element at a time.
+    return reduce(iconcat, rows, [])
+
+
+def _all_lists(path: str, value: list[Any]) -> None:
+    if set(map(type, value)) == {list}:
+        return
+    number, other = next((i, one) for i, one in enumerate(value) if type(one) is not list)
+    raise InputError(f"expected a list of numbers, got {got(other)}", path=f"{path}[{number}]")
+
+
+def flatten(key: str, value: object, shape: Shape, leaf: str = "number") -> list[Any]:
+    """[N] the elements of a column, response after response.
+
+    Raises:
+        InputError: if the column is not nested as the first one is; ``leaf`` is what it holds.
+    """
+    try:
+        rows = _rows(value, shape)
+        if list(map(len, rows)) == shape.rows and (shape.filled or set(map(type, rows)) == {list}):
+            return _join(rows)
+    except TypeError:  # an element without a length
+        pass
+    check_nesting(key, value, shape, leaf)
+    raise AssertionError("the shapes agree after all")
+
+
+def _rows(value: object, shape: Shape) -> list[Any]:
+    """The innermost lists."""
+    if type(value) is not list:
+        raise TypeError
+    if shape.nested == 1:
+        return [value]
+    if shape.nested == 2:
+        return value
+    if list(map(len, value)) != shape.outer:
+        raise TypeError
+    return _join(value)
+
+
+def check_nesting(key: str, value: object, shape: Shape, leaf: str = "number") -> None:
+    """Raises an InputError at the first list that differs in length from the first column's."""
+    _compare(value, shape.value, key, shape.key, (*_LEVELS[3 - shape.nested : 2], leaf))
+
+
+def _compare(value: object, model: list[Any], path: str, like: str, levels: Sequence[str]) -> None:
+    if type(value) is not list or len(value) != len(model):
+        came = len(value) if type(value) is list else got(value)
+        wanted = f"{count(len(model), levels[0])} (as {like} has)"
+        raise InputError(f"expected {wanted}, got {came}", path=path)
+    if len(levels) > 1:
+        for number, (one, other) in enumerate(zip(value, model, strict=True)):
+            _compare(one, other, f"{path}[{number}]", f"{like}[{number}]", levels[1:])
+
+
+def read_column(key: str, value: object, shape: Shape, mask: bytes | None) -> bytes:
+    """The float64 bytes of a column. Only a masked element may be null or a boolean.
+
+    Raises:
+        InputError: for another shape than the first column's, or an element that is no number.
+    """
+    flat = flatten(key, value, shape)
+    try:
+        data: bytes = _packer(len(flat))(*flat)
+    except (struct.error, OverflowError):
+        check_nesting(key, value, shape)
+        return _pack_carefully(key, flat, shape, mask)
+    return _pack_carefully(key, flat, shape, mask) if _hides_boolean(flat, data) else data
+
+
+@lru_cache(maxsize=4096)
+def _packer(size: int) -> Callable[..., bytes]:
+    return struct.Struct(f"{size}d").pack
+
+
+def _hides_boolean(flat: list[Any], data: bytes) -> bool:
+    """Whether one of the zeros and ones was false or true."""
+    if len(flat) < _SHORT:
+        return (_ZERO in data or _ONE in data) and bool in set(map(type, flat))
+    numbers = np.frombuffer(data)
+    suspects = (numbers == 0.0) | (numbers == 1.0)
+    return bool(suspects.any()) and bool in set(map(type, compress(flat, suspects.tobytes())))
+
+
+def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None) -> bytes:
+    numbers = []
+    for at, value in enumerate(flat):
+        masked = mask is not None and not mask[at]
+        if not _is_number(value) and not (masked and (value is None or type(value) is bool)):
+            raise InputError(f"expected a number, got {got(value)}", path=key + shape.place(at))
+        numbers.append(_float(value))
+    return struct.pack(f"{len(numbers)}d", *numbers)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float | int) and type(value) is not bool
+
+
+def _float(value: Any) -> float:
+    try:
+        return float("nan") if value is None else float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def read_mask(key: str, value: object, shape: Shape) -> bytes | None:
+    """[N] a byte for every token, 1 where it counts; None if all count.
+
+    Raises:
+        InputError: for another shape than the first column's, or an element other than 0 or 1.
+    """
+    flat = flatten(key, value, shape)
+    try:
+        data = bytes(flat)
+    except (TypeError, ValueError):
+        data = b""
+    if len(data) != len(flat) or data.strip(b"\0\1"):
+        data = bytes([_bit(key, at, bit, shape) for at, bit in enumerate(flat)])
+    return data if b"\0" in data else None
+
+
+def _bit(key: str, at: int, value: object, shape: Shape) -> bool:
+    if isinstance(value, float | int) and value in (0, 1):
+        return value == 1
+    raise InputError(f"expected 0 or 1, got {got(value)}", path=key + shape.place(at))

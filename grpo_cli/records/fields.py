@@ -1,0 +1,191 @@
+"""What the keys of a record mean: canonical names, their aliases, and typing slips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from grpo_cli.errors import InputError
+from grpo_cli.objective import hyperparameters
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "log_probs_new": (
+        "log_probs",
+        "logprobs",
+        "logps",
+        "per_token_logps",
+        "logp_per_token",
+        "new_log_probs",
+        "trainer_logprobs",
+    ),
+    "log_probs_old": (
+        "old_log_probs",
+        "old_log_prob",
+        "old_per_token_logps",
+        "old_logp_per_token",
+        "prev_logprobs",
+        "prox_logp",
+    ),
+    "log_probs_ref": (
+        "ref_log_probs",
+        "ref_log_prob",
+        "ref_per_token_logps",
+        "ref_logp_per_token",
+        "ref_logprobs",
+        "base_action_log_probs",
+    ),
+    "log_probs_rollout": (
+        "rollout_log_probs",
+        "rollout_logprobs",
+        "rollout_per_token_logps",
+        "sampling_per_token_logps",
+        "inference_logprobs",
+        "generation_logprobs",
+        "infer_logprobs",
+    ),
+    "entropies": ("entropy", "token_entropies"),
+    "ratios": ("rhos", "importance_ratios"),
+    "probs_old": ("pi_theta_old",),
+    "probs_ref": ("pi_theta_ref",),
+    "rewards": ("reward", "scores", "score"),
+    "advantages": ("advantage", "A"),
+    "mask": (
+        "completion_mask",
+        "response_mask",
+        "loss_mask",
+        "token_loss_mask",
+        "action_mask",
+        "new_response_mask",
+    ),
+    "group_ids": ("uid", "prompt_id", "prompt_idx", "group_index", "group_id"),
+    "group_size": ("num_generations",),
+    "tokens": ("token_strings",),
+    "token_ids": ("completion_ids", "response_ids", "response_tokens"),
+    "hyperparameters": ("hyper", "params"),
+    "expected": (),
+    "id": (),
+}
+"""Canonical name → what else the frameworks call it. Every alias the tool knows is here."""
+
+TOKEN_COLUMNS = (
+    "log_probs_new",
+    "log_probs_old",
+    "log_probs_ref",
+    "log_probs_rollout",
+    "entropies",
+    "ratios",
+    "probs_old",
+    "probs_ref",
+)
+"""The fields with one number per token, in the order in which they are read."""
+
+EITHER = (
+    ("log_probs_new", "ratios"),
+    ("log_probs_old", "probs_old"),
+    ("log_probs_ref", "probs_ref"),
+)
+"""Pairs that say the same thing in two ways, so that a record may have only one of the two."""
+
+ACTION = "action_log_probs"
+"""The current policy in some dumps; in those that hold the current policy too, the old one."""
+
+_INNOCENT = frozenset(
+    {"betas", "logs", "meta", "prompt_ids", "response_id", "task", "tasks", "completion_id"}
+)
+"""Common keys of real dumps that mean what they say, though one letter off a known name."""
+
+_CANONICAL = {name: name for name in ALIASES} | {
+    alias: name for name, aliases in ALIASES.items() for alias in aliases
+}
+_KNOWN = sorted({*_CANONICAL, ACTION, *hyperparameters.KNOWN})
+_SHORTEST_TYPO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a set of keys means.
+
+    Attributes:
+        names: canonical name → as written.
+        columns: (canonical, as written) of the token columns.
+        hyperparameters: the hyperparameters at the record's top level, as written.
+    """
+
+    names: Mapping[str, str]
+    columns: tuple[tuple[str, str], ...]
+    hyperparameters: tuple[str, ...]
+
+
+def read_fields(record: Mapping[str, object]) -> Fields:
+    """What the keys of ``record`` mean; a key whose value is null counts as absent.
+
+    Raises:
+        InputError: for two names of one thing, or a key that is one typing slip off a known name.
+    """
+    nulls: tuple[str, ...] = ()
+    if None in record.values():
+        nulls = tuple(key for key, value in record.items() if value is None)
+    return _read_keys(tuple(record), nulls)
+
+
+@lru_cache(maxsize=1024)
+def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
+    names: dict[str, str] = {}
+    settings = []
+    for key in keys:
+        if key in _CANONICAL:
+            if key not in nulls:
+                _claim(names, _CANONICAL[key], key)
+        elif key in hyperparameters.KNOWN:
+            settings.append(key)
+        elif key != ACTION:
+            _refuse_slip(key)
+    if ACTION in keys and ACTION not in nulls:
+        _place_action(names)
+    _refuse_both(names)
+    columns = tuple((name, names[name]) for name in TOKEN_COLUMNS if name in names)
+    return Fields(names, columns, tuple(settings))
+
+
+def _claim(names: dict[str, str], name: str, key: str) -> None:
+    if name in names:
+        raise InputError(f"{names[name]} and {key} both mean {name}; keep one")
+    names[name] = key
+
+
+def _place_action(names: dict[str, str]) -> None:
+    """Reads ``action_log_probs`` as new; as old beside another new; beside both it is ignored."""
+    if "log_probs_new" not in names and "ratios" not in names:
+        names["log_probs_new"] = ACTION
+    elif "log_probs_old" not in names and "probs_old" not in names:
+        names["log_probs_old"] = ACTION
+
+
+def _refuse_both(names: Mapping[str, str]) -> None:
+    for one, other in EITHER:
+        if one in names and other in names:
+            raise InputError(f"{names[one]} and {names[other]} say the same thing; keep one")
+
+
+def _refuse_slip(key: str) -> None:
+    if len(key) < _SHORTEST_TYPO or key in _INNOCENT:
+        return
+    near = next((name for name in _KNOWN if _one_slip(key, name)), None)
+    if near is not None:
+        raise InputError(f"unknown key; did you mean {near}?", path=key)
+
+
+def _one_slip(a: str, b: str) -> bool:
+    """Whether one letter added, dropped, changed or swapped with its neighbour makes a into b."""
+    if len(b) < _SHORTEST_TYPO or abs(len(a) - len(b)) > 1:
+        return False
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    swapped = a[:2] == b[:2][::-1] and a[2:] == b[2:]
+    return swapped or a[1:] == b[1:] or a[1:] == b or a == b[1:]
+
+
+def names_of(fields: Iterable[str]) -> str:
+    """Fields with everything else they are called, for a message on what was looked for."""
+    return ", ".join(", ".join((name, *ALIASES[name])) for name in fields)

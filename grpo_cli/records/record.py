@@ -1,0 +1,62 @@
+"""One record, decoded and checked, ready to be laid beside others in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_cli.objective.hyperparameters import Value
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What a record says, under canonical names. R responses.
+
+    Token columns are kept as the bytes of float64 arrays, as they were written (masked tokens
+    included); ``assemble`` lays them side by side and applies the mask.
+
+    Attributes:
+        source: the file as the user named it.
+        line: its 1-based line, or None inside a JSON array or a document over many lines.
+        prefix: what stands before a path in messages: ``"[4]."`` inside a JSON array, else ``""``.
+        id: the record's own ``id``, or None.
+        widths: [R] the number of tokens of each response as written.
+        columns: canonical token column → float64 bytes.
+        names: canonical name → the key that the user wrote, for messages.
+        derived: the columns of log-probs that were computed from probabilities or ratios.
+        nested: whether log-probs came as ``[G]`` (1), ``[G][T]`` (2) or ``[B][G][T]`` (3); a path
+            is spelled accordingly.
+        shape: for ``[B][G][T]``, the number of responses in each of the B groups.
+        mask: a byte (0 or 1) for every token as written, or None.
+        groups: [R] dense 0-based group number of each response, or None for a single group.
+        group_labels: what the user calls each group, in the order of the numbers; None if unnamed.
+        rewards: [R], or one list per response with a reward per function; None if absent.
+        reward_names: the functions' names where they have any.
+        advantages: [R] floats, or the bytes of a token column, or None.
+        hyperparameters: canonical name → value as the record gives it (checked). Records share
+            it; do not change it.
+        tokens, token_ids: [R] lists for display, or None.
+        expected: what the record says the result should be, as it stands, or None.
+    """
+
+    source: str
+    line: int | None
+    prefix: str
+    id: str | int | float | None
+    widths: list[int]
+    columns: dict[str, bytes]
+    nested: int
+    names: Mapping[str, str] = field(default_factory=dict)
+    derived: tuple[str, ...] = ()
+    shape: list[int] | None = None
+    mask: bytes | None = None
+    groups: list[int] | None = None
+    group_labels: list[Any] | None = None
+    rewards: list[float] | list[list[float]] | None = None
+    reward_names: tuple[str, ...] = ()
+    advantages: list[float] | bytes | None = None
+    hyperparameters: Mapping[str, Value] = field(default_factory=dict)
+    tokens: list[list[str]] | None = None
+    token_ids: list[list[int]] | None = None
+    expected: dict[str, Any] | None = None

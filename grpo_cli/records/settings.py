@@ -1,0 +1,67 @@
+"""A record's hyperparameters, wherever it gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from grpo_cli.errors import InputError
+from grpo_cli.objective.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.records.fields import Fields
+from grpo_cli.records.places import got
+
+_NONE: Mapping[str, Value] = {}
+_Given = tuple[tuple[str, str, object], ...]  # path, name, value
+
+
+def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, Value]:
+    """The hyperparameters under their canonical names, in a fixed order.
+
+    Records of one run share them, so the answer is cached: do not change it.
+
+    Raises:
+        InputError: for an unknown name, a value outside its meaning, or two different values.
+    """
+    key = fields.names.get("hyperparameters")
+    if key is None and not fields.hyperparameters:
+        return _NONE
+    nested = record[key] if key is not None else {}
+    if not isinstance(nested, dict):
+        raise InputError(f"expected an object, got {got(nested)}", path=key or "")
+    given = tuple((name, name, record[name]) for name in fields.hyperparameters)
+    given += tuple((f"{key}.{name}", name, value) for name, value in nested.items())
+    # True == 1, so a cache that did not see the types would take one for the other.
+    types = tuple([type(value) for *_, value in given])
+    try:
+        return _checked(given, types)
+    except TypeError:  # a list or an object cannot be a cache's key
+        return _check(given)
+
+
+@lru_cache(maxsize=1024)
+def _checked(given: _Given, types: tuple[type, ...]) -> Mapping[str, Value]:
+    del types
+    return _check(given)
+
+
+def _check(given: _Given) -> Mapping[str, Value]:
+    broad: dict[str, tuple[Value, str]] = {}
+    exact: dict[str, tuple[Value, str]] = {}
+    for path, name, value in given:
+        values = _one(path, name, value)
+        _merge(exact if len(values) == 1 else broad, values, path)
+    return {name: value for name, (value, _) in sorted((broad | exact).items())}
+
+
+def _one(path: str, name: str, value: object) -> Mapping[str, Value]:
+    try:
+        return canonical({name: value})
+    except HyperparameterError as error:
+        raise InputError(error.message, path=path) from None
+
+
+def _merge(into: dict[str, tuple[Value, str]], values: Mapping[str, Value], path: str) -> None:
+    for name, value in values.items():
+        before, where = into.setdefault(name, (value, path))
+        if before != value:
+            raise InputError(f"{got(value)} contradicts {where}, which is {got(before)}", path=path)

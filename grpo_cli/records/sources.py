@@ -1,0 +1,155 @@
+"""Files and standard input → bytes, unpacked, in blocks of whole lines."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from grpo_cli.errors import InputError
+
+BLOCK = 4 << 20
+LIMIT = 1 << 30
+"""The longest line, and the largest document that is not lines, in bytes."""
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+_ZSTD_STEP = 128 << 10  # what a block of zstd unpacks to is not known before
+
+
+def shown(path: str) -> str:
+    """A path as messages show it."""
+    return "<stdin>" if path == "-" else path
+
+
+def chunks(path: str, size: int = BLOCK) -> Iterator[bytes]:
+    """The unpacked bytes of a file, or of standard input for ``-``, in pieces of about ``size``.
+
+    Raises:
+        InputError: (with its source) for a file that cannot be opened, read or unpacked.
+    """
+    try:
+        with _opened(path) as stream:
+            yield from _unpacked(stream, size)
+    except InputError as error:
+        error.source = shown(path)
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(_reason(error), source=shown(path)) from None
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[io.BufferedReader]:
+    if path != "-":
+        with Path(path).open("rb") as stream:
+            yield stream
+        return
+    stdin: Any = sys.stdin.buffer
+    if hasattr(stdin, "peek"):
+        yield stdin
+        return
+    stream = io.BufferedReader(stdin)
+    try:
+        yield stream
+    finally:
+        stream.detach()  # else standard input is closed with it
+
+
+def _unpacked(stream: io.BufferedReader, size: int) -> Iterator[bytes]:
+    head = stream.peek(4)[:4]
+    if head.startswith(_GZIP):
+        return _read(gzip.GzipFile(fileobj=stream), size)
+    if head.startswith(_ZSTD):
+        return _unzstd(stream)
+    if head.startswith(_UTF16_BOMS):
+        raise InputError("expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
+    return _read(stream, size)
+
+
+def _read(stream: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
+    while chunk := stream.read(size):
+        yield chunk
+
+
+def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        advice = "pip install 'grpo-cli[zstd]'"
+        raise InputError(f"reading zstd needs one more package: {advice}") from None
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        while packed := stream.read(_ZSTD_STEP):
+            while packed:
+                if unpacker.eof:  # one frame follows another
+                    unpacker = zstandard.ZstdDecompressor().decompressobj()
+                yield unpacker.decompress(packed)
+                packed = unpacker.unused_data
+    except zstandard.ZstdError:
+        raise InputError("the zstd data are corrupt") from None
+    if not unpacker.eof:
+        raise EOFError
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "is a directory; name the files in it"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if isinstance(error, EOFError):
+        return "the compressed data end too early; is the file cut off?"
+    if isinstance(error, gzip.BadGzipFile | zlib.error):
+        return "the gzip data are corrupt"
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def blocks(pieces: Iterable[bytes], size: int = BLOCK) -> Iterator[tuple[int, bytes]]:
+    """Cuts bytes at line ends.
+
+    Memory is flat: about two blocks, or one line where a line is longer than a block.
+
+    Args:
+        pieces: the bytes, cut anywhere. A UTF-8 byte order mark at the very start is dropped.
+        size: what a block has at least, in bytes, but for the last.
+
+    Yields:
+        The 1-based number of the first line, and whole lines with their ends; only the very last
+        line may lack one.
+
+    Raises:
+        InputError: for a line longer than ``LIMIT``.
+    """
+    line, held, waiting = 1, 0, []
+    for piece in _without_bom(pieces):
+        cut = piece.rfind(b"\n") + 1
+        held += len(piece)
+        if not cut or held < size:
+            waiting.append(piece)
+            if held > LIMIT and not cut:
+                raise InputError("expected lines of less than 1 GiB", line=line)
+            continue
+        block = b"".join((*waiting, piece[:cut]))
+        yield line, block
+        line += block.count(b"\n")
+        waiting = [piece[cut:]]
+        held = len(piece) - cut
+    if rest := b"".join(waiting):
+        yield line, rest
+
+
+def _without_bom(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    start = b""
+    rest = iter(pieces)
+    for piece in rest:
+        start += piece
+        if len(start) >= len(_UTF8_BOM):
+            break
+    yield start.removeprefix(_UTF8_BOM)
+    yield from rest

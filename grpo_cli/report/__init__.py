@@ -1,0 +1,1 @@
+"""Results as people and programs read them: rows, json, jsonl, csv and tables."""

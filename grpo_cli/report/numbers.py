@@ -1,0 +1,65 @@
+"""Numbers and strings as a table shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+_LONGEST = 40
+
+
+def shown(value: Any) -> str:
+    """A value in a table's cell: 6 significant digits, thousands apart, nothing as a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return " ".join(f"{visible(name)}={shown(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    return shortened(visible(value if isinstance(value, str) else orjson.dumps(value).decode()))
+
+
+def visible(text: str) -> str:
+    """Text in which nothing moves the cursor: control and format characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def token_text(text: str) -> str:
+    """A token, whose spaces at either end can be seen."""
+    inner = text.strip(" ")
+    before, after = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    if not inner:
+        return "␣" * len(text)
+    return shortened("␣" * before + visible(inner) + "␣" * after)
+
+
+def shortened(text: str) -> str:
+    """A long string cut; only strings ever are, never numbers."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def aligned(numbers: Sequence[str]) -> list[str]:
+    """Numbers padded on both sides so that their decimal points stand under each other."""
+    tails = [_tail(number) for number in numbers]
+    longest = max(tails, default=0)
+    padded = [f"{one}{' ' * (longest - tail)}" for one, tail in zip(numbers, tails, strict=True)]
+    width = max(map(len, padded), default=0)
+    return [one.rjust(width) for one in padded]
+
+
+def _tail(number: str) -> int:
+    """How many characters stand from the decimal point (or where it would be) on."""
+    for place, character in enumerate(number):
+        if character in ".e":
+            return len(number) - place
+    return 0

@@ -1,0 +1,181 @@
+"""From flags to objectives: a variant, the stages that replace its own, and hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.entropy import BONUS
+from grpo_cli.objective.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.objective.objective import STAGES, Objective
+from grpo_cli.variants import NAMES, VARIANTS, Variant
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the flags ask for; ``objective`` completes it with what a record says.
+
+    Attributes:
+        variant: the variant's listed name.
+        row: its stages.
+        swapped: stage → choice that a flag put in the place of the variant's.
+        flags: hyperparameters given as flags, canonical.
+        batch: "input" or "record".
+    """
+
+    variant: str
+    row: Variant
+    swapped: Mapping[str, str]
+    flags: Mapping[str, Value]
+    batch: str
+    _cache: dict[object, Objective] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def wants_moments(self) -> bool:
+        """Whether the advantage needs statistics of the whole batch."""
+        return self._choice("advantage")[1].measure is not None
+
+    def takes(self) -> set[str]:
+        """The hyperparameters that the chosen stages take."""
+        taken = {name for stage in _STAGES for name in self._choice(stage)[1].hyperparameters}
+        return taken | {"entropy_coef"}
+
+    def objective(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
+        """The objective for a record: flag > record > variant.
+
+        Args:
+            record: the record's own hyperparameters, canonical. Those that the chosen stages do
+                not take are ignored, since dumps carry whole configurations.
+            advantages_given: whether the record gives advantages; they win over rewards unless a
+                flag asks for a computed kind.
+
+        Raises:
+            InputError: when a hyperparameter that has no usual value is nowhere given.
+        """
+        key = (tuple(sorted(record.items())), advantages_given)
+        if key not in self._cache:
+            self._cache[key] = self._build(record, advantages_given)
+        return self._cache[key]
+
+    def _build(self, record: Mapping[str, Value], advantages_given: bool) -> Objective:
+        given = {**record, **self.flags}
+        bound: dict[str, Bound | None] = {}
+        for stage in _STAGES:
+            name, choice = self._choice(stage)
+            if stage == "advantage" and advantages_given and stage not in self.swapped:
+                name, choice = "given", STAGES["advantage"].choices["given"]
+            bound[stage] = self._bind(name, choice, given)
+        bound |= self._own_aggregates(given)
+        if self.row.entropy is not None or "entropy_coef" in self.flags:
+            bound["entropy"] = self._bind("bonus", BONUS, given)
+        return Objective(name=self.variant, batch=self.batch, **bound)  # type: ignore[arg-type]
+
+    def _own_aggregates(self, given: Mapping[str, Value]) -> dict[str, Bound | None]:
+        """The aggregations that the row keeps for its KL and its entropy."""
+        if "aggregate" in self.swapped:
+            return {}
+        own = {"kl_aggregate": self.row.kl_aggregate}
+        if self.row.entropy is not None:
+            own["entropy_aggregate"] = self.row.entropy_aggregate
+        return {
+            name: self._bind(bound.name, bound.choice, given)
+            for name, bound in own.items()
+            if bound is not None
+        }
+
+    def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
+        values: dict[str, Value] = {}
+        for wanted in choice.hyperparameters:
+            for source in (given, self._row_values(), choice.defaults):
+                if wanted in source:
+                    values[wanted] = source[wanted]
+                    break
+            else:
+                raise InputError(
+                    f"missing; {name} needs it: give -p {wanted}=VALUE, or put it in the record's "
+                    "hyperparameters",
+                    path=wanted,
+                    record=0,
+                )
+        return Bound(name, choice, values)
+
+    def _row_values(self) -> dict[str, Value]:
+        own = [getattr(self.row, stage) for stage in (*_STAGES, "kl_aggregate", "entropy")]
+        return {name: value for bound in own if bound for name, value in bound.values.items()}
+
+    def _choice(self, stage: str) -> tuple[str, Choice]:
+        if stage in self.swapped:
+            name = self.swapped[stage]
+            return name, STAGES[stage].choices[name]
+        bound: Bound = getattr(self.row, stage)
+        return bound.name, bound.choice
+
+
+_STAGES = tuple(STAGES)
+
+
+def plan(
+    variant: str,
+    *,
+    stages: Mapping[str, str] | None = None,
+    hyperparameters: Mapping[str, object] | None = None,
+    batch: str = "input",
+) -> Plan:
+    """Checks names and values against the tables.
+
+    Args:
+        variant: a variant's name or alias.
+        stages: stage → choice (or a framework's name for it) to put in the variant's place.
+        hyperparameters: name → value, as given by flags; they win over a record's.
+        batch: "input" (all records are one batch) or "record".
+
+    Raises:
+        UsageError: for an unknown name (the near match is named), a value outside its meaning, or
+            a hyperparameter that the chosen stages do not take.
+    """
+    if variant not in NAMES:
+        raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
+    if batch not in ("input", "record"):
+        raise UsageError(f"unknown batch {batch!r}; expected input or record")
+    name = NAMES[variant]
+    swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
+    try:
+        flags = canonical(hyperparameters or {})
+    except HyperparameterError as error:
+        raise UsageError(str(error)) from None
+    made = Plan(name, VARIANTS[name], swapped, flags, batch)
+    _check_taken(made)
+    return made
+
+
+def _stage_choice(stage: str, wanted: str) -> str:
+    if stage not in STAGES:
+        raise UsageError(f"unknown stage {stage!r}{_near(stage, STAGES)}")
+    known = STAGES[stage]
+    name = known.aliases.get(wanted, wanted)
+    if name not in known.choices:
+        names = (*known.choices, *known.aliases)
+        raise UsageError(
+            f"unknown {stage} {wanted!r}{_near(wanted, names)}; "
+            f"expected one of {', '.join(known.choices)}"
+        )
+    return name
+
+
+def _check_taken(made: Plan) -> None:
+    takes = made.takes()
+    for name in made.flags:
+        if name not in takes:
+            listed = ", ".join(sorted(takes)) or "none"
+            raise UsageError(
+                f"{name}: {made.variant} with these stages does not take it; it takes {listed}"
+                + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
+            )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
