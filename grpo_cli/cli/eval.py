@@ -22,7 +22,7 @@ def evaluate(
     reading: ReadingOptions,
     printing: PrintingOptions,
 ) -> None:
-    """Evaluate the objective on log-probs and rewards that a training run dumped.
+    """Evaluate the objective on dumped log-probs.
 
     \b
     grpo eval rollouts.jsonl --variant dr

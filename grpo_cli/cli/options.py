@@ -17,7 +17,7 @@ from grpo_cli.variants.plan import Plan, plan
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FILE]...",
+        metavar="FILE",
         help="JSON or JSONL, plain, .gz or .zst; - or nothing reads standard input.",
         show_default=False,
     ),

@@ -11,7 +11,8 @@ import typer
 
 from grpo_cli.cli import complete
 from grpo_cli.errors import UsageError
-from grpo_cli.report.encode import encode_csv, encode_json
+from grpo_cli.report.csv_lines import encode_csv
+from grpo_cli.report.encode import encode_json
 from grpo_cli.report.fields import FIELDS, Level
 
 Format = Literal["table", "json", "jsonl", "csv"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from typing import Any, BinaryIO
 
 import orjson
@@ -13,18 +10,11 @@ from grpo_cli.cli.failure import say
 from grpo_cli.cli.printing import Printing
 from grpo_cli.cli.run import Run
 from grpo_cli.report.fields import Level
-from grpo_cli.report.screen import Screen, wants_color, written
+from grpo_cli.report.screen import screen_of, written
 from grpo_cli.report.table import ROWS, print_rows, print_totals
 
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
-
-
-def screen(stream: BinaryIO) -> Screen:
-    """The terminal behind the stream, or a page without an edge."""
-    if not (stream is sys.stdout.buffer and stream.isatty()):
-        return Screen()
-    return Screen(shutil.get_terminal_size().columns, wants_color(os.environ))
 
 
 def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
@@ -36,7 +26,7 @@ def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
     records = _first(run, printing.level, limit)
     if run.empty:
         return
-    page = screen(stream)
+    page = screen_of(stream)
     console = page.console()
     print_totals(console, printing.level, printing.fields, run.total, run.signature)
     shown = 0

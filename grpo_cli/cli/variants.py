@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import fields
 from typing import Any
 
 import orjson
 import typer
 
 from grpo_cli.cli.printing import Json
+from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import STAGES
-from grpo_cli.variants import VARIANTS
+from grpo_cli.objective.signature import Part, line
+from grpo_cli.report.catalogue import print_choices, print_variants
+from grpo_cli.report.screen import screen_of, written
+from grpo_cli.variants import VARIANTS, Variant
 
 
 def list_variants(*, json: Json = False) -> None:
-    """List the variants, and the choices at each stage with the frameworks' names for them.
+    """List the variants and their stages.
 
     \b
     grpo variants
     grpo variants --json | jq -r '.variants[].name'
+
+    Second come the choices at each stage, with the frameworks' names for them,
+    which the flags of the other commands accept as well.
     """  # noqa: D301 - \b is for the help's formatter
-    document = {"variants": _variants(), "stages": _stages()}
+    document: dict[str, Any] = {"variants": _variants(), "stages": _stages()}
     if json:
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
+    stream = sys.stdout.buffer
+    screen = screen_of(stream)
+    console = screen.console()
+    print_variants(console, screen, document["variants"])
+    print_choices(console, screen, document["stages"])
+    stream.write(written(console).encode())
 
 
 def _variants() -> list[dict[str, Any]]:
@@ -31,7 +46,7 @@ def _variants() -> list[dict[str, Any]]:
             "name": name,
             "aliases": list(row.aliases),
             "title": row.title,
-            "stages": {stage: repr(getattr(row, stage)) for stage in STAGES},
+            "stages": _bound(row),
             "paper": row.paper or None,
             "version": row.version or None,
             "checked": row.checked,
@@ -39,6 +54,16 @@ def _variants() -> list[dict[str, Any]]:
         }
         for name, row in VARIANTS.items()
     ]
+
+
+def _bound(row: Variant) -> dict[str, str]:
+    """The row's stages as they stand in a signature."""
+    found = {one.name: getattr(row, one.name) for one in fields(row)}
+    return {
+        name: line((Part("", bound.name, tuple(bound.values.items())),))
+        for name, bound in found.items()
+        if isinstance(bound, Bound)
+    }
 
 
 def _stages() -> dict[str, Any]:

@@ -10,8 +10,8 @@ import orjson
 from grpo_cli.cli.printing import Printing
 from grpo_cli.cli.run import Run
 from grpo_cli.cli.table import write_table
+from grpo_cli.report.csv_lines import csv_header, csv_line
 from grpo_cli.report.document import Document
-from grpo_cli.report.encode import csv_header, csv_line
 from grpo_cli.report.fields import TOTAL_FIELDS
 
 Writer = Callable[[Run, Printing, str, BinaryIO], None]
@@ -19,7 +19,8 @@ Writer = Callable[[Run, Printing, str, BinaryIO], None]
 
 def _total(run: Run, printing: Printing) -> dict[str, Any]:
     chosen = printing.fields if printing.level == "batch" else None
-    return {name: run.total[name] for name in chosen or TOTAL_FIELDS}
+    total = run.total
+    return {name: total[name] for name in chosen or TOTAL_FIELDS}
 
 
 def write_jsonl(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:

@@ -22,19 +22,17 @@ _COUNTS = (
     "dead_groups",
     "empty_responses",
     "on_policy",
+    "counted",
+    "kl_counted",
+    "bonus_counted",
 )
 _SUMS = (
     "policy",
-    "kl",
-    "penalty",
     "bonus",
     "ratio",
     "squares",
     "cross",
     "kl_squares",
-    "counted",
-    "kl_counted",
-    "bonus_counted",
 )
 
 
@@ -59,17 +57,15 @@ class Totals:
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     policy: ExactSum = field(default_factory=ExactSum)
-    kl: ExactSum = field(default_factory=ExactSum)
-    penalty: ExactSum = field(default_factory=ExactSum)
+    kl: dict[float, ExactSum] = field(default_factory=dict)
     ratio: ExactSum = field(default_factory=ExactSum)
     squares: ExactSum = field(default_factory=ExactSum)
     cross: ExactSum = field(default_factory=ExactSum)
     kl_squares: ExactSum = field(default_factory=ExactSum)
-    betas: set[float] = field(default_factory=set)
-    counted: ExactSum = field(default_factory=ExactSum)
-    kl_counted: ExactSum = field(default_factory=ExactSum)
     bonus: ExactSum = field(default_factory=ExactSum)
-    bonus_counted: ExactSum = field(default_factory=ExactSum)
+    counted: float = 0.0
+    kl_counted: float = 0.0
+    bonus_counted: float = 0.0
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
     of: str = ""
@@ -110,22 +106,20 @@ class Totals:
 
     def _add_record_means(self, breakdown: Breakdown, summary: Summary) -> None:
         self.policy.add(breakdown.record_policy)
-        self.kl.add(breakdown.record_kl)
-        self.penalty.add(breakdown.beta * breakdown.record_kl)
+        self._beta_sum(breakdown.beta).add(breakdown.record_kl)
         if breakdown.bonus is not None:
             self.bonus.add(breakdown.objective.entropy_coef * breakdown.record_entropy)
         self.squares.add(summary.record_gradient_squares)
 
     def _add_terms(self, breakdown: Breakdown, summary: Summary) -> None:
         self.policy.add(breakdown.policy.weighted)
-        _count(self.counted, breakdown.policy)
+        self.counted += _counted(breakdown.policy)
         if breakdown.bonus is not None:
             self.bonus.add(breakdown.objective.entropy_coef * breakdown.bonus.weighted)
-            _count(self.bonus_counted, breakdown.bonus)
+            self.bonus_counted += _counted(breakdown.bonus)
         if breakdown.penalty is not None:
-            self.kl.add(breakdown.penalty.weighted)
-            _count(self.kl_counted, breakdown.penalty)
-            self.penalty.add(breakdown.beta * breakdown.penalty.weighted)
+            self.kl_counted += _counted(breakdown.penalty)
+            self._beta_sum(breakdown.beta).add(breakdown.penalty.weighted)
         if breakdown.shared_weights:
             self.squares.add(summary.gradient_squares)
         elif breakdown.penalty is not None:
@@ -145,7 +139,6 @@ class Totals:
         self.of = weights.of
         self.counts &= weights.counts is not None
         self.divisors.add(float(weights.divisor))
-        self.betas.add(breakdown.beta)
         objective = breakdown.objective
         self.kl_known &= breakdown.kl is not None or not objective.has_kl
         self.signatures.setdefault(objective.signature, objective.parts)
@@ -160,7 +153,8 @@ class Totals:
             getattr(self, name).merge(getattr(other, name))
         self.ratio_min = min(self.ratio_min, other.ratio_min)
         self.ratio_max = max(self.ratio_max, other.ratio_max)
-        self.betas |= other.betas
+        for beta, part in other.kl.items():
+            self._beta_sum(beta).merge(part)
         self.divisors |= other.divisors
         self.kl_known &= other.kl_known
         self.counts &= other.counts
@@ -170,14 +164,14 @@ class Totals:
 
     # ---- reading ------------------------------------------------------------------------------
 
-    def _count(self, counted: ExactSum) -> float:
+    def _count(self, counted: float) -> float:
         """The denominator that counts, over the batch; 1 where nothing is counted."""
-        return max(self.records, 1) if self.batch == "record" else counted.value() or 1.0
+        return max(self.records, 1) if self.batch == "record" else counted or 1.0
 
     def row(self) -> dict[str, object]:
         """The totals by name, in the order of ``TOTAL_FIELDS``."""
         policy = self.policy.value() / self._count(self.counted)
-        kl = self.kl.value() / self._count(self.kl_counted)
+        kl = self._kl() / self._count(self.kl_counted)
         bonus = self.bonus.value() / self._count(self.bonus_counted)
         objective = policy - self._penalty(kl) + bonus
         tokens = self.tokens
@@ -204,11 +198,19 @@ class Totals:
             "on_policy_records": self.on_policy,
         }
 
+    def _beta_sum(self, beta: float) -> ExactSum:
+        """Σ of the KL of the records that have this β."""
+        return self.kl.setdefault(beta, ExactSum())
+
+    def _kl(self) -> float:
+        return math.fsum(part.value() for part in self.kl.values())
+
     def _penalty(self, kl: float) -> float:
-        if len(self.betas) == 1:
-            (beta,) = self.betas
+        if len(self.kl) == 1:
+            (beta,) = self.kl
             return beta * kl if beta else 0.0
-        return self.penalty.value() / self._count(self.kl_counted)
+        parts = (beta * part.value() for beta, part in self.kl.items())
+        return math.fsum(parts) / self._count(self.kl_counted)
 
     def _gradient_norm(self) -> float:
         policy, kl = self._count(self.counted), self._count(self.kl_counted)
@@ -223,7 +225,7 @@ class Totals:
         if len(self.divisors) != 1:
             return None  # the records' own constants differ
         (divisor,) = self.divisors
-        value = divisor * (self.counted.value() if self.counts else 1.0)
+        value = divisor * (self.counted if self.counts else 1.0)
         return int(value) if value.is_integer() else value
 
     def _denominator_of(self) -> str:
@@ -234,9 +236,9 @@ class Totals:
         return line(common(list(self.signatures.values()))) if self.signatures else ""
 
 
-def _count(counted: ExactSum, term: Term) -> None:
-    if term.weights.counts is not None:
-        counted.add(term.weights.counts)
+def _counted(term: Term) -> float:
+    """What a term's weights count in these records: whole numbers, so that the sum is exact."""
+    return 0.0 if term.weights.counts is None else float(term.weights.counts.sum())
 
 
 def _share(part: int, whole: int) -> float | None:

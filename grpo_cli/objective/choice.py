@@ -16,7 +16,8 @@ class Choice:
     """A stage function, and the values its hyperparameters have when a flag swaps it in.
 
     The function's positional parameters name the columns it reads (``Columns``), its keyword-only
-    parameters are its hyperparameters; it has no defaults of its own.
+    parameters are its hyperparameters; it has no defaults of its own, but for ``= None`` on a
+    column that the records may lack.
 
     Args:
         function: the pure function.
@@ -35,6 +36,12 @@ class Choice:
     def columns(self) -> tuple[str, ...]:
         """The columns that the function reads."""
         return positional(self.function)
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The columns that the function can do without; it gets None for them then."""
+        parameters = inspect.signature(self.function).parameters
+        return frozenset(name for name in self.columns if parameters[name].default is None)
 
     @cached_property
     def hyperparameters(self) -> tuple[str, ...]:

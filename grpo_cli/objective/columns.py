@@ -61,7 +61,10 @@ class Columns:
         Raises:
             InputError: where the records lack a column that it needs.
         """
-        arguments = [self._need(name, bound, stage) for name in bound.choice.columns]
+        arguments = [
+            self.get(name) if name in bound.choice.optional else self._need(name, bound, stage)
+            for name in bound.choice.columns
+        ]
         return bound.choice.function(*arguments, **bound.values)
 
     def measure(self, bound: Bound, stage: str) -> Any:

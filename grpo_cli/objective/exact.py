@@ -5,68 +5,91 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 
 from grpo_cli.batch import F64
 
+_HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay exact
+_ROOM = 1 << 25  # so many halves of 27 bits add up to less than 2⁵³
+
 
 class ExactSum:
-    """A sum of doubles kept exactly, as a short list of doubles whose sum it is.
+    """A sum of doubles kept exactly, as an integer for each binary exponent.
 
     Adding and merging lose nothing, and ``value`` rounds once: the result depends on the multiset
     of the numbers alone. A sum that no longer is finite stays not finite.
-
-    References:
-        Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997; ``math.fsum``.
     """
 
-    __slots__ = ("_broken", "_parts", "_pending")
-    _ROOM = 4096
+    __slots__ = ("_bins", "_broken")
 
     def __init__(self) -> None:
-        self._parts: list[float] = []
-        self._pending: list[float] = []
+        self._bins: dict[int, int] = {}
         self._broken = 0.0
 
     def add(self, values: F64) -> None:
         """Adds the elements of an array."""
-        self._extend(values.tolist())
+        for start in range(0, len(values), _ROOM):
+            self._add(values[start : start + _ROOM])
+
+    def _add(self, values: F64) -> None:
+        mantissas, exponents = np.frexp(values)
+        if not np.isfinite(mantissas).all():
+            self._broken += float(values[~np.isfinite(values)].sum())
+            values = values[np.isfinite(values)]
+            mantissas, exponents = np.frexp(values)
+        if not len(values):
+            return
+        lowest = int(exponents.min())
+        places = exponents - lowest
+        high = np.trunc(np.ldexp(mantissas, 53 - _HALF))
+        low = np.ldexp(mantissas, 53) - np.ldexp(high, _HALF)
+        self._keep(np.bincount(places, weights=high), lowest - 53 + _HALF)
+        self._keep(np.bincount(places, weights=low), lowest - 53)
+
+    def _keep(self, sums: F64, exponent: int) -> None:
+        for place in np.flatnonzero(sums).tolist():
+            key = exponent + place
+            self._bins[key] = self._bins.get(key, 0) + int(sums[place])
 
     def merge(self, other: ExactSum) -> None:
         """Adds another sum."""
         self._broken += other._broken
-        self._extend(other._parts + other._pending)
-
-    def _extend(self, values: list[float]) -> None:
-        self._pending += values
-        if len(self._pending) > self._ROOM:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Replaces what was added by the few doubles that have the same exact sum."""
-        rest = self._parts + self._pending
-        self._parts, self._pending = [], []
-        if not all(map(math.isfinite, rest)):
-            self._broken += sum(rest)
-            return
-        try:
-            self._parts = _expansion(rest)
-        except OverflowError:
-            self._broken += sum(rest)
+        for key, part in other._bins.items():
+            self._bins[key] = self._bins.get(key, 0) + part
 
     def fraction(self) -> Fraction:
         """The sum as a rational number."""
-        self._settle()
-        return sum((Fraction(part) for part in self._parts), Fraction(0))
+        if not self._bins:
+            return Fraction(0)
+        lowest = min(self._bins)
+        whole = sum(part << (key - lowest) for key, part in self._bins.items())
+        return Fraction(whole) * Fraction(2) ** lowest
 
     def value(self) -> float:
         """The sum, rounded once."""
-        self._settle()
-        return math.fsum(self._parts) + self._broken if self._broken else math.fsum(self._parts)
+        if self._broken or math.isnan(self._broken):
+            return self._broken
+        try:
+            return float(self.fraction())
+        except OverflowError:
+            return math.inf if self.fraction() > 0 else -math.inf
 
 
-def _expansion(values: list[float]) -> list[float]:
-    parts: list[float] = []
-    while head := math.fsum(values):
-        parts.append(head)
-        values.append(-head)
-    return parts
+def row_sums(rows: F64) -> F64:
+    """[n] the sum of each row [n, k], whatever the order of its elements.
+
+    Sorted, then added in twice the working precision (a correctly rounded sum but for ties that a
+    third double would have to break), so that equal multisets give equal bits.
+
+    References:
+        Ogita, Rump and Oishi, Accurate Sum and Dot Product, 2005 (Sum2).
+    """
+    ordered = np.sort(rows, axis=1)
+    total = np.zeros(len(rows))
+    error = np.zeros(len(rows))
+    for column in ordered.T:
+        bigger = total + column
+        shadow = bigger - total
+        error += (total - (bigger - shadow)) + (column - shadow)
+        total = bigger
+    return total + error

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from grpo_cli.batch import F64, I64
+from grpo_cli.objective.exact import row_sums
 
 
 class Groups:
@@ -38,6 +39,34 @@ class Groups:
         marks = np.zeros(len(self.index))
         marks[np.unique(self.index, return_index=True)[1]] = 1.0
         return marks
+
+    @cached_property
+    def _by_size(self) -> list[tuple[I64, I64]]:
+        """For each size: which groups have it, and [n, size] where their responses stand."""
+        order = np.argsort(self.index, kind="stable") if self._order is None else self._order
+        starts = np.cumsum(self.sizes) - self.sizes
+        found = []
+        for size in np.unique(self.sizes[self.sizes > 0]).tolist():
+            groups = np.flatnonzero(self.sizes == size)
+            found.append((groups, order[starts[groups, None] + np.arange(size)]))
+        return found
+
+    def reduce(self, function: Callable[[F64], F64], values: F64) -> F64:
+        """[count] ``function`` of rows [n, size] → [n], applied to the values [R] of each group."""
+        result = np.zeros(self.count)
+        for groups, places in self._by_size:
+            result[groups] = function(values[places])
+        return result
+
+    def sum(self, values: F64) -> F64:
+        """[count] the exactly rounded sum of each group's values [R]."""
+        return self.reduce(row_sums, values)
+
+    def offsets(self, values: F64) -> F64:
+        """[R] each value less its group's mean; exactly 0 where all of the group are equal."""
+        means = self.sum(values) / np.maximum(self.sizes, 1)
+        spans = self.reduce(lambda rows: np.ptp(rows, axis=1), values)
+        return np.where(spans[self.index] == 0.0, 0.0, values - means[self.index])
 
     def each(self, function: Callable[[list[float]], list[float]], values: F64) -> F64:
         """[R] ``function`` applied to the values [R] of each group, as Python floats."""

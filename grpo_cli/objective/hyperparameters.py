@@ -162,15 +162,44 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "verl's constant that token sums are divided by", low=0.0, open_low=True, optional=True
     ),
     "response_length": Hyperparameter(
-        "the padded width of the responses", low=0.0, open_low=True
+        "the padded width of the responses", low=0.0, open_low=True, optional=True
     ),
     "global_batch_size": Hyperparameter(
-        "responses of the whole mini-batch, over all processes", low=0.0, open_low=True
+        "responses of the whole mini-batch, over all processes",
+        low=0.0,
+        open_low=True,
+        optional=True,
     ),
     "batch_num_tokens": Hyperparameter(
-        "tokens of the whole mini-batch, over all processes", low=0.0, open_low=True
+        "tokens of the whole mini-batch, over all processes",
+        low=0.0,
+        open_low=True,
+        optional=True,
     ),
     "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True),
+    "log_ratio_max": Hyperparameter(
+        "upper bound on a log ratio before it is exponentiated; below there is none"
+    ),
+    "dro_beta": Hyperparameter(
+        "DRO's coefficient of the squared log ratio", low=0.0, open_low=True
+    ),
+    "clip_cov_ratio": Hyperparameter(
+        "share of the tokens that Clip-Cov takes out", low=0.0, open_low=True, high=1.0
+    ),
+    "clip_cov_lb": Hyperparameter("least covariance of a token that Clip-Cov takes out"),
+    "clip_cov_ub": Hyperparameter("greatest covariance of a token that Clip-Cov takes out"),
+    "clip_cov_seed": Hyperparameter(
+        "seed of Clip-Cov's random choice of tokens", low=0, integer=True
+    ),
+    "kl_cov_ratio": Hyperparameter(
+        "share of the tokens that KL-Cov penalises",
+        low=0.0,
+        open_low=True,
+        high=1.0,
+        aliases=("kl_cov_frac",),
+    ),
+    "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
+    "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
     "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True),
 }
 

@@ -28,14 +28,14 @@ _ANY = (-np.inf, np.inf, "number")
 
 def layout(record: Record) -> Hashable:
     """What records must have in common to be assembled together."""
-    rewards, advantages = record.rewards, record.advantages
-    functions = len(rewards[0]) if rewards and isinstance(rewards[0], list) else rewards is not None
+    rewards = record.rewards
+    first = rewards[0] if rewards else None
     return (
         tuple(record.columns),
         record.derived,
-        functions,
+        len(first) if isinstance(first, list) else type(first),
         record.reward_names,
-        type(advantages),
+        type(record.advantages),
         tuple(record.hyperparameters.items()),
     )
 
@@ -70,7 +70,8 @@ def assemble(records: Sequence[Record]) -> Batch:
         group_count=group_count,
         rewards=_rewards(records),
         reward_names=first.reward_names,
-        advantages=advantages,
+        advantages=None if by_token else advantages,
+        token_advantages=advantages if by_token else None,
         positions=positions,
         **columns,
     )

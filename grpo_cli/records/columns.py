@@ -103,11 +103,11 @@ def _all_lists(path: str, value: list[Any]) -> None:
     raise InputError(f"expected a list of numbers, got {got(other)}", path=f"{path}[{number}]")
 
 
-def flatten(key: str, value: object, shape: Shape, leaf: str = "number") -> list[Any]:
+def flatten(key: str, value: object, shape: Shape) -> list[Any]:
     """[N] the elements of a column, response after response.
 
     Raises:
-        InputError: if the column is not nested as the first one is; ``leaf`` is what it holds.
+        InputError: if the column is not nested as the first one is.
     """
     try:
         rows = _rows(value, shape)
@@ -115,7 +115,7 @@ def flatten(key: str, value: object, shape: Shape, leaf: str = "number") -> list
             return _join(rows)
     except TypeError:  # an element without a length
         pass
-    check_nesting(key, value, shape, leaf)
+    check_nesting(key, value, shape)
     raise AssertionError("the shapes agree after all")
 
 
@@ -133,7 +133,11 @@ def _rows(value: object, shape: Shape) -> list[Any]:
 
 
 def check_nesting(key: str, value: object, shape: Shape, leaf: str = "number") -> None:
-    """Raises an InputError at the first list that differs in length from the first column's."""
+    """Compares a column's nesting with the first column's; ``leaf`` is what it holds.
+
+    Raises:
+        InputError: at the first list that is missing, or longer or shorter than it should be.
+    """
     _compare(value, shape.value, key, shape.key, (*_LEVELS[3 - shape.nested : 2], leaf))
 
 
@@ -182,19 +186,12 @@ def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None)
         masked = mask is not None and not mask[at]
         if not _is_number(value) and not (masked and (value is None or type(value) is bool)):
             raise InputError(f"expected a number, got {got(value)}", path=key + shape.place(at))
-        numbers.append(_float(value))
+        numbers.append(np.nan if value is None else places.as_float(value))
     return struct.pack(f"{len(numbers)}d", *numbers)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, float | int) and type(value) is not bool
-
-
-def _float(value: Any) -> float:
-    try:
-        return float("nan") if value is None else float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
 
 
 def read_mask(key: str, value: object, shape: Shape) -> bytes | None:

@@ -25,7 +25,7 @@ def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shap
     if ids is not None:
         groups, labels = _labelled(ids, record[ids], shape, groups)
     if size is not None:
-        groups = _sized(size, record[size], len(shape.widths), groups, ids)
+        groups = _sized(size, record[size], len(shape.widths), groups, ids or shape.key)
     return groups if groups and groups != [0] * len(groups) else None, labels
 
 
@@ -64,18 +64,16 @@ def _check_id(path: str, value: object) -> None:
         raise InputError(f"expected a string or a number, got {got(value)}", path=path)
 
 
-def _sized(
-    key: str, size: Any, responses: int, groups: list[int] | None, ids: str | None
-) -> list[int]:
-    if not is_number(size) or size < 1 or size != int(size):
+def _sized(key: str, size: Any, responses: int, groups: list[int] | None, other: str) -> list[int]:
+    if not is_number(size) or size < 1 or size % 1 != 0:
         raise InputError(f"expected a whole number >= 1, got {got(size)}", path=key)
     if groups is not None:
-        for _, members in sorted(Counter(groups).items()):
-            if members != size:
-                said = f"{ids} has" if ids is not None else "are nested in"
-                wanted = f"expected groups of {size:g}"
-                raise InputError(f"{wanted}, but {count(members, 'response')} {said} one", path=key)
+        members = next((one for one in Counter(groups).values() if one != size), size)
+        if members != size:
+            said = f"{got(size)} contradicts {other}, which has a group of"
+            raise InputError(f"{said} {count(members, 'response')}", path=key)
         return groups
     if responses % size:
-        raise InputError(f"expected a divisor of {responses} responses, got {size:g}", path=key)
+        wanted = f"a divisor of {responses} (the number of responses)"
+        raise InputError(f"expected {wanted}, got {got(size)}", path=key)
     return [row // int(size) for row in range(responses)]

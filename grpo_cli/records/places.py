@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import orjson
 
 _LONGEST = 40
+_INTEGERS = 10**17  # beyond these, digits say less than an exponent
 
 
 def got(value: object) -> str:
@@ -17,20 +18,23 @@ def got(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return "NaN" if math.isnan(value) else f"{value:.17g}" if value.is_integer() else f"{value}"
+        return "NaN" if math.isnan(value) else str(value).removesuffix(".0")
     if isinstance(value, str):
         text = value if len(value) <= _LONGEST else value[:_LONGEST] + "…"
         return orjson.dumps(text).decode()
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
-    return _shortened(value)
-
-
-def _shortened(value: object) -> str:
-    # str() of an integer refuses beyond a few thousand digits.
-    if isinstance(value, int) and value.bit_length() > 128:
-        return "a number of more than 38 digits"
+    if isinstance(value, int) and abs(value) >= _INTEGERS:
+        return got(as_float(value))
     return str(value)
+
+
+def as_float(value: int | float) -> float:
+    """The nearest float; an infinite one for an integer beyond them all."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def count(number: int, word: str) -> str:

@@ -70,5 +70,5 @@ def _depth(value: Any) -> int:
     depth = 0
     while type(value) is list:
         depth += 1
-        value = next((one for one in value if one != []), None)
+        value = next((one for one in value if one != []), value[0] if value else None)
     return depth

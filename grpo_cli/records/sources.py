@@ -49,6 +49,8 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
         with Path(path).open("rb") as stream:
             yield stream
         return
+    if sys.stdin is None:
+        raise InputError("standard input is closed")
     stdin: Any = sys.stdin.buffer
     if hasattr(stdin, "peek"):
         yield stdin

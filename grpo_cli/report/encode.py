@@ -1,19 +1,16 @@
-"""Rows → bytes: one JSON object, or the lines of a csv file, per record.
+"""Rows → one JSON object per record.
 
-The functions are picklable through ``functools.partial``, so that worker processes can call them.
+``encode_json`` is picklable through ``functools.partial``, so that worker processes can call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
 import orjson
 
 from grpo_cli.report.fields import (
-    COLUMNS,
     RECORD_CONTEXT,
     RESPONSE_CONTEXT,
     RESPONSE_FIELDS,
@@ -67,73 +64,3 @@ def _selected(row: Row, level: Level, fields: tuple[str, ...]) -> Row:
 def _picked(row: Row, key: str, fields: tuple[str, ...], allowed: tuple[str, ...]) -> Row:
     names = [name for name in fields if name in allowed]
     return {name: row[name] for name in (names if key in names else [key, *names])}
-
-
-def encode_csv(
-    records: Sequence[Record],
-    breakdown: Breakdown,
-    *,
-    level: Level,
-    fields: tuple[str, ...] | None,
-) -> list[bytes]:
-    """The csv lines of each record: one per record, response or token, each with its newline."""
-    names = fields or COLUMNS[level]
-    lines = {"record": _record_lines, "response": _response_lines, "token": _token_lines}[level]
-    return [lines(row, names) for row in rows(records, breakdown, level)]
-
-
-def csv_header(level: Level, fields: tuple[str, ...] | None) -> bytes:
-    """The first line of a csv file."""
-    return ",".join(fields or COLUMNS[level]).encode() + b"\n"
-
-
-def csv_line(row: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """One line of a csv file."""
-    return _line(cell(row[name]) for name in names)
-
-
-def _record_lines(row: Row, names: tuple[str, ...]) -> bytes:
-    return csv_line(row, names)
-
-
-def _response_lines(row: Row, names: tuple[str, ...]) -> bytes:
-    context = {name: row[name] for name in RECORD_CONTEXT}
-    return b"".join(csv_line(context | response, names) for response in row["responses"])
-
-
-def _token_lines(row: Row, names: tuple[str, ...]) -> bytes:
-    context = {name: row[name] for name in RECORD_CONTEXT}
-    pieces = []
-    for response in row["responses"]:
-        tokens = response["tokens"]
-        about = context | {name: response[name] for name in RESPONSE_CONTEXT}
-        count = len(tokens["position"])
-        columns = [_column(name, tokens, about, count) for name in names]
-        text = "\n".join(map(",".join, zip(*columns, strict=True)))
-        pieces.append(f"{text}\n" if count else "")
-    return "".join(pieces).encode("utf-8", "backslashreplace")
-
-
-def _column(name: str, tokens: Row, about: Row, count: int) -> Iterator[str]:
-    if name in about:
-        return repeat(cell(about[name]), count)
-    values = tokens.get(name)
-    if isinstance(values, np.ndarray):
-        return map(repr, values.tolist())
-    return repeat("", count) if values is None else map(cell, values)
-
-
-def _line(cells: Iterator[str]) -> bytes:
-    return ",".join(chain(cells)).encode("utf-8", "backslashreplace") + b"\n"
-
-
-def cell(value: Any) -> str:
-    """A value as csv has it: shortest round-trip numbers, nothing for null."""
-    if value is None:
-        return ""
-    if isinstance(value, float | int):
-        return repr(value)
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    if any(mark in text for mark in ',"\n\r'):
-        return '"' + text.replace('"', '""') + '"'
-    return text

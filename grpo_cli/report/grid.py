@@ -8,12 +8,15 @@ from typing import Any
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from grpo_cli.report.numbers import aligned, shown
+from grpo_cli.report.screen import Screen
 
-_GAP = 2
+GAP = 2
+"""Spaces between columns."""
 
 Style = Callable[[Any], str]
 
@@ -83,7 +86,7 @@ def fitting(
     """
     kept, hidden = list(columns), []
     for name in spare:
-        if width is None or _width(kept) <= width:
+        if width is None or total_width(kept) <= width:
             break
         if any(one.name == name for one in kept):
             kept = [one for one in kept if one.name != name]
@@ -91,8 +94,9 @@ def fitting(
     return kept, hidden
 
 
-def _width(columns: Collection[Column]) -> int:
-    return sum(one.width for one in columns) + _GAP * (len(columns) - 1)
+def total_width(columns: Collection[Column]) -> int:
+    """The columns and the gaps between them."""
+    return sum(one.width for one in columns) + GAP * (len(columns) - 1)
 
 
 def grid(columns: Sequence[Column]) -> Table:
@@ -101,7 +105,7 @@ def grid(columns: Sequence[Column]) -> Table:
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, _GAP - 1, 0, 0),
+        padding=(0, GAP - 1, 0, 0),
         header_style="bold",
     )
     for one in columns:
@@ -109,3 +113,10 @@ def grid(columns: Sequence[Column]) -> Table:
     for cells in zip(*(one.cells for one in columns), strict=True):
         table.add_row(*cells)
     return table
+
+
+def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
+    """Says which columns a narrow terminal went without, and where they are."""
+    if names:
+        text = f"\nhidden at {screen.width} columns: {', '.join(names)} (see {remedy})"
+        console.print(Text(text, "dim"))

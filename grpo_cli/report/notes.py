@@ -18,12 +18,7 @@ def _notes(total: Mapping[str, Any]) -> Iterator[str]:
         yield "no token counts: J = 0"
         return
     if on_policy := total["on_policy_records"]:
-        which = _all_or(on_policy, total["records"], "record")
-        norm = shown(total["gradient_norm"])
-        yield (
-            f"{which}all ratios are exactly 1 (on-policy): "
-            f"the loss value says nothing, the gradient norm is {norm}"
-        )
+        yield _on_policy(on_policy, total["records"], total["gradient_norm"])
     if dead := total["dead_groups"]:
         yield _dead(dead, total["groups"])
     if empty := total["empty_responses"]:
@@ -37,9 +32,16 @@ def _dead(dead: int, groups: int) -> str:
     return f"{_of(dead, groups, 'group')} {are} dead: all their advantages are 0"
 
 
-def _all_or(part: int, whole: int, name: str) -> str:
-    """Nothing where it is all of them, else how many it is, with a colon."""
-    return "" if part == whole else f"{_of(part, whole, name)}: "
+def _on_policy(still: int, records: int, gradient_norm: float) -> str:
+    if still == records:
+        return (
+            "all ratios are exactly 1 (on-policy): the loss value says nothing, "
+            f"the gradient norm is {shown(gradient_norm)}"
+        )
+    return (
+        f"{_of(still, records, 'record')}: all ratios are exactly 1 (on-policy); "
+        "their gradient says what they do, their loss does not"
+    )
 
 
 def _of(part: int, whole: int, name: str) -> str:

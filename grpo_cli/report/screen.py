@@ -6,9 +6,12 @@ not how much of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+import shutil
 from dataclasses import dataclass
 from io import StringIO
+from typing import BinaryIO
 
 from rich.console import Console
 
@@ -43,11 +46,22 @@ class Screen:
 
 
 def written(console: Console) -> str:
-    """What was printed so far, without spaces at the ends of lines."""
+    """What was printed so far, without spaces at the ends of lines, which a terminal would wrap."""
     assert isinstance(console.file, StringIO)
-    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+    return "".join(f"{_stripped(line)}\n" for line in console.file.getvalue().splitlines())
 
 
-def wants_color(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal is to be coloured."""
-    return not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+def _stripped(line: str) -> str:
+    found = _END.search(line)
+    return line if found is None else line[: found.start()] + found.group().replace(" ", "")
+
+
+_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
+
+
+def screen_of(stream: BinaryIO) -> Screen:
+    """The terminal behind the stream, or a page without an edge."""
+    if not stream.isatty():
+        return Screen()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Screen(shutil.get_terminal_size().columns, color=not plain)

@@ -54,7 +54,7 @@ def _signed(number: str) -> str:
 
 
 def _details(total: Total) -> Iterator[tuple[str, str]]:
-    yield "denominator", f"{shown(total['denominator'])} ({shown(total['denominator_of'])})"
+    yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
     if total["tokens"]:
         yield (
             "clip_fraction",

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.report.fields import COLUMNS, RECORD_CONTEXT, RESPONSE_CONTEXT, Level
-from grpo_cli.report.grid import Column, Style, column, fitting, grid
+from grpo_cli.report.grid import Column, Style, column, fitting, grid, print_hidden
 from grpo_cli.report.numbers import shown, token_text
 from grpo_cli.report.screen import Screen
 from grpo_cli.report.summary import chosen, summary
@@ -56,17 +56,12 @@ def print_rows(
     hidden: dict[str, None] = {}
     printed = 0
     for title, columns in tables:
-        spare = _SPARE[level] if fields is None else ()
-        kept, left_out = fitting(columns, spare, screen.width)
+        kept, left_out = fitting(columns, () if fields else _SPARE[level], screen.width)
         hidden |= dict.fromkeys(left_out)
-        console.print()
-        if title:
-            console.print(Text(title, "bold"))
+        console.print(Text(f"\n{title}" if title else "", "bold"))
         console.print(grid(kept))
         printed += len(kept[0].cells)
-    if hidden:
-        names = ", ".join(hidden)
-        console.print(Text(f"\nhidden at {screen.width} columns: {names} (see --fields)", "dim"))
+    print_hidden(console, screen, hidden, "--fields")
     return printed
 
 

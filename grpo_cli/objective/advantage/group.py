@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.result import PerToken
 from grpo_cli.objective.choice import Choice
@@ -32,7 +34,7 @@ def group_mean(rewards: F64, groups: Groups) -> F64:
     References:
         Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783).
     """
-    return groups.each(centered, rewards)
+    return groups.offsets(rewards)
 
 
 def group_std(
@@ -57,21 +59,23 @@ def group_std(
         1e-8.
     """
 
-    def standardised(rewards: list[float]) -> list[float]:
-        offsets = centered(rewards)
-        free = len(rewards) - std_ddof
-        if free <= 0 and max(len(rewards), std_ddof) > 1:
-            raise HyperparameterError(
-                "std_ddof", f"expected less than the group's {len(rewards)} responses, got {std_ddof}"
-            )
-        if not any(offsets):
-            return offsets
-        sigma = math.sqrt(math.fsum(x * x for x in offsets) / free)
-        if sigma < std_min:
-            return [0.0] * len(offsets)
-        return [x / (sigma + std_eps) for x in offsets]
+    offsets = groups.offsets(rewards)
+    free = _free(groups, std_ddof)
+    sigma = np.sqrt(groups.sum(offsets * offsets) / free)[groups.index]
+    moved = (offsets != 0.0) & (sigma >= std_min)
+    return np.divide(offsets, sigma + std_eps, out=np.zeros_like(offsets), where=moved)
 
-    return groups.each(standardised, rewards)
+
+def _free(groups: Groups, ddof: int) -> F64:
+    """[groups] G − ddof; 1 for a group of one, whose offset is 0 whatever it is divided by."""
+    sizes = groups.sizes
+    bad = np.flatnonzero((sizes <= ddof) & (np.maximum(sizes, ddof) > 1))
+    if len(bad):
+        size = int(sizes[bad[0]])
+        raise HyperparameterError(
+            "std_ddof", f"expected less than the group's {size} responses, got {ddof}"
+        )
+    return np.maximum(sizes - ddof, 1).astype(np.float64)
 
 
 def centered(rewards: list[float]) -> list[float]:

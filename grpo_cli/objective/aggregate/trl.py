@@ -1,4 +1,9 @@
-"""TRL's denominators."""
+"""TRL's denominators, as GRPOTrainer 1.16.0 computes them while training.
+
+A micro-batch is a record. Most of them are divided by ``gradient_accumulation_steps``, because
+the trainer adds up that many micro-batches before it steps; the token mean over the generation
+batch (dapo, cispo, vespo) is brought to one accumulation window instead.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from grpo_cli.objective.choice import Choice
 
 
 def trl_grpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
-    """TRL's loss_type grpo: ``response-mean`` over a micro-batch, ÷ gradient_accumulation_steps."""
+    """TRL's loss_type grpo and sapo: ``response-mean`` over a micro-batch, ÷ accumulation."""
     of = "responses, each by its own tokens × gradient_accumulation_steps"
     return Weights(per_token(lengths), np.ones(len(lengths)), gradient_accumulation_steps, of)
 
@@ -32,11 +37,64 @@ def trl_dr_grpo(
     return Weights(np.ones(len(lengths)), np.ones(len(lengths)), divisor, of)
 
 
+def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
+    """TRL's loss_type luspo: ``token-sum``, ÷ gradient_accumulation_steps.
+
+    With the sequence ratio that luspo is meant for, a response's terms are all equal, so its sum
+    is |oᵢ| times its term: length-unbiased. Masked since 1.16; TRL before, and Liger's chunked
+    loss still, let padding into the mean where a KL or a token weight makes it [B, T].
+    """
+    of = "responses × gradient_accumulation_steps"
+    ones = np.ones(len(lengths))
+    return Weights(ones, ones, gradient_accumulation_steps, of)
+
+
+def trl_dapo(
+    lengths: I64,
+    *,
+    num_items_in_batch: float | None,
+    num_processes: int,
+    gradient_accumulation_steps: int,
+    steps_per_generation: int | None,
+) -> Weights:
+    """TRL's loss_type dapo, cispo and vespo: Σ over tokens ÷ (N/P · accumulation/generation steps).
+
+    N counts the tokens of the whole generation batch, of which one optimiser step takes
+    gradient_accumulation_steps of steps_per_generation parts. TRL before 1.16 divided by N/P
+    alone; Liger by the tokens of the micro-batch; ms-swift by N/P and by accumulation.
+
+    Args:
+        lengths: [R] tokens of each response.
+        num_items_in_batch: N, over all processes; None: the tokens of this batch.
+        num_processes: P, over which gradients are averaged.
+        gradient_accumulation_steps: micro-batches per optimiser step.
+        steps_per_generation: micro-batches per generation batch; None: as many as accumulated.
+    """
+    window = gradient_accumulation_steps / (steps_per_generation or gradient_accumulation_steps)
+    ones = np.ones(len(lengths))
+    scale = "÷ num_processes × gradient_accumulation_steps ÷ steps_per_generation"
+    if num_items_in_batch is None:
+        counts = lengths.astype(np.float64)
+        return Weights(ones, counts, window / num_processes, f"tokens {scale}")
+    divisor = max(num_items_in_batch, 1.0) / num_processes * window
+    return Weights(ones, None, divisor, f"num_items_in_batch {scale}")
+
+
 _ACCUMULATION = {"gradient_accumulation_steps": 1}
 
 CHOICES = {
     "trl/grpo": Choice(trl_grpo, _ACCUMULATION),
     "trl/bnpo": Choice(trl_bnpo, _ACCUMULATION),
     "trl/dr_grpo": Choice(trl_dr_grpo, _ACCUMULATION),
+    "trl/luspo": Choice(trl_luspo, _ACCUMULATION),
+    "trl/dapo": Choice(
+        trl_dapo,
+        {
+            "num_items_in_batch": None,
+            "num_processes": 1,
+            "gradient_accumulation_steps": 1,
+            "steps_per_generation": None,
+        },
+    ),
 }
-ALIASES: dict[str, str] = {}
+ALIASES = {"trl/sapo": "trl/grpo", "trl/cispo": "trl/dapo", "trl/vespo": "trl/dapo"}

@@ -1,0 +1,96 @@
+import pytest
+
+from grpo_cli.errors import InputError
+from grpo_cli.objective.hyperparameters import KNOWN
+from grpo_cli.records import parse
+from grpo_cli.records.fields import ALIASES, TOKEN_COLUMNS, read_fields
+
+VALUES = {
+    "rewards": [1],
+    "advantages": [1],
+    "mask": [[1, 1]],
+    "group_ids": ["q"],
+    "group_size": 1,
+    "tokens": [["a", "b"]],
+    "token_ids": [[1, 2]],
+    "hyperparameters": {"beta": 0.5},
+    "expected": {"loss": 0},
+    "id": "x",
+} | dict.fromkeys(TOKEN_COLUMNS, [[0.0, -0.0]])
+VALUES |= dict.fromkeys(("ratios", "probs_old", "probs_ref"), [[1.0, 2.0]])
+
+PAIRS = [(name, alias) for name, aliases in ALIASES.items() for alias in (name, *aliases)]
+
+
+@pytest.mark.parametrize(("name", "alias"), PAIRS)
+def test_every_alias_says_what_the_canonical_name_says(name, alias):
+    record = {alias: VALUES[name]}
+    if name not in ("log_probs_new", "ratios"):
+        record["log_probs_new"] = VALUES["log_probs_new"]
+    made = parse(record)
+    assert made.names[name] == alias
+    column = {"probs_old": "log_probs_old", "probs_ref": "log_probs_ref"}.get(name, name)
+    field = {"group_ids": "group_labels", "hyperparameters": "hyperparameters"}.get(name, name)
+    if column in TOKEN_COLUMNS:
+        assert column in made.columns
+    elif name not in ("mask", "group_size"):
+        assert getattr(made, field)
+
+
+def test_no_name_means_two_things():
+    names = [alias for _, alias in PAIRS]
+    assert len(names) == len({*names})
+    assert not KNOWN & {*names}
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (["action_log_probs"], {"log_probs_new": "action_log_probs"}),
+        (
+            ["action_log_probs", "logps"],
+            {"log_probs_new": "logps", "log_probs_old": "action_log_probs"},
+        ),
+        (
+            ["action_log_probs", "logps", "prox_logp"],
+            {"log_probs_new": "logps", "log_probs_old": "prox_logp"},
+        ),
+        (["action_log_probs", "rhos", "pi_theta_old"], {"ratios": "rhos", "probs_old": "pi_theta_old"}),
+    ],
+)
+def test_action_log_probs(keys, names):
+    assert read_fields(dict.fromkeys(keys, 1)).names == names
+
+
+def test_a_null_is_as_good_as_nothing():
+    found = read_fields({"logps": 1, "log_probs": None, "action_log_probs": None, "beta": None})
+    assert found.names == {"logps": "logps"} or found.names == {"log_probs_new": "logps"}
+    assert found.hyperparameters == ("beta",)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["step", "framework", "prompt", "prompts", "prompt_ids", "response_id", "meta", "task", "uuid"]
+    + ["tag", "mas", "Mask!", "logs", "group", "completion", "metrics", "seed", "model", "epoch"],
+)
+def test_keys_beside_the_data_are_ignored(key):
+    assert read_fields({key: 1}).names == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("rewrads", "rewards"),  # swapped
+        ("rewardss", "rewards"),  # added
+        ("rewads", "rewards"),  # dropped
+        ("rewarts", "rewards"),  # changed
+        ("epsilonhigh", "epsilon_high"),
+        ("paramz", "params"),
+        ("log_probs_nwe", "log_probs_new"),
+        ("action_log_prob", "action_log_probs"),
+    ],
+)
+def test_one_slip_is_noticed(key, near):
+    with pytest.raises(InputError) as caught:
+        read_fields({key: 1})
+    assert str(caught.value) == f"{key}: unknown key; did you mean {near}?"

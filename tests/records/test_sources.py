@@ -1,0 +1,177 @@
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_cli.errors import InputError
+from grpo_cli.records import cut, read, sources
+from grpo_cli.records.sources import blocks, chunks
+
+LINE = b'{"log_probs_new":[[-1,-2]],"rewards":[1]}'
+
+
+def lines(path):
+    return [record.line for record in read(str(path))]
+
+
+def error(path):
+    with pytest.raises(InputError) as caught:
+        list(read(str(path)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (LINE, [1]),
+        (LINE + b"\n" + LINE, [1, 2]),
+        (LINE + b"\n\n  \n" + LINE + b"\n\n", [1, 4]),
+        (LINE + b"\r\n" + LINE + b"\r\n", [1, 2]),
+        (b"\xef\xbb\xbf" + LINE + b"\n" + LINE, [1, 2]),
+        (b"\n\n" + LINE, [3]),
+        (b"  " + LINE + b"  ", [1]),
+        (b"[" + LINE + b"," + LINE + b"]", [None, None]),
+        (b"[\n" + LINE + b",\n" + LINE + b"\n]\n", [None, None]),
+        (LINE.replace(b",", b",\n"), [None]),
+        (b"\xef\xbb\xbf{\n" + LINE[1:], [None]),
+    ],
+)
+def test_json_and_jsonl_are_told_apart_by_content(tmp_path, data, expected):
+    path = tmp_path / "any.name"
+    path.write_bytes(data)
+    assert lines(path) == expected
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        gzip.compress,
+        lambda data: gzip.compress(data[:50]) + gzip.compress(data[50:]),
+        zstandard.compress,
+        lambda data: zstandard.compress(data[:50]) + zstandard.compress(data[50:]),
+    ],
+    ids=["gz", "two gz", "zst", "two zst"],
+)
+def test_compressed_files_are_known_by_their_content(tmp_path, pack):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(pack(b"\n".join([LINE] * 3)))
+    assert lines(path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("data", [LINE, gzip.compress(LINE), b"\xef\xbb\xbf" + LINE])
+@pytest.mark.parametrize(
+    "wrap",
+    [io.BytesIO, lambda data: io.BufferedReader(io.BytesIO(data))],
+    ids=["a test's stdin", "a real one"],
+)
+def test_standard_input_is_read_and_left_open(monkeypatch, data, wrap):
+    stdin = io.TextIOWrapper(wrap(data))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    (record,) = read("-")
+    assert (record.source, record.line) == ("<stdin>", 1)
+    assert not stdin.buffer.closed
+
+
+def test_closed_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert error("-") == "<stdin>: standard input is closed"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no records: the input is empty"),
+        (b" \n\r\n\t\n", "no records: the input is empty"),
+        (b"\xef\xbb\xbf", "no records: the input is empty"),
+        (b"[]", "no records: the array is empty"),
+        (gzip.compress(LINE * 9)[:-9], "the compressed data end too early; is the file cut off?"),
+        (gzip.compress(LINE)[:10] + b"\xff" * 30, "the gzip data are corrupt"),
+        (gzip.compress(LINE)[:-8] + bytes(8), "the gzip data are corrupt"),
+        (zstandard.compress(LINE * 9)[:-2], "the compressed data end too early; is the file cut off?"),
+        (zstandard.compress(LINE)[:4] + b"\xff" * 30, "the zstd data are corrupt"),
+        (
+            LINE.decode().encode("utf-16"),
+            "expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+        ),
+    ],
+)
+def test_what_cannot_be_read(tmp_path, data, message):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(data)
+    assert error(path) == f"{path}: {message}"
+
+
+def test_missing_file_and_directory(tmp_path):
+    assert error(tmp_path / "nothing") == f"{tmp_path}/nothing: no such file"
+    assert error(tmp_path) == f"{tmp_path}: is a directory; name the files in it"
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (PermissionError(13, "Permission denied"), "no permission to read it"),
+        (OSError(5, "Input/output error"), "input/output error"),
+    ],
+)
+def test_the_system_refuses(monkeypatch, problem, message):
+    def refuse(*_):
+        raise problem
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert error("data.jsonl") == f"data.jsonl: {message}"
+
+
+def test_zstd_without_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    path = tmp_path / "data.jsonl.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd")
+    advice = "pip install 'grpo-cli[zstd]'"
+    assert error(path) == f"{path}: reading zstd needs one more package: {advice}"
+
+
+def test_too_large(tmp_path, monkeypatch):
+    path = tmp_path / "data.json"
+    path.write_bytes(b"[\n" + b"1,\n" * 100 + b"1]")
+    monkeypatch.setattr("grpo_cli.records.stream.LIMIT", 50)
+    advice = "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
+    assert error(path) == f"{path}: {advice}"
+    monkeypatch.setattr(sources, "LIMIT", 50)
+    with pytest.raises(InputError, match="expected lines of less than 1 GiB") as caught:
+        list(blocks([b"1\n", b"2" * 40, b"2" * 40], size=1))
+    assert caught.value.line == 2
+
+
+def test_a_line_may_be_longer_than_a_block(tmp_path):
+    path = tmp_path / "data.jsonl"
+    long = LINE[:-1] + b',"x":"' + b"y" * 10_000_000 + b'"}'
+    path.write_bytes(b"\n".join([LINE, long, LINE]))
+    assert lines(path) == [1, 2, 3]
+    assert [block.line for block in cut(str(path))] == [1, 2, 3]
+
+
+def test_chunks_have_the_size_asked_for(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(b"abcdefgh")
+    assert list(chunks(str(path), 3)) == [b"abc", b"def", b"gh"]
+
+
+texts = st.lists(st.sampled_from([b"", b"a", b"bcd\r", b"\xc3\xa9", b"  "]), max_size=20)
+
+
+@given(texts, st.booleans(), st.booleans(), st.data())
+def test_wherever_the_bytes_are_cut_the_lines_are_the_same(parts, end, bom, data):
+    text = b"\n".join(parts) + b"\n" * end
+    raw = b"\xef\xbb\xbf" * bom + text
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
+    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    found = list(blocks(pieces, size=data.draw(st.integers(1, 30))))
+    assert b"".join(block for _, block in found) == text
+    for (line, block), (following, _) in zip(found, found[1:], strict=False):
+        assert block.endswith(b"\n")
+        assert following == line + block.count(b"\n")
+    assert not found or found[0][0] == 1
