@@ -13,7 +13,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.engine.worker import Task
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import parse
+from grpo_cli.records import Raw
 from grpo_cli.variants.plan import plan
 
 
@@ -96,8 +96,19 @@ def evaluate(
         found.append(breakdown)
         return []
 
-    outcome = Task(made, keep, skip=False).work([parse(dict(record))])
+    outcome = Task(made, keep, skip=False).work([Raw(_plain(record), "", None, "", 0)])
     if outcome.error is not None:
         raise InputError(outcome.error.message, path=outcome.error.path)
     totals: Totals = outcome.totals
     return Evaluated(found[0], totals.row(), totals.signature())
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tuples as the lists that a file would have."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -27,29 +27,37 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    try:
-        place = Path(path).resolve()
-        if place.exists() and not place.is_file():
-            with place.open("wb") as stream:
-                yield stream
-            return
-        with _renamed(place) as stream:
+    place = Path(path).resolve()
+    if place.exists() and not place.is_file():  # a device, a pipe
+        with _opened(path, lambda: place.open("wb")) as stream:
             yield stream
+        return
+    with _renamed(path, place) as stream:
+        yield stream
+
+
+def _opened(path: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:
+    try:
+        return attempt()
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+        raise UsageError(f"--output: cannot write {path}: {error.strerror or error}") from None
 
 
 @contextmanager
-def _renamed(place: Path) -> Iterator[BinaryIO]:
-    with NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}.", delete=False) as stream:
-        beside = Path(stream.name)
+def _renamed(path: str, place: Path) -> Iterator[BinaryIO]:
+    def beside() -> BinaryIO:
+        directory, prefix = place.parent, f".{place.name}."
+        return cast(BinaryIO, NamedTemporaryFile(dir=directory, prefix=prefix, delete=False))
+
+    with _opened(path, beside) as stream:
+        written = Path(stream.name)
         try:
-            yield cast(BinaryIO, stream)
+            yield stream
             stream.close()
-            beside.chmod(_mode(place))
-            beside.replace(place)
+            written.chmod(_mode(place))
+            written.replace(place)
         finally:
-            beside.unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
 
 
 def _mode(place: Path) -> int:

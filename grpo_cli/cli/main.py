@@ -10,9 +10,12 @@ from typing import Annotated
 
 import typer
 
+from grpo_cli.cli.compare import compare
 from grpo_cli.cli.eval import evaluate
 from grpo_cli.cli.failure import say, tell
+from grpo_cli.cli.split import split_batch
 from grpo_cli.cli.variants import list_variants
+from grpo_cli.cli.verify import verify
 from grpo_cli.errors import GrpoError
 
 BUG = 70
@@ -57,6 +60,9 @@ def _grpo(
 
 
 app.command("eval")(evaluate)
+app.command("compare")(compare)
+app.command("split")(split_batch)
+app.command("verify")(verify)
 app.command("variants")(list_variants)
 
 

@@ -39,8 +39,8 @@ def _number(flag: str, meaning: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveOptions:
-    """Which objective: a variant, the stages swapped, the hyperparameters set."""
+class VariantOption:
+    """Which variant."""
 
     variant: Annotated[
         str,
@@ -52,6 +52,12 @@ class ObjectiveOptions:
             autocompletion=complete.variants,
         ),
     ] = "grpo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOptions:
+    """What is done to any variant: the stages swapped, the hyperparameters set."""
+
     advantage: Annotated[str | None, _stage("advantage", "Swap how advantages are made.")] = None
     ratio: Annotated[str | None, _stage("ratio", "Swap the level of the ratio.")] = None
     surrogate: Annotated[str | None, _stage("surrogate", "Swap how the ratio is tamed.")] = None
@@ -97,6 +103,11 @@ class ObjectiveOptions:
             values[name] = value
         return values
 
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions(StageOptions, VariantOption):
+    """Which objective: a variant, the stages swapped, the hyperparameters set."""
+
     def plan(self) -> Plan:
         """The objective, checked.
 
@@ -138,6 +149,6 @@ def paths(files: list[str] | None) -> list[str]:
     """
     if files:
         return files
-    if sys.stdin.isatty():
-        raise UsageError("no FILE given, and standard input is a terminal (try --help)")
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
     return ["-"]

@@ -91,7 +91,7 @@ class PrintingOptions:
         else:
             names = None
         kind = "json" if self.json else self.format or "table"
-        return Printing(self.level, "only" if self.only else kind, names, self.limit)
+        return Printing(self.level, "only" if self.only else kind, names, self.limit, self.quiet)
 
     def _check(self) -> None:
         if self.json and self.format not in (None, "json"):
@@ -122,6 +122,7 @@ class Printing:
     kind: str
     fields: tuple[str, ...] | None
     limit: int | None
+    quiet: bool
 
     @property
     def encode(self) -> Callable[..., list[bytes]] | None:

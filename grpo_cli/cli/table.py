@@ -34,8 +34,13 @@ def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
         shown = print_rows(console, page, printing.level, printing.fields, records, limit)
     stream.write(written(console).encode())
     stream.flush()
-    if printing.level != "batch" and (more := run.total[ROWS[printing.level]] - shown):
-        say(f"… {more:,} more {ROWS[printing.level]} (use --limit 0 or --format jsonl)")
+    if printing.level != "batch" and not printing.quiet:
+        _tell_rest(ROWS[printing.level], run.total[ROWS[printing.level]] - shown)
+
+
+def _tell_rest(rows: str, more: int) -> None:
+    if more:
+        say(f"… {more:,} more {rows} (use --limit 0 or --format jsonl)")
 
 
 def _first(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:

@@ -19,6 +19,13 @@ def number(text: str) -> float:
     raise typer.BadParameter(f"expected a finite number, got {text!r}")
 
 
+def tolerance(text: str) -> float:
+    """A finite number that is not negative."""
+    if (value := number(text)) >= 0:
+        return value
+    raise typer.BadParameter(f"expected a number >= 0, got {text!r}")
+
+
 def assignment(text: str) -> tuple[str, object]:
     """``NAME=VALUE``, whose value is a number, ``null`` or a word."""
     name, equals, value = (part.strip() for part in text.partition("="))

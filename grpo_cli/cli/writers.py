@@ -49,9 +49,10 @@ def write_csv(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> N
     del variant
     header = csv_header(printing.level, printing.fields)
     for pieces in run:
-        stream.writelines([header, *pieces])
-        stream.flush()
-        header = b""
+        if pieces:
+            stream.writelines([header, *pieces])
+            stream.flush()
+            header = b""
     if not run.empty:
         stream.write(header)
         _write_total_line(run, printing, stream)

@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeVar
 
+from grpo_cli.engine.pool import Piece, cores, in_order
 from grpo_cli.engine.totals import Totals
 from grpo_cli.engine.worker import Encode, Outcome, Task
 from grpo_cli.errors import InputError
 from grpo_cli.objective.moments import ExactMoments
-from grpo_cli.records import Block, cut, records
+from grpo_cli.records import Source, cut, raws, spans
 from grpo_cli.variants.plan import Plan
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+BLOCK_BYTES = 2 << 20
+"""Text that goes to a worker at once."""
+
+_WORTH_IT = 8
+"""Blocks that an input must have for worker processes to be started unasked."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The first pass of a task, as a function that travels between processes."""
+
+    task: Task
+
+    def __call__(self, piece: Piece) -> ExactMoments:
+        return self.task.measure(raws(piece))
+
+
+@dataclass(frozen=True)
+class _Worked:
+    """The evaluation of a task, likewise."""
+
+    task: Task
+
+    def __call__(self, piece: Piece) -> Outcome:
+        return self.task.work(raws(piece))
 
 
 class Evaluation:
@@ -18,52 +54,95 @@ class Evaluation:
 
     Iterating yields the output pieces of stretches of records, one piece per record, as they are
     computed, and raises the ``InputError`` at which the run stopped after everything before it.
+    The output is the same to the byte whatever ``jobs`` and ``block_bytes`` are.
 
     Args:
         paths: files; ``-`` is standard input.
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         skip: whether to go on behind records that cannot be evaluated.
-        jobs: worker processes.
+        jobs: worker processes; None: the cores available where the input is large, else one.
+        progress: called with the bytes and tokens of each block that is done.
+        block_bytes: text that is read, or goes to a worker, at once.
     """
 
     def __init__(
-        self, paths: Sequence[str], plan: Plan, *, encode: Encode | None, skip: bool, jobs: int
+        self,
+        paths: Sequence[str],
+        plan: Plan,
+        *,
+        encode: Encode | None,
+        skip: bool,
+        jobs: int | None = None,
+        progress: Progress | None = None,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        del jobs
-        self._paths = paths
+        self._sources = [Source.of(path) for path in paths]
         self._task = Task(plan, encode, skip)
+        self._jobs = jobs
+        self._progress = progress
+        self._block_bytes = block_bytes
         self._totals = Totals(plan.batch)
         self.skipped: list[InputError] = []
         self._notes: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[list[bytes]]:
-        task = self._with_statistics()
-        for block in self._blocks():
-            outcome = task.work(records(block))
-            self._fold(outcome)
+        if not self._two_passes:
+            yield from self._evaluate(self._task)
+            return
+        with tempfile.TemporaryDirectory(prefix="grpo-") as folder:
+            self._spool(Path(folder))
+            moments = ExactMoments()
+            for _, part in self._map(_Measured(self._task)):
+                moments.merge(part)
+            yield from self._evaluate(replace(self._task, moments=moments))
+
+    def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
+        for piece, outcome in self._map(_Worked(task)):
+            self._totals.merge(outcome.totals)
+            self.skipped += outcome.skipped
+            self._notes |= outcome.notes
+            if self._progress is not None:
+                self._progress(piece.size, outcome.totals.tokens)
             yield outcome.pieces
             if outcome.error is not None:
                 raise outcome.error
 
-    def _fold(self, outcome: Outcome) -> None:
-        self._totals.merge(outcome.totals)
-        self.skipped += outcome.skipped
-        self._notes |= outcome.notes
-
-    def _with_statistics(self) -> Task:
-        """The task, with the statistics of the whole input where the objective asks for them."""
+    @property
+    def _two_passes(self) -> bool:
+        """Whether the objective needs statistics of the whole input before it can begin."""
         plan = self._task.plan
-        if plan.batch != "input" or not plan.wants_moments:
-            return self._task
-        moments = ExactMoments()
-        for block in self._blocks():
-            moments.merge(self._task.measure(records(block)))
-        return replace(self._task, moments=moments)
+        return plan.batch == "input" and plan.wants_moments
 
-    def _blocks(self) -> Iterator[Block]:
-        for path in self._paths:
-            yield from cut(path)
+    def _spool(self, folder: Path) -> None:
+        """Keeps standard input in a file, to be read twice."""
+        for number, source in enumerate(self._sources):
+            if source.path == "-":
+                kept = folder / "stdin"
+                with kept.open("wb") as stream:
+                    shutil.copyfileobj(sys.stdin.buffer, stream)
+                self._sources[number] = Source(source.name, str(kept))
+                self._notes["standard input was kept in a temporary file: two passes"] = None
+
+    def _map(self, work: Callable[[Piece], T]) -> Iterator[tuple[Piece, T]]:
+        """``work`` on every block, in order, in this process or in several."""
+        if self._jobs == 1:
+            return self._serially(work, self._blocks())
+        blocks = self._blocks()
+        beginning = list(islice(blocks, _WORTH_IT))
+        jobs = self._jobs or (cores() if len(beginning) == _WORTH_IT else 1)
+        whole = chain(beginning, blocks)
+        return self._serially(work, whole) if jobs == 1 else in_order(work, whole, jobs)
+
+    def _serially(
+        self, work: Callable[[Piece], T], blocks: Iterator[Piece]
+    ) -> Iterator[tuple[Piece, T]]:
+        return ((block, work(block)) for block in blocks)
+
+    def _blocks(self) -> Iterator[Piece]:
+        for source in self._sources:
+            found = None if self._jobs == 1 else spans(source, self._block_bytes)
+            yield from cut(source, self._block_bytes) if found is None else found
 
     @property
     def total(self) -> dict[str, object]:

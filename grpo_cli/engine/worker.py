@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import Batch
+from grpo_cli.engine.stretch import chunks, shared, stretches
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective import moments
@@ -16,14 +18,11 @@ from grpo_cli.objective.hyperparameters import HyperparameterError
 from grpo_cli.objective.moments import ExactMoments
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
-from grpo_cli.records import Record, assemble, layout
+from grpo_cli.records import Raw, Record, assemble, gather, headers, record
 from grpo_cli.variants.plan import Plan
 
-CHUNK_TOKENS = 16_384
-"""Tokens evaluated together: enough that numpy's overhead is small, few enough to stay in cache."""
-
 Encode = Callable[[Sequence[Record], Breakdown], list[bytes]]
-Items = Iterable[Record | InputError]
+Items = Iterable[Raw | InputError]
 Done = tuple[Sequence[Record], Breakdown] | InputError
 
 
@@ -74,7 +73,7 @@ class Task:
                 continue
             records, breakdown = done
             outcome.totals.add(breakdown)
-            outcome.notes |= dict.fromkeys(_notes(records[0], breakdown))
+            outcome.notes |= dict.fromkeys(_notes(breakdown))
             if self.encode is not None:
                 outcome.pieces += self.encode(records, breakdown)
         return outcome
@@ -82,21 +81,49 @@ class Task:
     def measure(self, items: Items) -> ExactMoments:
         """The first pass: the sample's moments. Records that cannot be used are passed over."""
         found = ExactMoments()
-        for group in chunks(items):
-            if not isinstance(group, InputError):
-                for _ in _each(group, lambda records: self._measure(records, found)):
-                    pass
+        for _ in self._done(items, lambda batch, objective: _measure(batch, objective, found)):
+            pass
         return found
 
     def _breakdowns(self, items: Items) -> Iterator[Done]:
-        for group in chunks(items):
-            if isinstance(group, InputError):
-                yield group
-            else:
-                yield from _each(group, self._evaluate)
+        return self._done(items, self._evaluate)
 
-    def _evaluate(self, records: Sequence[Record]) -> Breakdown:
-        batch, objective = assemble(records), self.objective(records[0])
+    def _done(self, items: Items, evaluate: Callable[[Batch, Objective], Any]) -> Iterator[Any]:
+        """What ``evaluate`` makes of each batch of records, beside the records; or their errors."""
+
+        def carefully(records: Sequence[Record]) -> Any:
+            given = records[0].advantages is not None
+            objective = self.plan.objective(records[0].hyperparameters, advantages_given=given)
+            return evaluate(assemble(records), objective)
+
+        for stretch in stretches(items):
+            if isinstance(stretch, InputError):
+                yield stretch
+                continue
+            done = self._quickly(stretch, evaluate)
+            if done is not None:
+                yield done
+                continue
+            for group in chunks(map(record, stretch)):
+                yield from (group,) if isinstance(group, InputError) else _each(group, carefully)
+
+    def _quickly(
+        self, raws: Sequence[Raw], evaluate: Callable[[Batch, Objective], Any]
+    ) -> tuple[Sequence[Record], Any] | None:
+        """All the records at once; None if they are unusual or there is any fault in them."""
+        try:
+            fields, settings = shared(raws[0])
+            batch = gather([raw.value for raw in raws])
+            if batch is None:
+                return None
+            given = "advantages" in fields.names
+            objective = self.plan.objective(settings, advantages_given=given)
+            done = evaluate(batch, objective)
+        except (InputError, HyperparameterError):
+            return None
+        return [] if self.encode is None else headers(raws), done
+
+    def _evaluate(self, batch: Batch, objective: Objective) -> Breakdown:
         statistics = None
         if objective.advantage.choice.measure is not None:
             if self.moments is None:
@@ -105,39 +132,10 @@ class Task:
                 statistics = moments.of_input(self.moments, batch)
         return run(batch, objective, statistics)
 
-    def _measure(self, records: Sequence[Record], found: ExactMoments) -> Breakdown | None:
-        batch, objective = assemble(records), self.objective(records[0])
-        if objective.advantage.choice.measure is not None:
-            found.add(moments.sample(batch, objective))
-        return None
 
-    def objective(self, record: Record) -> Objective:
-        """The objective for a record and those of the same layout."""
-        given = record.advantages is not None
-        return self.plan.objective(record.hyperparameters, advantages_given=given)
-
-
-def chunks(items: Items) -> Iterator[list[Record] | InputError]:
-    """Consecutive records that can be evaluated together, in pieces of ``CHUNK_TOKENS``."""
-    group: list[Record] = []
-    key: object = None
-    room = 0
-    for item in items:
-        if isinstance(item, InputError):
-            if group:
-                yield group
-                group = []
-            yield item
-            continue
-        if group and (room <= 0 or layout(item) != key):
-            yield group
-            group = []
-        if not group:
-            key, room = layout(item), CHUNK_TOKENS
-        group.append(item)
-        room -= sum(item.widths)
-    if group:
-        yield group
+def _measure(batch: Batch, objective: Objective, found: ExactMoments) -> None:
+    if objective.advantage.choice.measure is not None:
+        found.add(moments.sample(batch, objective))
 
 
 def _each(records: Sequence[Record], evaluate: Callable[[Sequence[Record]], Any]) -> Iterator[Any]:
@@ -166,12 +164,12 @@ def _located(error: InputError | HyperparameterError, record: Record) -> InputEr
     )
 
 
-def _notes(record: Record, breakdown: Breakdown) -> Iterator[str]:
+def _notes(breakdown: Breakdown) -> Iterator[str]:
     """Facts of a chunk that are told once."""
-    if breakdown.batch.ratios is None and "log_probs_old" not in record.columns:
+    batch = breakdown.batch
+    if batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new:
         yield "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
-    if record.advantages is not None and record.rewards is not None:
-        if breakdown.objective.advantage.name == "given":
-            yield "the records' advantages were used, not their rewards (--advantage to change it)"
-    if breakdown.batch.responses.total and np.isinf(breakdown.ratio.max()):
+    if batch.rewards is not None and breakdown.objective.advantage.name == "given":
+        yield "the records' advantages were used, not their rewards (--advantage to change it)"
+    if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"

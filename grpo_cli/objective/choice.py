@@ -25,7 +25,8 @@ class Choice:
             must be given by a flag, the record or the variant.
         measure: for a stage that needs statistics of the whole batch: a function of columns that
             returns the sample (values [S], multiplicities [S], record of each [S]) whose moments
-            the function then reads as the column ``moments``.
+            the function then reads as the column ``moments``. Its keyword-only parameters are
+            among the function's.
     """
 
     function: Callable[..., Any]
@@ -46,8 +47,7 @@ class Choice:
     @cached_property
     def hyperparameters(self) -> tuple[str, ...]:
         """The hyperparameters that the function takes."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        return keyword_only(self.function)
 
     @property
     def summary(self) -> str:
@@ -61,12 +61,21 @@ def positional(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
+def keyword_only(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's keyword-only parameters: its hyperparameters."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
 @dataclass(frozen=True)
 class Bound:
-    """A choice with a value for each of its hyperparameters.
+    """A choice with values for its hyperparameters.
+
+    One that has no usual value may be missing in a row of a table; a flag or the record must give
+    it then.
 
     Raises:
-        TypeError: when a hyperparameter is missing or not taken; a row of a table is wrong then.
+        TypeError: when a hyperparameter is not taken; a row of a table is wrong then.
     """
 
     name: str
@@ -75,7 +84,8 @@ class Bound:
 
     def __post_init__(self) -> None:
         wanted = self.choice.hyperparameters
-        if set(self.values) != set(wanted):
+        if not set(self.values) <= set(wanted):
             raise TypeError(f"{self.name} takes {sorted(wanted)}, got {sorted(self.values)}")
-        checked = {name: HYPERPARAMETERS[name].check(name, self.values[name]) for name in wanted}
+        given = [name for name in wanted if name in self.values]
+        checked = {name: HYPERPARAMETERS[name].check(name, self.values[name]) for name in given}
         object.__setattr__(self, "values", checked)

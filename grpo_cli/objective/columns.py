@@ -9,13 +9,14 @@ import numpy as np
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.result import PerToken
-from grpo_cli.objective.choice import Bound, positional
+from grpo_cli.objective.choice import Bound, keyword_only, positional
 from grpo_cli.objective.groups import Groups
 
 NEEDS = {
     "log_probs_new": "log-probs under the current policy",
     "log_probs_old": "log-probs under the old policy",
     "log_ratio_ref": "log_probs_ref (log-probs under the reference)",
+    "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the engine that sampled",
     "rewards": "one reward per response",
     "task_rewards": "one reward per response",
@@ -41,7 +42,8 @@ class Columns:
     - ``groups``: the responses' groups (``Groups``); ``lengths``: [R] tokens of each response;
     - ``token_log_ratio``: [N] log π_θ − log π_old;
     - ``log_ratio_ref``: [N] log π_θ − log π_ref;
-    - ``advantage``: [N]; ``log_ratio``, ``ratio``: [N], at the level of the ratio stage;
+    - ``advantage``: [N]; ``response_advantage``: [R], None where they differ between the tokens of
+      a response; ``log_ratio``, ``ratio``: [N], at the level of the ratio stage;
     - ``rewards``: [R], less the KL where that is in the reward; ``task_rewards``: [R] without it;
       ``reward_columns``: [R, K] where there are several reward functions;
     - ``token_penalty``: [N] what the KL takes off the reward at each token;
@@ -71,7 +73,8 @@ class Columns:
         """Runs the function that takes a bound stage's sample for batch statistics."""
         function = bound.choice.measure
         assert function is not None
-        return function(*[self._need(name, bound, stage) for name in positional(function)])
+        arguments = [self._need(name, bound, stage) for name in positional(function)]
+        return function(*arguments, **{name: bound.values[name] for name in keyword_only(function)})
 
     def get(self, name: str) -> Any:
         """The column, or None where the records lack what it is made of."""

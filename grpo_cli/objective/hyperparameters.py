@@ -153,10 +153,13 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "micro-batches per optimiser step; trainers divide their loss by it", low=1, integer=True
     ),
     "num_items_in_batch": Hyperparameter(
-        "tokens of the whole generation batch, over all processes", low=0.0, open_low=True
+        "tokens of the whole generation batch, over all processes",
+        low=0.0,
+        open_low=True,
+        optional=True,
     ),
     "steps_per_generation": Hyperparameter(
-        "micro-batches per generation batch", low=1, integer=True
+        "micro-batches per generation batch", low=1, integer=True, optional=True
     ),
     "loss_scale_factor": Hyperparameter(
         "verl's constant that token sums are divided by", low=0.0, open_low=True, optional=True
@@ -177,6 +180,18 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
     ),
     "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True),
+    "tau_pos": Hyperparameter(
+        "SAPO's temperature where A > 0",
+        low=0.0,
+        open_low=True,
+        aliases=("sapo_temperature_pos",),
+    ),
+    "tau_neg": Hyperparameter(
+        "SAPO's temperature where A <= 0",
+        low=0.0,
+        open_low=True,
+        aliases=("sapo_temperature_neg",),
+    ),
     "log_ratio_max": Hyperparameter(
         "upper bound on a log ratio before it is exponentiated; below there is none"
     ),
@@ -189,7 +204,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "clip_cov_lb": Hyperparameter("least covariance of a token that Clip-Cov takes out"),
     "clip_cov_ub": Hyperparameter("greatest covariance of a token that Clip-Cov takes out"),
     "clip_cov_seed": Hyperparameter(
-        "seed of Clip-Cov's random choice of tokens", low=0, integer=True
+        "seed of Clip-Cov's random choice of tokens", low=0, integer=True, aliases=("seed",)
     ),
     "kl_cov_ratio": Hyperparameter(
         "share of the tokens that KL-Cov penalises",
@@ -201,6 +216,89 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
     "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
     "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True),
+    "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
+    "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),
+    "reward_clip": Hyperparameter(
+        "bound on |reward|: OpenRLHF's after it is normalised in the group, AReaL's before",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        aliases=("reward_clip_range",),
+    ),
+    "ipo_threshold": Hyperparameter(
+        "prime-rl's ipo drops a token whose |π_θ − π_rollout| is above it", low=0.0, high=1.0
+    ),
+    "m2_threshold": Hyperparameter(
+        "M2PO keeps the tokens whose mean (log π_old − log π_rollout)² is below it",
+        low=0.0,
+        open_low=True,
+    ),
+    "rho_mask_low": Hyperparameter(
+        "open-instruct drops a token whose π_old/π_rollout is below it",
+        low=0.0,
+        optional=True,
+        aliases=("rho_mask_lower_bound",),
+    ),
+    "rho_mask_high": Hyperparameter(
+        "open-instruct drops a token whose π_old/π_rollout is above it",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        aliases=("rho_mask_upper_bound",),
+    ),
+    "loss_denominator": Hyperparameter(
+        "open-instruct's constant that the token sum is divided by", low=0.0, open_low=True
+    ),
+    "is_low": Hyperparameter(
+        "lower bound on the ratio of the old policy to the engine that sampled",
+        low=0.0,
+        optional=True,
+        aliases=("tis_clip_low", "truncated_importance_sampling_ratio_min"),
+    ),
+    "is_high": Hyperparameter(
+        "upper bound on the ratio of the old policy to the engine that sampled",
+        low=0.0,
+        optional=True,
+        aliases=("tis_clip", "truncated_importance_sampling_ratio"),
+    ),
+    "vespo_k_pos": Hyperparameter("VESPO's power of the ratio where A >= 0", low=0.0),
+    "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),
+    "vespo_k_neg": Hyperparameter("VESPO's power of the ratio where A < 0", low=0.0),
+    "vespo_lambda_neg": Hyperparameter("VESPO's rate of decay where A < 0", low=0.0),
+    "divergence_low": Hyperparameter("DPPO's bound on the divergence where A < 0", low=0.0),
+    "divergence_high": Hyperparameter("DPPO's bound on the divergence where A > 0", low=0.0),
+    "fipo_decay_rate": Hyperparameter(
+        "FIPO's half-life of the future log ratios, in tokens", low=0.0, open_low=True
+    ),
+    "fipo_clip_low": Hyperparameter(
+        "FIPO's lower clip range: the weight is at least 1 − fipo_clip_low", low=0.0
+    ),
+    "fipo_clip_high": Hyperparameter(
+        "FIPO's upper clip range: the weight is at most 1 + fipo_clip_high",
+        low=0.0,
+        aliases=("fipo_clip_range",),
+    ),
+    "fipo_safety_threshold": Hyperparameter(
+        "the ratio beyond which FIPO does not raise the weight of a token with A < 0", low=0.0
+    ),
+    "real_tau": Hyperparameter("REAL's temperature", low=0.0, open_low=True),
+    "off_policy_mask_threshold": Hyperparameter(
+        "a response with A < 0 that is further off-policy than this, in nats per token, is dropped",
+        optional=True,
+        aliases=("off_policy_sequence_mask_delta", "opsm_delta"),
+    ),
+    "top_entropy_quantile": Hyperparameter(
+        "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0
+    ),
+    "vllm_importance_sampling_clip_min": Hyperparameter(
+        "TRL's lower bound on the ratio of the old policy to the engine's", low=0.0, optional=True
+    ),
+    "vllm_importance_sampling_clip_max": Hyperparameter(
+        "TRL's upper bound on the ratio of the old policy to the engine's",
+        low=0.0,
+        optional=True,
+        aliases=("vllm_importance_sampling_cap",),
+    ),
 }
 
 SETS = {"epsilon": ("epsilon_low", "epsilon_high")}

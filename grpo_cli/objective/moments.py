@@ -6,38 +6,14 @@ do not depend on how the input was cut, nor on the order of its records.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch
+from grpo_cli.objective.advantage.result import Moments, Sample
 from grpo_cli.objective.columns import Columns
 from grpo_cli.objective.exact import ExactSum
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import prepare
-
-
-class Moments(NamedTuple):
-    """The batch's statistics as the stages read them, one value per response [R].
-
-    ``count`` is the number of elements, ``mean`` their mean and ``squares`` Σ(x − mean)².
-    """
-
-    count: F64
-    mean: F64
-    squares: F64
-
-    def std(self, ddof: int) -> F64:
-        """[R] the standard deviation; nan where ``count`` is not greater than ``ddof``."""
-        free = self.count - ddof
-        return np.sqrt(np.where(free > 0, self.squares / np.where(free > 0, free, 1.0), np.nan))
-
-
-class Sample(NamedTuple):
-    """What the statistics are of: values with multiplicities, per response [R] or token [N]."""
-
-    values: F64
-    times: F64
 
 
 class ExactMoments:
@@ -87,9 +63,7 @@ def of_input(moments: ExactMoments, batch: Batch) -> Moments:
 def of_records(batch: Batch, objective: Objective) -> Moments:
     """Each record's own statistics, for its responses."""
     whole = sample(batch, objective)
-    per_response = len(whole.values) == batch.responses.count
-    cuts = batch.records if per_response else None
-    ends = np.cumsum(cuts.lengths if cuts is not None else _tokens(batch))
+    ends = np.cumsum(_tokens(batch) if whole.per_token else batch.records.lengths)
     found = []
     start = 0
     for end in ends.tolist():

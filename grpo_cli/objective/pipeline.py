@@ -42,11 +42,18 @@ def run(batch: Batch, objective: Objective, moments: object = None) -> Breakdown
 
 def prepare(columns: Columns, objective: Objective) -> None:
     """Takes the KL off the rewards where it belongs there; the first thing that happens."""
-    if objective.kl_in_reward:
+    if objective.kl_in_reward and _scores_reward(columns, objective):
         penalty: F64 = columns.call(objective.kl, "kl")
         columns["token_penalty"] = penalty
         if columns.get("rewards") is not None:
             columns["rewards"] = columns.get("rewards") - columns.get("responses").sum(penalty)
+
+
+def _scores_reward(columns: Columns, objective: Objective) -> bool:
+    """Whether a KL in the reward matters: given advantages have it already, and β may be 0."""
+    if objective.advantage.name == "given":
+        return False
+    return objective.kl.values.get("beta") != 0.0 or columns.get("log_probs_ref") is not None
 
 
 def _stages(batch: Batch, objective: Objective, columns: Columns) -> Breakdown:
@@ -54,6 +61,7 @@ def _stages(batch: Batch, objective: Objective, columns: Columns) -> Breakdown:
     given: F64 | PerToken = columns.call(objective.advantage, "advantage")
     per_token = isinstance(given, PerToken)
     columns["advantage"] = given.values if per_token else np.repeat(given, columns.get("lengths"))
+    columns["response_advantage"] = None if per_token else given
     ratio = _ratio(batch, objective, columns)
     surrogate: Surrogate = columns.call(objective.surrogate, "surrogate")
     correction: Correction | None = columns.call(objective.correction, "correction")
@@ -114,10 +122,17 @@ def _policy_term(
 
     slope: Any = 0.0
     if surrogate.by_ratio is not None:
-        slope = ratio.pull(corrected(surrogate.by_ratio))
+        slope = corrected(surrogate.by_ratio)
+        if surrogate.spread is not None:  # to tokens whose weights may differ
+            unit = np.repeat(weights.unit, batch.responses.lengths)
+            slope = surrogate.spread(unit * slope) / unit
+        slope = ratio.pull(slope)
     if surrogate.by_log_prob is not None:
         slope = slope + corrected(surrogate.by_log_prob)
-    return Term(weights, batch.responses.sum(corrected(surrogate.value)), slope)
+    sums = batch.responses.sum(corrected(surrogate.value))
+    if surrogate.empty is not None:
+        sums = np.where(batch.responses.lengths > 0, sums, surrogate.empty)
+    return Term(weights, sums, slope)
 
 
 def _kl_term(batch: Batch, weights: Weights, kl: Kl | None, ratio: Ratio) -> Term | None:

@@ -1,8 +1,36 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
 from grpo_cli.records.assemble import assemble, layout
+from grpo_cli.records.gather import gather, headers
 from grpo_cli.records.parse import parse
-from grpo_cli.records.record import Record
-from grpo_cli.records.stream import Block, cut, read, records
+from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.stream import (
+    Block,
+    Source,
+    Span,
+    cut,
+    raws,
+    read,
+    record,
+    records,
+    spans,
+)
 
-__all__ = ["Block", "Record", "assemble", "cut", "layout", "parse", "read", "records"]
+__all__ = [
+    "Block",
+    "Raw",
+    "Record",
+    "Source",
+    "Span",
+    "assemble",
+    "cut",
+    "gather",
+    "headers",
+    "layout",
+    "parse",
+    "raws",
+    "read",
+    "record",
+    "records",
+    "spans",
+]

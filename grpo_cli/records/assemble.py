@@ -52,17 +52,15 @@ def assemble(records: Sequence[Record]) -> Batch:
     widths = _integers(chain.from_iterable([record.widths for record in records]))
     mask = _join_masks(records)
     columns = {name: _join(records, name) for name in first.columns}
-    advantages = _advantages(records)
-    by_token = isinstance(first.advantages, bytes)
-    checked = columns | ({"advantages": advantages} if by_token and advantages is not None else {})
-    _check(records, checked, mask)
+    if isinstance(first.advantages, bytes):
+        columns["token_advantages"] = _join_advantages(records)
+    _check(records, columns, mask)
     if mask is not None:
         columns = {name: column[mask] for name, column in columns.items()}
-        advantages = advantages[mask] if by_token and advantages is not None else advantages
     if "log_probs_new" in columns:
         columns.setdefault("log_probs_old", columns["log_probs_new"])
-    lengths, positions = _lengths(widths, mask)
-    groups, group_count = _groups(records, counts)
+    lengths, positions = kept_lengths(widths, mask)
+    groups, group_count = grouped([record.groups for record in records], counts)
     return Batch(
         responses=Segments(lengths),
         records=Segments(counts),
@@ -70,8 +68,7 @@ def assemble(records: Sequence[Record]) -> Batch:
         group_count=group_count,
         rewards=_rewards(records),
         reward_names=first.reward_names,
-        advantages=None if by_token else advantages,
-        token_advantages=advantages if by_token else None,
+        advantages=_advantages(records),
         positions=positions,
         **columns,
     )
@@ -85,6 +82,11 @@ def _join(records: Sequence[Record], name: str) -> F64:
     return np.frombuffer(b"".join([record.columns[name] for record in records]))
 
 
+def _join_advantages(records: Sequence[Record]) -> F64:
+    each: list[Any] = [record.advantages for record in records]
+    return np.frombuffer(b"".join(each))
+
+
 def _join_masks(records: Sequence[Record]) -> Mask | None:
     """[N as written] which tokens count; None if all do."""
     if all(record.mask is None for record in records):
@@ -93,7 +95,7 @@ def _join_masks(records: Sequence[Record]) -> Mask | None:
     return np.frombuffer(b"".join(whole), dtype=np.bool_)
 
 
-def _lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
+def kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
     """[R] tokens that count, and [N] their positions, None if those are 0, 1, 2 and so on."""
     if mask is None:
         return widths, None
@@ -109,14 +111,19 @@ def _counted(segments: Segments) -> I64:
     return np.arange(segments.total) - np.repeat(segments.starts, segments.lengths)
 
 
-def _groups(records: Sequence[Record], counts: I64) -> tuple[I64, int]:
-    """[R] group numbers that no two records share, and how many there are."""
-    if all(record.groups is None for record in records):
-        return np.repeat(np.arange(len(records)), counts), len(records)
-    each = [record.groups or [0] * len(record.widths) for record in records]
-    sizes = _integers([max(groups) + 1 for groups in each])
+def grouped(each: Sequence[list[int] | None], counts: I64) -> tuple[I64, int]:
+    """[R] group numbers that no two records share, and how many there are.
+
+    Args:
+        each: for each record the dense group numbers of its responses; None for a single group.
+        counts: [M] how many responses each record has.
+    """
+    if all(one is None for one in each):
+        return np.repeat(np.arange(len(each)), counts), len(each)
+    whole = [one or [0] * count for one, count in zip(each, counts.tolist(), strict=True)]
+    sizes = _integers([max(groups) + 1 for groups in whole])
     before = np.repeat(np.cumsum(sizes) - sizes, counts)
-    return _integers(chain.from_iterable(each)) + before, int(sizes.sum())
+    return _integers(chain.from_iterable(whole)) + before, int(sizes.sum())
 
 
 def _rewards(records: Sequence[Record]) -> F64 | None:
@@ -129,12 +136,10 @@ def _rewards(records: Sequence[Record]) -> F64 | None:
 
 
 def _advantages(records: Sequence[Record]) -> F64 | None:
-    each: list[Any] = [record.advantages for record in records]
-    if each[0] is None:
+    if not isinstance(records[0].advantages, list):
         return None
-    if isinstance(each[0], bytes):
-        return np.frombuffer(b"".join(each))
-    return np.fromiter(chain.from_iterable(each), dtype=np.float64)
+    each: Any = chain.from_iterable([record.advantages or [] for record in records])
+    return np.fromiter(each, dtype=np.float64)
 
 
 def _check(records: Sequence[Record], columns: dict[str, F64], mask: Mask | None) -> None:
@@ -179,5 +184,6 @@ def _expectation(value: float, wanted: str) -> str:
 
 def _fault(record: Record, number: int, name: str, at: int, message: str) -> InputError:
     place = places.index(at, record.nested, record.widths, record.shape)
+    name = "advantages" if name == "token_advantages" else name
     path = f"{record.prefix}{record.names.get(name, name)}{place}"
     return InputError(message, path=path, source=record.source, line=record.line, record=number)

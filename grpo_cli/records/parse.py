@@ -56,7 +56,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         source=source,
         line=line,
         prefix=prefix,
-        id=_id(record.get("id")),
+        id=record_id(record),
         widths=shape.widths,
         columns=columns,
         nested=shape.nested,
@@ -116,5 +116,7 @@ def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int)
     return flat and not (type(rewards) is list and len(rewards) == length)
 
 
-def _id(value: object) -> str | int | float | None:
+def record_id(record: Mapping[str, Any]) -> str | int | float | None:
+    """The record's own ``id``, if it is one that can be shown."""
+    value = record.get("id")
     return value if isinstance(value, str | int | float) else None

@@ -10,6 +10,23 @@ from grpo_cli.objective.hyperparameters import Value
 
 
 @dataclass(slots=True, eq=False)
+class Raw:
+    """A record as decoded, before anything was checked.
+
+    Attributes:
+        value: any JSON value.
+        source, line, prefix: where it stands, as ``Record`` has it.
+        size: about how many bytes it took.
+    """
+
+    value: Any
+    source: str
+    line: int | None
+    prefix: str
+    size: int
+
+
+@dataclass(slots=True, eq=False)
 class Record:
     """What a record says, under canonical names. R responses.
 

@@ -73,6 +73,11 @@ def _unpacked(stream: io.BufferedReader, size: int) -> Iterator[bytes]:
     return _read(stream, size)
 
 
+def plain(head: bytes) -> bool:
+    """Whether a file that begins so can be read at any place: not packed, and without a mark."""
+    return not head.startswith((_GZIP, _ZSTD, _UTF8_BOM, *_UTF16_BOMS))
+
+
 def _read(stream: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
     while chunk := stream.read(size):
         yield chunk
@@ -112,8 +117,8 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-def blocks(pieces: Iterable[bytes], size: int = BLOCK) -> Iterator[tuple[int, bytes]]:
-    """Cuts bytes at line ends.
+def blocks(pieces: Iterable[bytes], size: int = BLOCK) -> Iterator[tuple[int, list[bytes]]]:
+    """Cuts bytes into lines, and these into blocks.
 
     Memory is flat: about two blocks, or one line where a line is longer than a block.
 
@@ -122,28 +127,31 @@ def blocks(pieces: Iterable[bytes], size: int = BLOCK) -> Iterator[tuple[int, by
         size: what a block has at least, in bytes, but for the last.
 
     Yields:
-        The 1-based number of the first line, and whole lines with their ends; only the very last
-        line may lack one.
+        The 1-based number of the first line, and lines without their ends.
 
     Raises:
         InputError: for a line longer than ``LIMIT``.
     """
-    line, held, waiting = 1, 0, []
+    number, held, lines = 1, 0, []
+    begun: list[bytes] = []  # of a line that goes on in the next piece
     for piece in _without_bom(pieces):
-        cut = piece.rfind(b"\n") + 1
+        first, *rest = piece.split(b"\n")
+        begun.append(first)
         held += len(piece)
-        if not cut or held < size:
-            waiting.append(piece)
-            if held > LIMIT and not cut:
-                raise InputError("expected lines of less than 1 GiB", line=line)
+        if not rest:
+            if held > LIMIT:
+                raise InputError("expected lines of less than 1 GiB", line=number + len(lines))
             continue
-        block = b"".join((*waiting, piece[:cut]))
-        yield line, block
-        line += block.count(b"\n")
-        waiting = [piece[cut:]]
-        held = len(piece) - cut
-    if rest := b"".join(waiting):
-        yield line, rest
+        lines.append(b"".join(begun))
+        begun = [rest.pop()]
+        lines += rest
+        if held >= size:
+            yield number, lines
+            number, held, lines = number + len(lines), len(begun[0]), []
+    if last := b"".join(begun):
+        lines.append(last)
+    if lines:
+        yield number, lines
 
 
 def _without_bom(pieces: Iterable[bytes]) -> Iterator[bytes]:

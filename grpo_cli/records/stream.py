@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
 from grpo_cli.records.parse import parse
-from grpo_cli.records.record import Record
-from grpo_cli.records.sources import LIMIT, blocks, chunks, shown
+from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.sources import BLOCK, LIMIT, blocks, chunks, plain, shown
 
-Lines = tuple[int, bytes]
+Lines = tuple[int, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,101 +23,201 @@ class Block:
     Attributes:
         source: the file as the user named it.
         line: the 1-based number of its first line.
-        data: whole lines.
+        lines: whole lines, without their ends.
         document: whether the lines are one JSON text together, not one each.
     """
 
     source: str
     line: int
-    data: bytes
+    lines: list[bytes]
     document: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many bytes it took, unpacked."""
+        return sum(map(len, self.lines)) + len(self.lines)
 
-def cut(path: str) -> Iterator[Block]:
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A block that is still in its file, for a process to fetch itself.
+
+    Attributes:
+        source: the file as the user named it.
+        path: where it is.
+        line: the 1-based number of its first line.
+        start, size: its place in the file, in bytes.
+    """
+
+    source: str
+    path: str
+    line: int
+    start: int
+    size: int
+
+    def fetch(self) -> Block:
+        """Reads it.
+
+        Raises:
+            InputError: where the file is gone, or shorter than it was.
+        """
+        try:
+            with Path(self.path).open("rb") as stream:
+                stream.seek(self.start)
+                data = stream.read(self.size)
+        except OSError as error:
+            raise InputError(f"cannot be read any more: {error.strerror}") from None
+        if len(data) < self.size:
+            raise InputError("the file became shorter while it was read", source=self.source)
+        lines = data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        return Block(self.source, self.line, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An input: what the user calls it, and where it is (``-`` for standard input)."""
+
+    name: str
+    path: str
+
+    @classmethod
+    def of(cls, path: str) -> Source:
+        """The input that a command line names."""
+        return cls(shown(path), path)
+
+
+def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
     """Cuts a file (``-`` for standard input) into blocks; JSON and JSONL are told apart by content.
 
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
             than 1 GiB.
     """
-    source = shown(path)
+    source = Source.of(source) if isinstance(source, str) else source
     try:
-        lines = blocks(chunks(path))
-        first = next((block for block in lines if not block[1].isspace()), None)
-        if first is None:
-            raise InputError("no records: the input is empty")
-        everything = chain((first,), lines)
-        if _is_document(first[1]):
-            line, data = _whole(everything)
-            yield Block(source, line, data, document=True)
+        everything = blocks(chunks(source.path, size), size)
+        first, begun = _beginning(everything)
+        if _is_document(first):
+            line, lines = _whole(begun)
+            yield Block(source.name, line, lines, document=True)
             return
-        for line, data in everything:
-            yield Block(source, line, data)
+        for line, lines in begun:
+            yield Block(source.name, line, lines)
     except InputError as error:
-        error.source = source
+        error.source = source.name
         raise
 
 
-def _is_document(data: bytes) -> bool:
+def spans(source: Source, size: int = BLOCK) -> Iterator[Span] | None:
+    """The same as places in the file; None where that cannot be (packed, a pipe, one document)."""
+    if source.path == "-" or not Path(source.path).is_file():
+        return None
+    with Path(source.path).open("rb") as stream:
+        if not plain(stream.read(4)):
+            return None
+    first = next(cut(source, size))
+    return None if first.document else _spans(source, size)
+
+
+def _spans(source: Source, size: int) -> Iterator[Span]:
+    line, start, held = 1, 0, 0
+    with Path(source.path).open("rb") as stream:
+        while data := stream.read(size):
+            end = data.rfind(b"\n") + 1
+            if not end:
+                held += len(data)
+                if held > LIMIT:
+                    raise InputError(
+                        "expected lines of less than 1 GiB", source=source.name, line=line
+                    )
+                continue
+            yield Span(source.name, source.path, line, start, held + end)
+            line += data.count(b"\n")
+            start, held = start + held + end, len(data) - end
+    if held:
+        yield Span(source.name, source.path, line, start, held)
+
+
+def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
+    """The first line with anything in it, and all blocks from its own on."""
+    for block in everything:
+        for line in block[1]:
+            if line and not line.isspace():
+                return line, chain((block,), everything)
+    raise InputError("no records: the input is empty")
+
+
+def _is_document(line: bytes) -> bool:
     """Whether the first line is only the beginning of a value, or a whole array of records.
 
     An object that ends on the line it begins on is a record, even if there is a mistake in it.
     """
-    line = data.lstrip().partition(b"\n")[0].rstrip()
+    line = line.strip()
     return line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}"))
 
 
-def _whole(lines: Iterator[Lines]) -> Lines:
-    numbers, parts, size = [], [], 0
-    for line, data in lines:
-        numbers.append(line)
-        parts.append(data)
-        size += len(data)
+def _whole(everything: Iterator[Lines]) -> Lines:
+    numbers, whole, size = [], [], 0
+    for number, lines in everything:
+        numbers.append(number)
+        whole += lines
+        size += sum(map(len, lines))
         if size > LIMIT:
             raise InputError(
                 "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
             )
-    return numbers[0], b"".join(parts)
+    return numbers[0], whole
 
 
-def records(block: Block) -> Iterator[Record | InputError]:
-    """Reads the records of a block; in the place of one that cannot be read stands its error."""
+def raws(block: Block | Span) -> Iterator[Raw | InputError]:
+    """Decodes the records of a block; in the place of one that is no JSON stands its error."""
+    block = block.fetch() if isinstance(block, Span) else block
     return _of_document(block) if block.document else _of_lines(block)
 
 
-def _of_lines(block: Block) -> Iterator[Record | InputError]:
+def _of_lines(block: Block) -> Iterator[Raw | InputError]:
     source = block.source
-    for line, text in enumerate(block.data.split(b"\n"), block.line):
+    for line, text in enumerate(block.lines, block.line):
         if not text or text.isspace():
             continue
         try:
-            yield parse(decode(text), source=source, line=line)
+            yield Raw(decode(text), source, line, "", len(text))
         except InputError as error:
             error.source, error.line = source, line
             yield error
 
 
-def _of_document(block: Block) -> Iterator[Record | InputError]:
+def _of_document(block: Block) -> Iterator[Raw | InputError]:
+    data = b"\n".join(block.lines)
     try:
-        value = decode(block.data)
+        value = decode(data)
     except InputError as error:
         error.source, error.line = block.source, block.line + (error.line or 1) - 1
         yield error
         return
     if not isinstance(value, list):
-        yield _parsed(value, block.source, "")
+        yield Raw(value, block.source, None, "", len(data))
     elif not value:
         yield InputError("no records: the array is empty", source=block.source)
     else:
+        size = len(data) // len(value)
         for number, one in enumerate(value):
-            yield _parsed(one, block.source, f"[{number}].")
+            yield Raw(one, block.source, None, f"[{number}].", size)
 
 
-def _parsed(value: object, source: str, prefix: str) -> Record | InputError:
+def record(raw: Raw) -> Record | InputError:
+    """The record that was decoded, or what is wrong with it."""
     try:
-        return parse(value, source=source, prefix=prefix)
+        return parse(raw.value, source=raw.source, line=raw.line, prefix=raw.prefix)
     except InputError as error:
         return error
+
+
+def records(block: Block | Span) -> Iterator[Record | InputError]:
+    """Reads the records of a block; in the place of one that cannot be read stands its error."""
+    return (one if isinstance(one, InputError) else record(one) for one in raws(block))
 
 
 def read(path: str) -> Iterator[Record]:
@@ -126,7 +227,7 @@ def read(path: str) -> Iterator[Record]:
         InputError: at the first that cannot be read.
     """
     for block in cut(path):
-        for record in records(block):
-            if isinstance(record, InputError):
-                raise record
-            yield record
+        for one in records(block):
+            if isinstance(one, InputError):
+                raise one
+            yield one

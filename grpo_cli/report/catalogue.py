@@ -15,19 +15,29 @@ from grpo_cli.report.screen import Screen
 
 Entry = Mapping[str, Any]
 
+_STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
+
 _SPARE: Sequence[str] = (
-    *("note", "title", "correction", "aliases", "version", "checked", "advantage", "kl"),
-    *("paper", "ratio", "aggregate", "hyperparameters"),
+    *("note", "hyperparameters", "aliases", "version", "checked", "title", "paper"),
+    *("correction", "kl", "advantage", "ratio", "aggregate"),
 )
 """What a narrow terminal goes without, the first to go first."""
 
 
 def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) -> None:
     """Prints one line per variant: its names, its stages as bound, and where it comes from."""
-    rows = [{**row, **row["stages"]} for row in variants]
-    stages = dict.fromkeys(stage for row in variants for stage in row["stages"])
-    names = ("name", "aliases", "paper", "version", "checked", *stages, "title", "note")
-    print_hidden(console, screen, _print(console, screen, rows, names), "--json")
+    rows = [{**row, **_stages(row, brief=screen.width is not None)} for row in variants]
+    names = ("name", "aliases", "paper", "version", "checked", *_STAGES, "title", "note")
+    hidden = _print(console, screen, rows, names)
+    if screen.width is not None:
+        hidden.append("hyperparameters")
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _stages(variant: Entry, *, brief: bool) -> dict[str, str]:
+    """The stages as bound, or where there is little room their names alone."""
+    bound: Mapping[str, str] = variant["stages"]
+    return {stage: text.partition("[")[0] if brief else text for stage, text in bound.items()}
 
 
 def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry]) -> None:

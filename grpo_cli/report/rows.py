@@ -47,7 +47,7 @@ def _record_rows(records: Sequence[Record], summary: Summary) -> list[Row]:
     breakdown, count = summary.breakdown, len(records)
     tokens = summary.record_tokens.lengths.tolist()
     values = {
-        "id": [number if one.id is None else one.id for number, one in enumerate(records)],
+        "id": [_number(one) if one.id is None else one.id for one in records],
         "source": [one.source for one in records],
         "line": [one.line for one in records],
         "objective": plain(breakdown.record_objective),
@@ -68,6 +68,14 @@ def _record_rows(records: Sequence[Record], summary: Summary) -> list[Row]:
         "signature": [breakdown.objective.signature] * count,
     }
     return _zipped(values, RECORD_FIELDS)
+
+
+def _number(record: Record) -> int:
+    """What stands for an id: the record's 0-based line, or its index in a JSON array."""
+    if record.line is not None:
+        return record.line - 1
+    index = record.prefix.strip("[].")
+    return int(index) if index.isdigit() else 0
 
 
 def _response_rows(records: Sequence[Record], summary: Summary) -> list[Row]:

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from grpo_cli.variants.areal import AREAL
+from grpo_cli.variants.nemo_rl import NEMO_RL
+from grpo_cli.variants.open_instruct import OPEN_INSTRUCT
+from grpo_cli.variants.openrlhf import OPENRLHF
 from grpo_cli.variants.papers import PAPERS
+from grpo_cli.variants.papers_advantage import ADVANTAGE_PAPERS
+from grpo_cli.variants.papers_correction import CORRECTION_PAPERS
+from grpo_cli.variants.papers_surrogate import SURROGATE_PAPERS
+from grpo_cli.variants.prime_rl import PRIME_RL
+from grpo_cli.variants.slime import SLIME
+from grpo_cli.variants.tinker import TINKER
+from grpo_cli.variants.trl import TRL
 from grpo_cli.variants.variant import Variant
+from grpo_cli.variants.verl import VERL
 
-VARIANTS: Mapping[str, Variant] = {**PAPERS}
+VARIANTS: Mapping[str, Variant] = {
+    **PAPERS,
+    **SURROGATE_PAPERS,
+    **ADVANTAGE_PAPERS,
+    **CORRECTION_PAPERS,
+    **TRL,
+    **VERL,
+    **OPENRLHF,
+    **SLIME,
+    **NEMO_RL,
+    **AREAL,
+    **PRIME_RL,
+    **OPEN_INSTRUCT,
+    **TINKER,
+}
 """Every variant by name. A name without a slash follows a paper; one with a slash reproduces a
 released framework."""
 

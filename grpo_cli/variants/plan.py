@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.choice import Bound, Choice
@@ -33,6 +34,10 @@ class Plan:
     batch: str
     _cache: dict[object, Objective] = field(default_factory=dict, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels between processes as the names it was made of, since rows hold functions."""
+        return _again, (self.variant, dict(self.swapped), dict(self.flags), self.batch)
+
     @property
     def wants_moments(self) -> bool:
         """Whether the advantage needs statistics of the whole batch."""
@@ -40,8 +45,9 @@ class Plan:
 
     def takes(self) -> set[str]:
         """The hyperparameters that the chosen stages take."""
-        taken = {name for stage in _STAGES for name in self._choice(stage)[1].hyperparameters}
-        return taken | {"entropy_coef"}
+        choices = [self._choice(stage)[1] for stage in _STAGES]
+        choices += [choice for _, choice in self._own_choices().values()]
+        return {name for choice in choices for name in choice.hyperparameters} | {"entropy_coef"}
 
     def objective(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         """The objective for a record: flag > record > variant.
@@ -69,22 +75,32 @@ class Plan:
                 name, choice = "given", STAGES["advantage"].choices["given"]
             bound[stage] = self._bind(name, choice, given)
         bound |= self._own_aggregates(given)
-        if self.row.entropy is not None or "entropy_coef" in self.flags:
+        if self._has_entropy:
             bound["entropy"] = self._bind("bonus", BONUS, given)
         return Objective(name=self.variant, batch=self.batch, **bound)  # type: ignore[arg-type]
 
+    @property
+    def _has_entropy(self) -> bool:
+        return self.row.entropy is not None or "entropy_coef" in self.flags
+
     def _own_aggregates(self, given: Mapping[str, Value]) -> dict[str, Bound | None]:
-        """The aggregations that the row keeps for its KL and its entropy."""
-        if "aggregate" in self.swapped:
-            return {}
-        own = {"kl_aggregate": self.row.kl_aggregate}
-        if self.row.entropy is not None:
-            own["entropy_aggregate"] = self.row.entropy_aggregate
+        """The aggregations that the KL and the entropy have for themselves."""
         return {
-            name: self._bind(bound.name, bound.choice, given)
-            for name, bound in own.items()
-            if bound is not None
+            name: self._bind(*own, given)
+            for name, own in self._own_choices().items()
+            if name == "kl_aggregate" or self._has_entropy
         }
+
+    def _own_choices(self) -> dict[str, tuple[str, Choice]]:
+        """Name and choice of those aggregations; a flag that swaps the shared one swaps them too."""
+        found = {}
+        for name in OWN_AGGREGATES:
+            bound: Bound | None = getattr(self.row, name)
+            if name in self.swapped:
+                found[name] = self.swapped[name], STAGES["aggregate"].choices[self.swapped[name]]
+            elif bound is not None and "aggregate" not in self.swapped:
+                found[name] = bound.name, bound.choice
+        return found
 
     def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         values: dict[str, Value] = {}
@@ -103,7 +119,7 @@ class Plan:
         return Bound(name, choice, values)
 
     def _row_values(self) -> dict[str, Value]:
-        own = [getattr(self.row, stage) for stage in (*_STAGES, "kl_aggregate", "entropy")]
+        own = [getattr(self.row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
         return {name: value for bound in own if bound for name, value in bound.values.items()}
 
     def _choice(self, stage: str) -> tuple[str, Choice]:
@@ -115,6 +131,8 @@ class Plan:
 
 
 _STAGES = tuple(STAGES)
+OWN_AGGREGATES = ("kl_aggregate", "entropy_aggregate")
+"""The aggregations that a row, or a flag, may keep for the KL and the entropy alone."""
 
 
 def plan(
@@ -128,7 +146,8 @@ def plan(
 
     Args:
         variant: a variant's name or alias.
-        stages: stage → choice (or a framework's name for it) to put in the variant's place.
+        stages: stage → choice (or a framework's name for it) to put in the variant's place;
+            ``kl_aggregate`` and ``entropy_aggregate`` are those of these two terms alone.
         hyperparameters: name → value, as given by flags; they win over a record's.
         batch: "input" (all records are one batch) or "record".
 
@@ -151,10 +170,16 @@ def plan(
     return made
 
 
+def _again(
+    variant: str, stages: Mapping[str, str], flags: Mapping[str, object], batch: str
+) -> Plan:
+    return plan(variant, stages=stages, hyperparameters=flags, batch=batch)
+
+
 def _stage_choice(stage: str, wanted: str) -> str:
-    if stage not in STAGES:
-        raise UsageError(f"unknown stage {stage!r}{_near(stage, STAGES)}")
-    known = STAGES[stage]
+    if stage not in STAGES and stage not in OWN_AGGREGATES:
+        raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
+    known = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
         names = (*known.choices, *known.aliases)

@@ -6,7 +6,7 @@ caller names, and a record as a file would hold it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,10 @@ class Ragged:
     def tokens(self) -> int:
         """How many tokens count."""
         return int(sum(row.sum() for row in self.mask))
+
+    def unmasked(self) -> Ragged:
+        """The same with every token counting."""
+        return replace(self, mask=[np.ones_like(row) for row in self.mask])
 
     def padded(self, name: str, fill: float = 0.0, width: int | None = None) -> F64:
         """[R, T] a column, right-padded; ``mask`` is a column too."""

@@ -19,7 +19,7 @@ from grpo_cli.records.decode import decode
         (b'{"a" 1}', "malformed JSON at column 6: expected a colon, got 1}"),
         (
             b'{"a":1 "rewards":[1]}',
-            "malformed JSON at column 8: expected a comma or a closing bracket, got \"rewards\":[1…",
+            'malformed JSON at column 8: expected a comma or a closing bracket, got "rewards":[1…',
         ),
         (b'{"a":"\xff"}', "malformed JSON at column 7: expected UTF-8 text"),
         (b'{"\xc3\xa9":"\xff"}', "malformed JSON at column 7: expected UTF-8 text"),
@@ -62,7 +62,7 @@ def test_the_line_and_column_are_those_of_the_file(tmp_path, monkeypatch, text, 
 
 def test_a_bad_record_does_not_stop_the_others():
     good = b'{"log_probs_new":[[-1]]}'
-    found = list(records(Block("d", 7, b"\n".join([good, b"{]", b"[1]", good, b"{}"]))))
+    found = list(records(Block("d", 7, [good, b"{]", b"[1]", good, b"{}"])))
     assert [isinstance(one, InputError) for one in found] == [False, True, True, False, True]
     assert [one.line for one in found] == [7, 8, 9, 10, 11]
     assert str(found[2]) == "d:9: expected an object, got a list"
@@ -70,7 +70,7 @@ def test_a_bad_record_does_not_stop_the_others():
 
 def test_places_in_an_array():
     data = b'[{"log_probs_new":[[-1]]}, 5, {"log_probs_new":[["x"]]}]'
-    first, second, third = records(Block("d", 1, data, document=True))
+    first, second, third = records(Block("d", 1, data.split(b"\n"), document=True))
     assert first.prefix == "[0]."
     assert str(second) == "d: [1]: expected an object, got 5"
     assert str(third) == 'd: [2].log_probs_new[0][0]: expected a number, got "x"'

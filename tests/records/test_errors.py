@@ -5,7 +5,9 @@ import json
 import pytest
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import Block, assemble, parse, records
+from grpo_cli.records import Block, assemble, gather, parse, records
+from grpo_cli.records.fields import read_fields
+from grpo_cli.records.settings import read_settings
 
 NEW = {"log_probs_new": [[-1, -2], [-3]]}
 FOUR = {"log_probs_new": [[-1], [-2], [-1], [-2]]}
@@ -100,13 +102,17 @@ SCORES = [
     ({"rewards": [1, [2]]}, "rewards[1]: expected a number, got a list"),
     ({"rewards": [1, float("nan")]}, "rewards[1]: expected a finite number, got NaN"),
     ({"rewards": [1, 10**400]}, "rewards[1]: expected a finite number, got inf"),
-    ({"rewards": [[1, 2], [3]]}, "rewards[1]: expected 2 rewards (as the first response has), got 1"),
+    (
+        {"rewards": [[1, 2], [3]]},
+        "rewards[1]: expected 2 rewards (as the first response has), got 1",
+    ),
     ({"rewards": [[1, 2], 3]}, "rewards[1]: expected 2 rewards (as the first response has), got 3"),
     ({"rewards": [[1, 2], [3, None]]}, "rewards[1][1]: expected a number, got null"),
     ({"rewards": [[], []]}, "rewards[0]: expected at least 1 reward function, got none"),
     ({"rewards": {}}, "rewards: expected at least 1 reward function, got none"),
     ({"rewards": {"a": [1]}}, "rewards.a: expected 2 rewards (one per response), got 1"),
     ({"rewards": {"a": [1, 2], "b": [1, "x"]}}, 'rewards.b[1]: expected a number, got "x"'),
+    ({"advantages": []}, "advantages: expected 2 advantages (one per response), got 0"),
     ({"A": [1]}, "A: expected 2 advantages (one per response), got 1"),
     ({"advantages": [1, None]}, "advantages[1]: expected a number, got null"),
     (
@@ -164,7 +170,10 @@ SETTINGS = [
     ({"beta": None}, "beta: expected a finite number >= 0, got null"),
     ({"hyper": {"beta": "x"}}, "hyper.beta: expected a finite number >= 0, got 'x'"),
     ({"params": {"beta": [1]}}, "params.beta: expected a finite number >= 0, got a list"),
-    ({"hyperparameters": {"beta": True}}, "hyperparameters.beta: expected a finite number >= 0, got true"),
+    (
+        {"hyperparameters": {"beta": True}},
+        "hyperparameters.beta: expected a finite number >= 0, got true",
+    ),
     ({"hyper": {"betta": 1}}, "hyper.betta: unknown hyperparameter; did you mean beta?"),
     ({"hyper": {"x.beta": 1}}, "hyper.x.beta: unknown hyperparameter; did you mean beta?"),
     ({"hyper": [1]}, "hyper: expected an object, got a list"),
@@ -193,8 +202,14 @@ GROUPS = [
     ),
 ]
 NESTED_GROUPS = [
-    ({"group_ids": [0, 1, 1]}, "group_ids: expected one id for each nested group, got other groups"),
-    ({"group_ids": ["a", "a"]}, "group_ids: expected one id for each nested group, got other groups"),
+    (
+        {"group_ids": [0, 1, 1]},
+        "group_ids: expected one id for each nested group, got other groups",
+    ),
+    (
+        {"group_ids": ["a", "a"]},
+        "group_ids: expected one id for each nested group, got other groups",
+    ),
     (
         {"group_size": 2},
         "group_size: 2 contradicts log_probs_new, which has a group of 1 response",
@@ -217,6 +232,15 @@ CASES = [
 ]
 
 
+def _is_about_data(record):
+    """Whether the fault is one that keys and hyperparameters do not show."""
+    try:
+        read_settings(record, read_fields(record))
+    except InputError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(("record", "message"), CASES)
 def test_message(record, message):
     with pytest.raises(InputError) as caught:
@@ -226,7 +250,7 @@ def test_message(record, message):
 
 @pytest.mark.parametrize(("record", "message"), CASES)
 def test_message_from_json_text_inside_an_array(record, message):
-    (found,) = records(Block("d", 1, json.dumps([record]).encode(), document=True))
+    (found,) = records(Block("d", 1, [json.dumps([record]).encode()], document=True))
     with pytest.raises(InputError) as caught:
         raise found if isinstance(found, InputError) else InputError(str(_assembly_error(found)))
     assert str(caught.value).startswith("d: [0]")
@@ -239,16 +263,26 @@ def _assembly_error(record):
     return caught.value
 
 
+@pytest.mark.parametrize("record", [record for record, _ in CASES if _is_about_data(record)])
+def test_the_short_way_lets_no_fault_through(record):
+    plain = json.loads(json.dumps(record))
+    assert gather([plain]) is None
+    assert gather([NEW, plain] if plain.keys() == NEW.keys() else [plain, plain]) is None
+
+
 def test_a_long_column_hides_no_boolean():
     row = [-0.5, 0.0] * 400
     for at, value in ((3, False), (799, True)):
         with pytest.raises(InputError) as caught:
-            parse({"logps": [row[:at] + [value] + row[at + 1 :]]})
+            parse({"logps": [[*row[:at], value, *row[at + 1 :]]]})
         assert caught.value.path == f"logps[0][{at}]"
 
 
 def test_the_first_bad_record_is_named():
-    good, bad = {"logps": [[-1]], "log_probs_ref": [[-1]]}, {"logps": [[-1]], "log_probs_ref": [[2]]}
+    good, bad = (
+        {"logps": [[-1]], "log_probs_ref": [[-1]]},
+        {"logps": [[-1]], "log_probs_ref": [[2]]},
+    )
     worse = {"logps": [[1]], "log_probs_ref": [[-1]]}
     made = [parse(one, source="d", line=at) for at, one in enumerate([good, bad, worse], 1)]
     with pytest.raises(InputError) as caught:

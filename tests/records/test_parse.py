@@ -60,7 +60,9 @@ def test_tokens_of_responses():
 
 
 def test_nothing_but_empty_responses():
-    record = parse({"logps": [[], []], "mask": [[], []], "advantages": [[], []], "tokens": [[], []]})
+    record = parse(
+        {"logps": [[], []], "mask": [[], []], "advantages": [[], []], "tokens": [[], []]}
+    )
     assert (record.widths, record.columns["log_probs_new"], record.advantages) == ([0, 0], b"", b"")
     assert assemble([record]).responses.total == 0
 
@@ -160,7 +162,7 @@ def test_what_is_masked_does_not_matter(junk):
     row |= {"advantages": [[5, junk], [6]], "entropy": [[5, junk], [6]]}
     batch = assemble([parse(row)])
     assert batch.log_probs_new.tolist() == [-1, -2]
-    assert batch.advantages.tolist() == [5, 6]
+    assert batch.token_advantages.tolist() == [5, 6]
     sample = {"rhos": [2, junk], "probs_old": [1, junk], "mask": [1, 0], "A": [1, 2]}
     assert assemble([parse(sample)]).log_probs_new.tolist() == [math.log(2)]
 

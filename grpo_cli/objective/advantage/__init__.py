@@ -4,8 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.advantage import group
+from grpo_cli.objective.advantage import (
+    areal,
+    baseline,
+    batch,
+    decoupled,
+    distil,
+    group,
+    nemo,
+    returns,
+    togo,
+    verl,
+)
 from grpo_cli.objective.choice import Choice
 
-CHOICES: Mapping[str, Choice] = {**group.CHOICES}
-ALIASES: Mapping[str, str] = {**group.ALIASES}
+CHOICES: Mapping[str, Choice] = {
+    **group.CHOICES,
+    **baseline.CHOICES,
+    **batch.CHOICES,
+    **decoupled.CHOICES,
+    **togo.CHOICES,
+    **verl.CHOICES,
+    **returns.CHOICES,
+    **nemo.CHOICES,
+    **areal.CHOICES,
+    **distil.CHOICES,
+}
+ALIASES: Mapping[str, str] = {
+    **group.ALIASES,
+    **baseline.ALIASES,
+    **batch.ALIASES,
+    **decoupled.ALIASES,
+    **togo.ALIASES,
+    **verl.ALIASES,
+    **returns.ALIASES,
+    **nemo.ALIASES,
+    **areal.ALIASES,
+    **distil.ALIASES,
+}

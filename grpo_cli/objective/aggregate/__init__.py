@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.aggregate import mean, trl
+from grpo_cli.objective.aggregate import frameworks, mean, trl, verl
 from grpo_cli.objective.choice import Choice
 
-CHOICES: Mapping[str, Choice] = {**mean.CHOICES, **trl.CHOICES}
-ALIASES: Mapping[str, str] = {**mean.ALIASES, **trl.ALIASES}
+CHOICES: Mapping[str, Choice] = {
+    **mean.CHOICES,
+    **trl.CHOICES,
+    **verl.CHOICES,
+    **frameworks.CHOICES,
+}
+ALIASES: Mapping[str, str] = {**mean.ALIASES, **trl.ALIASES, **verl.ALIASES, **frameworks.ALIASES}

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.correction import none
+from grpo_cli.objective.correction import areal, none, open_instruct, rollout, trl
 from grpo_cli.objective.choice import Choice
 
-CHOICES: Mapping[str, Choice] = {**none.CHOICES}
-ALIASES: Mapping[str, str] = {**none.ALIASES}
+CHOICES: Mapping[str, Choice] = {
+    **none.CHOICES,
+    **rollout.CHOICES,
+    **trl.CHOICES,
+    **open_instruct.CHOICES,
+    **areal.CHOICES,
+}
+ALIASES: Mapping[str, str] = {
+    **none.ALIASES,
+    **rollout.ALIASES,
+    **trl.ALIASES,
+    **open_instruct.ALIASES,
+    **areal.ALIASES,
+}

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.kl import estimate
+from grpo_cli.objective.kl import estimate, reward, rollout, straight, verl, weighted
 from grpo_cli.objective.choice import Choice
 
-CHOICES: Mapping[str, Choice] = {**estimate.CHOICES}
-ALIASES: Mapping[str, str] = {**estimate.ALIASES}
+CHOICES: Mapping[str, Choice] = {
+    **estimate.CHOICES,
+    **straight.CHOICES,
+    **verl.CHOICES,
+    **reward.CHOICES,
+    **rollout.CHOICES,
+    **weighted.CHOICES,
+}
+ALIASES: Mapping[str, str] = {
+    **estimate.ALIASES,
+    **straight.ALIASES,
+    **verl.ALIASES,
+    **reward.ALIASES,
+    **rollout.ALIASES,
+    **weighted.ALIASES,
+}

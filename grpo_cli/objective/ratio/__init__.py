@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.ratio import level
+from grpo_cli.objective.ratio import areal, level, rollout, verl
 from grpo_cli.objective.choice import Choice
 
-CHOICES: Mapping[str, Choice] = {**level.CHOICES}
-ALIASES: Mapping[str, str] = {**level.ALIASES}
+CHOICES: Mapping[str, Choice] = {
+    **level.CHOICES,
+    **verl.CHOICES,
+    **rollout.CHOICES,
+    **areal.CHOICES,
+}
+ALIASES: Mapping[str, str] = {**level.ALIASES, **verl.ALIASES, **rollout.ALIASES, **areal.ALIASES}

@@ -4,8 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.surrogate import clip, weighted
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.surrogate import (
+    clip,
+    coupled,
+    covariance,
+    divergence,
+    future,
+    offpolicy,
+    rollout,
+    soft,
+    trl,
+    verl,
+    weighted,
+    trl_vespo,
+)
 
-CHOICES: Mapping[str, Choice] = {**clip.CHOICES, **weighted.CHOICES}
-ALIASES: Mapping[str, str] = {**clip.ALIASES, **weighted.ALIASES}
+CHOICES: Mapping[str, Choice] = {
+    **clip.CHOICES,
+    **weighted.CHOICES,
+    **soft.CHOICES,
+    **divergence.CHOICES,
+    **offpolicy.CHOICES,
+    **covariance.CHOICES,
+    **coupled.CHOICES,
+    **future.CHOICES,
+    **trl.CHOICES,
+    **verl.CHOICES,
+    **rollout.CHOICES,
+    **trl_vespo.CHOICES,
+}
+ALIASES: Mapping[str, str] = {
+    **clip.ALIASES,
+    **weighted.ALIASES,
+    **soft.ALIASES,
+    **divergence.ALIASES,
+    **offpolicy.ALIASES,
+    **covariance.ALIASES,
+    **coupled.ALIASES,
+    **future.ALIASES,
+    **trl.ALIASES,
+    **verl.ALIASES,
+    **rollout.ALIASES,
+    **trl_vespo.ALIASES,
+}

@@ -1,0 +1,107 @@
+"""Files → batches of records that can be evaluated together, for commands that ask of the data."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from tempfile import NamedTemporaryFile
+from typing import IO
+
+from grpo_cli.batch import Batch
+from grpo_cli.engine.stretch import chunks
+from grpo_cli.errors import InputError
+from grpo_cli.objective.hyperparameters import HyperparameterError
+from grpo_cli.records import Block, Record, assemble, cut, records
+
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Consecutive records of one layout, and the same as flat arrays."""
+
+    records: Sequence[Record]
+    batch: Batch
+
+    @property
+    def advantages_given(self) -> bool:
+        """Whether the records give advantages themselves."""
+        return self.records[0].advantages is not None
+
+    def located(self, error: InputError | HyperparameterError) -> InputError:
+        """What went wrong when these records were evaluated, with its place."""
+        if isinstance(error, HyperparameterError):
+            path, number = error.name, 0
+        else:
+            path, number = error.path, error.record or 0
+        record = self.records[number]
+        return InputError(
+            error.message,
+            path=record.prefix + path.removeprefix(record.prefix),
+            source=record.source,
+            line=record.line,
+        )
+
+
+class Source:
+    """The pieces of files, in order and in flat memory; can be iterated again.
+
+    Args:
+        paths: files; ``-`` is standard input, which is kept in a temporary file.
+        skip: whether to go on behind records that cannot be read.
+
+    Raises:
+        InputError: while iterating, at the first bad record, unless it is to be skipped.
+    """
+
+    def __init__(self, paths: Sequence[str], *, skip: bool = False) -> None:
+        self._paths = paths
+        self._skip = skip
+        self._spool: IO[bytes] | None = None
+        self.skipped: list[InputError] = []
+
+    def __iter__(self) -> Iterator[Piece]:
+        self.skipped = []
+        for item in chunks(one for block in self._blocks() for one in records(block)):
+            if isinstance(item, InputError):
+                self._bad(item)
+            else:
+                yield from self._pieces(item)
+
+    def _pieces(self, group: list[Record]) -> Iterator[Piece]:
+        while group:
+            try:
+                yield Piece(group, assemble(group))
+                return
+            except InputError as error:
+                self._bad(error)
+                bad = error.record or 0
+                if bad:
+                    yield from self._pieces(group[:bad])
+                group = group[bad + 1 :]
+
+    def _bad(self, error: InputError) -> None:
+        if not self._skip:
+            raise error
+        self.skipped.append(error)
+
+    def _blocks(self) -> Iterator[Block]:
+        for path in self._paths:
+            if path != "-":
+                yield from cut(path)
+                continue
+            try:
+                for block in cut(self._kept()):
+                    yield replace(block, source="<stdin>")
+            except InputError as error:
+                error.source = "<stdin>"
+                raise
+
+    def _kept(self) -> str:
+        """Standard input as a file, which lives as long as this source."""
+        if self._spool is None:
+            self._spool = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed when collected
+            shutil.copyfileobj(sys.stdin.buffer, self._spool)
+            self._spool.flush()
+        return self._spool.name

@@ -1,0 +1,78 @@
+"""What trainers log beside their loss, from a breakdown of one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.breakdown import Breakdown
+
+_WHOLE = ("sequence", "product")
+
+
+def _mean(breakdown: Breakdown, values: NDArray[np.float64]) -> float | None:
+    """Over tokens; over responses where they have one ratio each, as trainers do."""
+    if not values.size:
+        return None
+    if breakdown.objective.ratio.name in _WHOLE:
+        filled = breakdown.batch.responses.lengths > 0
+        return float(breakdown.batch.responses.mean(values)[filled].mean())
+    return float(values.mean())
+
+
+def _clipped(side: int) -> Callable[[Breakdown], float | None]:
+    return lambda breakdown: _mean(breakdown, (breakdown.clip == side).astype(np.float64))
+
+
+def _region(breakdown: Breakdown) -> float | None:
+    return _mean(breakdown, (breakdown.clip != 0).astype(np.float64))
+
+
+def _extreme(side: int, which: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:
+    """The least or greatest clip fraction of a response."""
+
+    def extreme(breakdown: Breakdown) -> float | None:
+        responses = breakdown.batch.responses
+        share = responses.mean((breakdown.clip == side).astype(np.float64))
+        share = share[responses.lengths > 0]
+        return float(which(share)) if share.size else None
+
+    return extreme
+
+
+def _token_kl(breakdown: Breakdown) -> float | None:
+    """The mean over tokens, weighted by the ratio where the loss weighs it so."""
+    return float(breakdown.kl.mean()) if breakdown.kl is not None and breakdown.kl.size else None
+
+
+def _ppo_kl(breakdown: Breakdown) -> float | None:
+    batch = breakdown.batch
+    if batch.log_probs_old is None or batch.log_probs_new is None or not batch.responses.total:
+        return None
+    return float(np.clip(batch.log_probs_old - batch.log_probs_new, -20.0, 20.0).mean())
+
+
+def _ratio(reduce: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:
+    return lambda breakdown: float(reduce(breakdown.ratio)) if breakdown.ratio.size else None
+
+
+METRICS: Mapping[str, Callable[[Breakdown], float | None]] = {
+    "clip_fraction": lambda b: float((b.clip != 0).mean()) if b.clip.size else None,
+    "clip_fraction_low": lambda b: float((b.clip < 0).mean()) if b.clip.size else None,
+    "clip_fraction_high": lambda b: float((b.clip > 0).mean()) if b.clip.size else None,
+    "ratio_mean": _ratio(np.mean),
+    "ratio_min": _ratio(np.min),
+    "ratio_max": _ratio(np.max),
+    "gradient_norm": lambda b: float(np.linalg.norm(b.gradient)),
+    "clip_ratio/low_mean": _clipped(-1),
+    "clip_ratio/low_min": _extreme(-1, np.min),
+    "clip_ratio/high_mean": _clipped(1),
+    "clip_ratio/high_max": _extreme(1, np.max),
+    "clip_ratio/region_mean": _region,
+    "kl": _token_kl,
+    "actor/ppo_kl": _ppo_kl,
+}
+"""TRL's and verl's names, and our own; each of a record of its own."""

@@ -1,0 +1,50 @@
+"""The advantage of several reward functions, each normalised on its own (GDPO)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.advantage.batch import scaled
+from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.groups import Groups
+from grpo_cli.objective.advantage.result import Moments, Sample
+
+
+def decoupled(
+    reward_columns: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
+) -> F64:
+    """A = (S − S̄_batch)/(σ_batch(S) + eps), S = Σₖ (rₖ − r̄ₖ)/(σₖ + eps) over the group.
+
+    Each reward function is normalised within the group before they are added, so that none is
+    drowned by another's scale. A KL in the reward has no part in it: it belongs to no function.
+
+    Args:
+        reward_columns: [R, K] one reward per response and reward function.
+        groups: which responses answer the same prompt.
+        moments: of S over the batch, one element per response.
+        std_ddof, std_eps: of every σ, in both steps.
+
+    References:
+        GDPO, 2026 (arXiv 2601.05242). TRL: eps 1e-4 in both steps; ms-swift: 1e-8; verl: 1e-6,
+        then whitens over tokens; NeMo-RL: leave-one-out in the first step, no eps in the second.
+    """
+    sums = _sums(reward_columns, groups, std_ddof, std_eps)
+    return scaled(sums - moments.mean, moments, std_ddof, std_eps)
+
+
+def _sums(reward_columns: F64, groups: Groups, std_ddof: int, std_eps: float) -> F64:
+    total = np.zeros(len(reward_columns))
+    for column in reward_columns.T:
+        total += group_std(column, groups, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0)
+    return total
+
+
+def _measure(reward_columns: F64, groups: Groups, *, std_ddof: int, std_eps: float) -> Sample:
+    sums = _sums(reward_columns, groups, std_ddof, std_eps)
+    return Sample(sums, np.ones_like(sums))
+
+
+CHOICES = {"decoupled": Choice(decoupled, {"std_ddof": 1, "std_eps": 1e-8}, _measure)}
+ALIASES = {"gdpo": "decoupled", "normalize_then_sum": "decoupled"}

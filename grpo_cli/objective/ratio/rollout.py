@@ -1,0 +1,62 @@
+"""Ratios that leave the trainer's old policy out.
+
+Against the engine that sampled, one ratio w = π_θ/π_rollout plays the parts of both the update's
+ratio and the correction.
+"""
+
+from __future__ import annotations
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.ratio.level import sequence, token
+from grpo_cli.objective.ratio.result import Ratio
+
+
+def rollout(
+    log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: float | None
+) -> Ratio:
+    """Token level, against the sampling engine: wₜ = π_θ(oₜ) / π_rollout(oₜ).
+
+    Args:
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_rollout: [N] log-probs that the engine itself reported, nats.
+        log_ratio_clamp: bound on |log w|; None: no bound.
+
+    References:
+        prime-rl, Tinker; slime's ``--use-rollout-logprobs``, verl's bypass mode.
+    """
+    return token(log_probs_new - log_probs_rollout, log_ratio_clamp=log_ratio_clamp)
+
+
+def rollout_sequence(
+    log_probs_new: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
+    log_ratio_clamp: float | None,
+) -> Ratio:
+    """Sequence level, against the sampling engine: the geometric mean of ``rollout``.
+
+    References:
+        OpenRLHF, GSPO with its importance-sampling correction switched on.
+    """
+    difference = log_probs_new - log_probs_rollout
+    return sequence(difference, responses, log_ratio_clamp=log_ratio_clamp)
+
+
+def on_policy(log_probs_new: F64) -> Ratio:
+    """π_θ/sg[π_θ]: ρ = 1 whatever the old policy was, with the gradient of the token level.
+
+    References:
+        NeMo-RL's ``force_on_policy_ratio``; what open-instruct and slime compute in their first
+        update, where the old log-probs are those of the same forward pass.
+    """
+    return token(log_probs_new - log_probs_new, log_ratio_clamp=None)
+
+
+CHOICES = {
+    "on-policy": Choice(on_policy),
+    "rollout": Choice(rollout, {"log_ratio_clamp": None}),
+    "rollout-sequence": Choice(rollout_sequence, {"log_ratio_clamp": None}),
+}
+ALIASES: dict[str, str] = {}

@@ -1,0 +1,81 @@
+"""Surrogates that TRL computes otherwise than the papers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.surrogate.clip import clip
+from grpo_cli.objective.surrogate.coupled import gmpo
+from grpo_cli.objective.surrogate.result import Surrogate, side
+
+
+def trl_cispo(
+    ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float
+) -> Surrogate:
+    """TRL's CISPO: s = sg[min(ρ, ε_high)]·A·log π_θ; the cap is ε_high itself, not 1 + ε_high.
+
+    There is no lower bound. With TRL's default ε_high (that of ε, 0.2) every ratio is capped at
+    0.2; the TRL paper index gives ScaleRL's 5.0. ``clip`` marks every capped token, TRL's
+    cispo_clip_ratio only those with A > 0.
+
+    Args:
+        ratio: [N] ρ.
+        advantage: [N] A.
+        log_probs_new: [N] log π_θ, nats.
+        epsilon_high: the cap on the ratio.
+
+    References:
+        MiniMax-M1, 2025 (arXiv 2506.13585); TRL, GRPOTrainer, loss_type cispo.
+    """
+    capped = np.minimum(ratio, epsilon_high) * advantage
+    high = (ratio > epsilon_high) & (advantage != 0)
+    return Surrogate(capped * log_probs_new, side(high, np.zeros_like(high)), None, capped)
+
+
+def trl_rloo(
+    ratio: F64,
+    advantage: F64,
+    response_advantage: F64 | None = None,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+) -> Surrogate:
+    """TRL's RLOOTrainer: ``clip``; a response without tokens has ratio 1, so s = A.
+
+    That happens to truncated responses with mask_truncated_completions: they move the value of
+    the loss and nothing else.
+
+    References:
+        Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740); TRL, RLOOTrainer.
+    """
+    bounds = {"epsilon_low": epsilon_low, "epsilon_high": epsilon_high}
+    clipped = clip(ratio, advantage, **bounds, delta=None, dual_clip=None)
+    return clipped._replace(empty=response_advantage)
+
+
+def trl_gmpo(
+    token_log_ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    response_advantage: F64 | None = None,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+) -> Surrogate:
+    """TRL's GMPO: ``gmpo``; a response without tokens has ratio 1, so s = A.
+
+    References:
+        Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673); TRL, GMPOTrainer.
+    """
+    bounds = {"epsilon_low": epsilon_low, "epsilon_high": epsilon_high}
+    return gmpo(token_log_ratio, advantage, responses, **bounds)._replace(empty=response_advantage)
+
+
+CHOICES = {
+    "trl/cispo": Choice(trl_cispo, {"epsilon_high": 0.2}),
+    "trl/rloo": Choice(trl_rloo, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
+    "trl/gmpo": Choice(trl_gmpo, {"epsilon_low": 0.4, "epsilon_high": 0.4}),
+}
+ALIASES: dict[str, str] = {}

@@ -1,0 +1,127 @@
+"""VESPO as TRL computes it: clamped, and with the rollout engine's mismatch inside its weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.surrogate.result import Surrogate, unbound
+
+_LEAST = math.log(1e-8)
+_MOST = 20.0
+_LEAST_RATE = 1e-4
+
+
+def trl_vespo(
+    token_log_ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    responses: Segments,
+    *,
+    vespo_k_pos: float,
+    vespo_lambda_pos: float,
+    vespo_k_neg: float,
+    vespo_lambda_neg: float,
+) -> Surrogate:
+    """TRL's VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), log W = Σₜ dₜ, clamped.
+
+    dₜ is clamped to ±20, log W to [log 1e-8, 20] and λ to at least 1e-4; a φ that is not finite
+    is 0. W is the product over the response whatever the ratio stage says.
+
+    Args:
+        token_log_ratio: [N] d = log π_θ − log π_old, nats.
+        advantage: [N] A.
+        log_probs_new: [N] log π_θ, nats.
+        responses: cuts the tokens into responses.
+        vespo_k_pos, vespo_lambda_pos: k and λ where A >= 0.
+        vespo_k_neg, vespo_lambda_neg: k and λ where A < 0.
+
+    References:
+        Shen et al., VESPO, 2026 (arXiv 2602.10693); TRL, GRPOTrainer, loss_type vespo.
+    """
+    total = responses.sum(np.clip(token_log_ratio, -_MOST, _MOST))
+    shapes = (vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg)
+    return _faded(total, advantage, log_probs_new, responses, shapes)
+
+
+def _faded(
+    total: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    responses: Segments,
+    shapes: tuple[float, float, float, float],
+) -> Surrogate:
+    k_pos, lambda_pos, k_neg, lambda_neg = shapes
+    gaining = advantage >= 0
+    power = np.where(gaining, k_pos, k_neg)
+    rate = np.maximum(np.where(gaining, lambda_pos, lambda_neg), _LEAST_RATE)
+    log_weight = np.repeat(np.clip(total, _LEAST, _MOST), responses.lengths)
+    fade = np.exp(rate + power * log_weight - rate * np.exp(log_weight))
+    weighted = np.where(np.isfinite(fade), fade, 0.0) * advantage
+    return Surrogate(weighted * log_probs_new, unbound(len(weighted)), None, weighted)
+
+
+def _with_mismatch(bound: Callable[[F64, float, float], F64], doc: str) -> Callable[..., Surrogate]:
+    """``trl_vespo`` with log W = Σₜ dₜ + Σₜ log of the bounded π_old/μ, that too clamped."""
+
+    def surrogate(
+        token_log_ratio: F64,
+        advantage: F64,
+        log_probs_new: F64,
+        log_probs_old: F64,
+        log_probs_rollout: F64,
+        responses: Segments,
+        *,
+        vespo_k_pos: float,
+        vespo_lambda_pos: float,
+        vespo_k_neg: float,
+        vespo_lambda_neg: float,
+        vllm_importance_sampling_clip_min: float | None,
+        vllm_importance_sampling_clip_max: float | None,
+    ) -> Surrogate:
+        low, high = vllm_importance_sampling_clip_min, vllm_importance_sampling_clip_max
+        bounds = (-np.inf if low is None else low, np.inf if high is None else high)
+        with np.errstate(divide="ignore"):
+            mismatch = np.log(bound(np.exp(log_probs_old - log_probs_rollout), *bounds))
+        total = np.clip(token_log_ratio, -_MOST, _MOST) + np.clip(mismatch, _LEAST, _MOST)
+        shapes = (vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg)
+        return _faded(responses.sum(total), advantage, log_probs_new, responses, shapes)
+
+    surrogate.__doc__ = doc
+    return surrogate
+
+
+def _masked(ratio: F64, low: float, high: float) -> F64:
+    return np.where((low <= ratio) & (ratio <= high), ratio, 0.0)
+
+
+_SHAPES = {
+    "vespo_k_pos": 2.0,
+    "vespo_lambda_pos": 3.0,
+    "vespo_k_neg": 3.0,
+    "vespo_lambda_neg": 2.0,
+}
+_BOUNDS = {
+    **_SHAPES,
+    "vllm_importance_sampling_clip_min": None,
+    "vllm_importance_sampling_clip_max": 3.0,
+}
+
+CHOICES = {
+    "trl/vespo": Choice(trl_vespo, _SHAPES),
+    "trl/vespo-token-truncate": Choice(
+        _with_mismatch(np.clip, "TRL's VESPO with clip(π_old/μ, min, max) of each token in W."),
+        _BOUNDS,
+    ),
+    "trl/vespo-token-mask": Choice(
+        _with_mismatch(
+            _masked, "TRL's VESPO with π_old/μ of each token in W; 1e-8 outside [min, max]."
+        ),
+        _BOUNDS,
+    ),
+}
+ALIASES: dict[str, str] = {}

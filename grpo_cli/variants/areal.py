@@ -1,0 +1,65 @@
+"""AReaL's decoupled PPO, as its example configurations set it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grpo_cli.objective.objective import bind
+from grpo_cli.variants.variant import Variant
+
+GRPO = Variant(
+    title="AReaL's GRPO (examples/math/gsm8k_grpo.yaml)",
+    paper="2505.24298",
+    advantage=bind("advantage", "areal/grpo"),
+    ratio=bind("ratio", "token"),
+    surrogate=bind("surrogate", "clip", epsilon_low=0.4, epsilon_high=0.4),
+    kl=bind("kl", "k1-in-reward", beta=0.0, kl_output_clamp=10.0),
+    correction=bind("correction", "token-mask", is_low=None, is_high=5.0),
+    aggregate=bind("aggregate", "areal/token-mean"),
+    checked="golden",
+    version="4aef98d (2026-05-21)",
+    note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in the "
+    "group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and stay in the "
+    "denominator; without rejection sampling (--correction none) no behaviour weight is applied at "
+    "all, so that decoupled PPO is plain PPO.",
+)
+
+AREAL = {
+    "areal/grpo": GRPO,
+    "areal/gspo": replace(
+        GRPO,
+        title="AReaL's GSPO (importance_sampling_level sequence)",
+        paper="2507.18071",
+        ratio=bind("ratio", "areal/sequence", is_low=None, is_high=5.0),
+        note="Responses weigh by their length, since the mean is over tokens; OpenRLHF, slime and "
+        "NeMo-RL weigh them alike. The ratio leaves out rejected tokens (--ratio sequence with "
+        "--correction none where nothing is rejected). Advantages given token by token are used as "
+        "they are; AReaL averages them over the response.",
+    ),
+    "areal/dapo": replace(
+        GRPO,
+        title="AReaL's DAPO (examples/math/gsm8k_dapo_dynamic_bs.yaml)",
+        paper="2503.14476",
+        surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.28),
+        note="The overlong penalty belongs in the rewards; AReaL's is not capped, unlike the paper's.",
+    ),
+    "areal/sapo": replace(
+        GRPO,
+        title="AReaL's SAPO",
+        paper="2511.20347",
+        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
+        correction=bind("correction", "none"),
+        note="The ratio is against the old log-probs; its example leaves them those of the engine "
+        "(recompute_logprob false), which is --ratio rollout. Rejection sampling is not applied.",
+    ),
+    "areal/m2po": replace(
+        GRPO,
+        title="AReaL's M2PO (examples/math/gsm8k_m2po.yaml)",
+        paper="2510.01161",
+        surrogate=bind("surrogate", "clip", epsilon_low=0.0, epsilon_high=0.0),
+        correction=bind("correction", "areal/m2po", is_low=None, is_high=5.0, m2_threshold=0.04),
+        note="The mask is per micro-batch, here per record, and compares π_old with π_rollout where "
+        "the paper has π_θ. What it drops leaves the denominator. With ε = 0, as in the example, "
+        "s = min(ρ·A, A).",
+    ),
+}

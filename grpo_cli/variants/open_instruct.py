@@ -1,0 +1,39 @@
+"""open-instruct's two losses with its ρ correction, which is on by default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grpo_cli.objective.objective import bind
+from grpo_cli.variants.variant import Variant
+
+DAPO = Variant(
+    title="open-instruct's grpo (loss_fn dapo)",
+    paper="2503.14476",
+    aliases=("open-instruct/dapo",),
+    advantage=bind("advantage", "group-mean"),
+    ratio=bind("ratio", "token"),
+    surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.272),
+    kl=bind("kl", "k3", beta=0.05, kl_input_clamp=40.0),
+    correction=bind("correction", "open-instruct/rho"),
+    aggregate=bind("aggregate", "token-mean"),
+    checked="golden",
+    version="e6c3044 (2026-08-20)",
+    note="kl_estimator 2, its default, is k3; 3 is --kl k1 -p kl_weight=ratio. "
+    "advantage_normalization_type standard is --advantage group-std with ddof 0 and eps 1e-8. With "
+    "one mini-batch the old log-probs are those of the same forward pass, so every ratio is 1. "
+    "A loss_denominator that is a number is --aggregate open-instruct/constant.",
+)
+
+OPEN_INSTRUCT = {
+    "open-instruct/grpo": DAPO,
+    "open-instruct/cispo": replace(
+        DAPO,
+        title="open-instruct's cispo",
+        paper="2506.13585",
+        aliases=(),
+        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=0.272),
+        note="The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL bound both "
+        "sides.",
+    ),
+}

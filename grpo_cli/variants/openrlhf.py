@@ -1,0 +1,108 @@
+"""OpenRLHF's policy losses and advantage estimators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.objective import bind
+from grpo_cli.variants.variant import Variant
+
+
+def _vllm(choice: str) -> Bound:
+    """A correction with the bounds that OpenRLHF's three kinds share."""
+    return bind("correction", choice, is_low=0.5, is_high=5.0)
+
+
+PPO = Variant(
+    title="OpenRLHF's PPO loss with group_norm advantages (its GRPO)",
+    paper="2402.03300",
+    aliases=("openrlhf/grpo", "openrlhf/group_norm"),
+    advantage=bind("advantage", "openrlhf/group_norm"),
+    ratio=bind("ratio", "token", log_ratio_clamp=20.0),
+    surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2),
+    kl=bind("kl", "k1-in-reward", beta=0.01, kl_output_clamp=10.0),
+    correction=bind("correction", "none"),
+    aggregate=bind("aggregate", "token-mean"),
+    checked="golden",
+    version="3c3be62 (2026-08-13)",
+    note="The KL is in the reward by default, after the group norm, and each token bears that of "
+    "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss. The score is clipped to ±10 after "
+    "it is normalised, AReaL's reward before. The default estimator, gae, needs a critic.",
+)
+
+OPENRLHF = {
+    "openrlhf/ppo": PPO,
+    "openrlhf/gspo": replace(
+        PPO,
+        title="OpenRLHF's GSPO loss",
+        paper="2507.18071",
+        aliases=(),
+        ratio=bind("ratio", "sequence"),
+        aggregate=bind("aggregate", "openrlhf/response-mean"),
+        kl_aggregate=bind("aggregate", "token-mean"),
+        note="The policy term is averaged over responses, a KL in the loss over tokens. Responses "
+        "without tokens are not counted. The ε of the paper, 3e-4 and 4e-4, must be asked for.",
+    ),
+    "openrlhf/gspo-is": replace(
+        PPO,
+        title="OpenRLHF's GSPO loss with its importance-sampling correction switched on",
+        paper="2507.18071",
+        aliases=(),
+        ratio=bind("ratio", "rollout-sequence"),
+        aggregate=bind("aggregate", "openrlhf/response-mean"),
+        kl_aggregate=bind("aggregate", "token-mean"),
+        note="The switch replaces π_old by the engine in the ratio; no weight is multiplied, unlike "
+        "in slime and NeMo-RL.",
+    ),
+    "openrlhf/dr_grpo": replace(
+        PPO,
+        title="OpenRLHF's PPO loss with dr_grpo advantages",
+        paper="2503.20783",
+        aliases=(),
+        advantage=bind("advantage", "openrlhf/dr_grpo"),
+        note="Only the advantage is Dr. GRPO's: the loss still averages over tokens.",
+    ),
+    "openrlhf/rloo": replace(
+        PPO,
+        title="OpenRLHF's PPO loss with rloo advantages",
+        paper="2402.14740",
+        aliases=(),
+        advantage=bind("advantage", "openrlhf/rloo"),
+        note="The baseline leaves the response itself out; the ratio is per token, not per response "
+        "as in TRL's RLOO.",
+    ),
+    "openrlhf/reinforce_baseline": replace(
+        PPO,
+        title="OpenRLHF's PPO loss with REINFORCE++-baseline advantages",
+        paper="2501.03262",
+        aliases=(),
+        advantage=bind("advantage", "openrlhf/reinforce_baseline"),
+        note="Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime whitens "
+        "with ddof 1 and NeMo-RL with ddof 0, both with each token's own KL.",
+    ),
+    "openrlhf/tis": replace(
+        PPO,
+        title="OpenRLHF's PPO loss with its tis correction",
+        aliases=(),
+        correction=_vllm("token-truncate"),
+        note="ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp "
+        "to [0, 2].",
+    ),
+    "openrlhf/icepop": replace(
+        PPO,
+        title="OpenRLHF's PPO loss with its icepop correction",
+        paper="2510.18855",
+        aliases=(),
+        correction=_vllm("token-mask"),
+        note="Tokens outside [0.5, 5] weigh 0 and stay in the denominator.",
+    ),
+    "openrlhf/seq-mask-tis": replace(
+        PPO,
+        title="OpenRLHF's PPO loss with its seq-mask-tis correction",
+        aliases=(),
+        correction=_vllm("geometric-mask"),
+        note="A response is kept by its geometric mean, and its tokens weigh their own unclamped ρ "
+        "although a comment says clamped; AReaL and open-instruct weigh with the mean.",
+    ),
+}

@@ -1,0 +1,132 @@
+"""TRL 1.16.0, with the defaults of its configs.
+
+β is 0 in GRPOConfig, so a row asks for no reference until ``--beta`` is given; a KL is then
+weighted by the ratio (``use_bias_correction_kl``, on since 1.16). ε_high is ε unless it is given.
+A record is a micro-batch: ``--batch record``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grpo_cli.objective.entropy import entropy_bonus
+from grpo_cli.objective.objective import bind
+from grpo_cli.variants.variant import Variant
+
+_CLIP = bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2)
+_MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
+
+_GRPO = Variant(
+    title="TRL GRPOTrainer, loss_type grpo",
+    paper="2402.03300",
+    version="trl 1.16.0",
+    checked="executed",
+    advantage=bind("advantage", "group-std", std_ddof=1, std_eps=1e-4, std_min=0.0),
+    ratio=bind("ratio", "token"),
+    surrogate=_CLIP,
+    kl=bind("kl", "k3", beta=0.0, kl_weight="ratio"),
+    correction=bind("correction", "trl/masks"),
+    aggregate=bind("aggregate", "trl/grpo"),
+    entropy=entropy_bonus(0.0),
+    entropy_aggregate=bind("aggregate", "trl/bnpo"),
+    note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.16 left the KL "
+    "unweighted (--kl k3 -p kl_weight=none) by default. " + _MASKS + " multiplies the policy term.",
+)
+
+TRL = {
+    "trl/grpo": _GRPO,
+    "trl/bnpo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type bnpo",
+        paper="",
+        aggregate=bind("aggregate", "trl/bnpo"),
+        note="The token mean over one micro-batch, so micro-batches of unequal tokens weigh "
+        "their tokens unequally. Unrelated to the Beta-normalisation paper of the same acronym.",
+    ),
+    "trl/dr_grpo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type dr_grpo",
+        paper="2503.20783",
+        aggregate=bind("aggregate", "trl/dr_grpo", max_completion_length=512),
+        note="loss_type alone keeps the std of scale_rewards=group; the paper's advantage is "
+        "--advantage group-mean (scale_rewards=none).",
+    ),
+    "trl/dapo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type dapo (its default)",
+        paper="2503.14476",
+        aggregate=bind("aggregate", "trl/dapo"),
+        note="ε_high stays ε unless it is given; the paper's is 0.28. No overlong shaping and no "
+        "dynamic sampling. Without num_items_in_batch the tokens of the input stand for it.",
+    ),
+    "trl/cispo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type cispo",
+        paper="2506.13585",
+        surrogate=bind("surrogate", "trl/cispo"),
+        aggregate=bind("aggregate", "trl/dapo"),
+        note="The cap is ε_high itself, which unless given is ε = 0.2: every ratio is capped there. "
+        "ScaleRL's 5 is -p epsilon_high=5; delta is ignored.",
+    ),
+    "trl/sapo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type sapo",
+        paper="2511.20347",
+        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
+        note="The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the negative "
+        "temperature, which changes nothing.",
+    ),
+    "trl/vespo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type vespo",
+        paper="2602.10693",
+        surrogate=bind("surrogate", "trl/vespo"),
+        aggregate=bind("aggregate", "trl/dapo"),
+        note="With use_vllm the mismatch goes into W, not beside it: --surrogate "
+        "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction.",
+    ),
+    "trl/luspo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type luspo",
+        paper="2602.05261",
+        ratio=bind("ratio", "sequence"),
+        aggregate=bind("aggregate", "trl/luspo"),
+        note="TRL's default importance_sampling_level is token, with a warning: --ratio token.",
+    ),
+    "trl/gspo": replace(
+        _GRPO,
+        title="TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
+        paper="2507.18071",
+        ratio=bind("ratio", "sequence"),
+        note="ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token and is "
+        "weighted by the sequence ratio.",
+    ),
+    "trl/rloo": replace(
+        _GRPO,
+        title="TRL RLOOTrainer",
+        paper="2402.14740",
+        advantage=bind("advantage", "leave-one-out"),
+        ratio=bind("ratio", "product"),
+        surrogate=bind("surrogate", "trl/rloo"),
+        kl=bind("kl", "k1-in-reward", beta=0.05),
+        correction=bind("correction", "none"),
+        aggregate=bind("aggregate", "response-mean"),
+        entropy=None,
+        entropy_aggregate=None,
+        note="One ratio per response, the product over its tokens. The KL is that of the policy that "
+        "sampled, inside the reward. The Trainer divides by gradient_accumulation_steps afterwards. "
+        "normalize_advantages=True and reward_clip_range are not covered.",
+    ),
+    "trl/gmpo": replace(
+        _GRPO,
+        title="TRL GMPOTrainer (experimental)",
+        paper="2507.20673",
+        surrogate=bind("surrogate", "trl/gmpo"),
+        kl=bind("kl", "k3", beta=0.0, kl_weight="none"),
+        correction=bind("correction", "none"),
+        entropy=None,
+        entropy_aggregate=None,
+        note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask and "
+        "vLLM's correction are ignored. top_entropy_quantile is not covered.",
+    ),
+}

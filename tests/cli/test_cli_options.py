@@ -1,0 +1,117 @@
+"""Flags: what they accept, what they refuse, and how they say so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-v", "dapoo"], "did you mean dapo?"),
+        (["--aggregate", "token-men"], "did you mean token-mean?"),
+        (["--epsilon", "nan"], "expected a finite number, got 'nan'"),
+        (["--epsilon", "inf"], "expected a finite number"),
+        (["--epsilon", "1_0"], "expected a finite number"),
+        (["--epsilon", "1e999"], "expected a finite number"),
+        (["-p", "std_eps=1e999"], "expected a finite number"),
+        (["-p", "std_eps"], "expected NAME=VALUE"),
+        (["-p", "std_epz=1"], "did you mean std_eps?"),
+        (["--beta", "0.1", "-p", "beta=0.2"], "beta is given twice"),
+        (["--beta", "-1"], "beta"),
+        (["--json", "-f", "csv"], "--json contradicts --format csv"),
+        (["--only", "loss", "--fields", "loss"], "cannot go with --fields"),
+        (["--only", "loss", "--json"], "cannot go with --json"),
+        (["--only", "los"], "did you mean loss?"),
+        (["--fields", "los"], "one of id, source, line"),
+        (["--level", "token", "--fields", "gradients"], "did you mean gradient?"),
+        (["--limit", "3", "-f", "jsonl"], "--limit is for tables"),
+        (["--format", "xml"], "xml"),
+        (["--level", "batches"], "batches"),
+        (["--jobs", "-1"], "--jobs"),
+    ],
+)
+def test_usage_errors(grpo, dump, arguments, said):
+    result = grpo("eval", str(dump({})), *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_a_usage_error_is_json_where_json_is_wanted(grpo, dump):
+    result = grpo("eval", str(dump({})), "--json", "-v", "nope")
+    error = json.loads(result.stderr)["error"]
+    assert error["kind"] == "usage"
+    assert error["source"] is None
+    assert "nope" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piece"),
+    [
+        (["--epsilon", "0.3"], "clip[low=0.3,high=0.3]"),
+        (["--epsilon", "0.3", "--epsilon-high", ".5"], "clip[low=0.3,high=0.5]"),
+        (["--beta", "0.1"], "beta=0.1"),
+        (["-p", "std_ddof=0"], "ddof=0"),
+        (["-p", "kl_weight=ratio"], "weight=ratio"),
+        (["-p", "log_ratio_clamp=null"], "ratio:token|"),
+        (["--aggregate", "seq-mean-token-sum"], "agg:token-sum|"),
+        (["--kl", "low_var_kl"], "kl:k3["),
+        (["--batch", "record"], "batch:record|"),
+    ],
+)
+def test_flags_reach_the_signature(grpo, dump, arguments, piece):
+    result = grpo("eval", str(dump({})), "--json", *arguments)
+    assert piece in json.loads(result.stdout)["signature"]
+
+
+def test_output_appears_whole_or_not_at_all(grpo, dump, tmp_path):
+    path, out = str(dump({})), tmp_path / "out.json"
+    out.write_text("before")
+    out.chmod(0o640)
+    assert grpo("eval", path, "-v", "nope", "-o", str(out)).exit_code == 2
+    assert out.read_text() == "before"
+    result = grpo("eval", path, "--json", "-o", str(out))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert json.loads(out.read_text())["total"]["records"] == 1
+    assert out.stat().st_mode & 0o777 == 0o640
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["dump.jsonl", "out.json"]
+
+
+def test_output_keeps_what_came_before_an_error(grpo, dump, tmp_path):
+    out = tmp_path / "out.jsonl"
+    result = grpo("eval", str(dump({}, '{"rewards": 1}')), "-f", "jsonl", "-o", str(out))
+    assert result.exit_code == 3
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_output_that_cannot_be_written(grpo, dump, tmp_path):
+    result = grpo("eval", str(dump({})), "-o", str(tmp_path / "no" / "where"))
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+    assert grpo("eval", str(dump({})), "-o", str(tmp_path)).exit_code == 2
+
+
+def test_help_and_version(grpo):
+    for arguments in ((), ("-h",), ("--help",)):
+        assert "grpo eval rollouts.jsonl --variant dr" in grpo(*arguments).output
+    result = grpo("eval", "-h")
+    assert "zcat dump.jsonl.gz | grpo eval" in result.stdout
+    assert "--epsilon-low NUMBER" in result.stdout
+    assert "[FILE]..." in result.stdout
+    assert grpo("-V").stdout == grpo("--version").stdout == "grpo 0.1.0\n"
+
+
+def test_variants_as_json_and_as_a_table(grpo):
+    document = json.loads(grpo("variants", "--json").stdout)
+    rows = {row["name"]: row for row in document["variants"]}
+    assert rows["dr"]["stages"]["advantage"] == "group-mean"
+    assert "dr_grpo" in rows["dr"]["aliases"]
+    assert rows["dapo"]["paper"] == "2503.14476"
+    assert document["stages"]["kl"]["choices"]["k3"]["aliases"] == ["low_var_kl"]
+    table = grpo("variants").stdout
+    assert "clip[low=0.2,high=0.28]" in table
+    assert "seq-mean-token-mean" in table

@@ -1,0 +1,166 @@
+"""TRL's own loss functions, run on a batch without a model.
+
+``GRPOTrainer._compute_loss`` is called unbound on a stand-in for the trainer that holds the
+settings it reads. Only what touches a model or several processes is stubbed: the forward pass
+returns our log-probs as a leaf, and an accelerator of one process hands tensors back. All the
+arithmetic is TRL's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+from .batches import F64, Ragged
+
+CONFIGS = {GRPOTrainer: GRPOConfig, RLOOTrainer: RLOOConfig, GMPOTrainer: GMPOConfig}
+
+
+class Computed(NamedTuple):
+    """The loss, [R, T] ∂loss/∂per_token_logps, and what the trainer logged."""
+
+    loss: float
+    gradient: F64
+    metrics: dict[str, float]
+
+
+def config(trainer: type = GRPOTrainer) -> SimpleNamespace:
+    """The config's own defaults, as the dataclass declares them."""
+    fields = CONFIGS[trainer].__dataclass_fields__.values()
+    return SimpleNamespace(**{f.name: f.default for f in fields})
+
+
+@contextmanager
+def double() -> Iterator[None]:
+    """Scalars become float64 tensors too, as a temperature does in ``torch.where``."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def compute(
+    batch: Ragged,
+    trainer: type = GRPOTrainer,
+    *,
+    num_processes: int = 1,
+    num_items_in_batch: float | None = None,
+    training: bool = True,
+    importance_sampling_ratio: F64 | None = None,
+    with_rollout: bool = False,
+    old: bool = True,
+    **settings: Any,
+) -> Computed:
+    """Runs ``_compute_loss`` with the config's defaults but for ``settings``.
+
+    Args:
+        batch: one micro-batch.
+        trainer: GRPOTrainer, RLOOTrainer or GMPOTrainer.
+        num_processes: what the accelerator says.
+        num_items_in_batch: None: the tokens of the batch.
+        training: whether the model is in training mode.
+        importance_sampling_ratio: [R, T] or [R, 1]; given, vLLM's correction is on.
+        with_rollout: whether the batch holds sampling_per_token_logps.
+        old: whether it holds old_per_token_logps.
+        settings: config fields, as ``beta=0.1``.
+    """
+    args = config(trainer)
+    vars(args).update(settings)
+    # As the config and the trainer's __init__ complete them.
+    args.gradient_accumulation_steps = settings.get("gradient_accumulation_steps", 1)
+    args.steps_per_generation = args.steps_per_generation or args.gradient_accumulation_steps
+    leaf = torch.tensor(batch.padded("log_probs_new"), requires_grad=True)
+    stand_in = _stand_in(trainer, args, batch, leaf, num_processes, training=training)
+    stand_in.use_vllm = importance_sampling_ratio is not None
+    inputs = _inputs(batch, num_items_in_batch, with_rollout=with_rollout, old=old)
+    if importance_sampling_ratio is not None:
+        inputs["importance_sampling_ratio"] = torch.tensor(importance_sampling_ratio)
+    with double():
+        loss = trainer._compute_loss(stand_in, None, inputs)
+        (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
+    metrics = stand_in._metrics["train" if training else "eval"]
+    return Computed(
+        loss.item(),
+        np.zeros(leaf.shape) if gradient is None else gradient.numpy(),
+        {name: values[-1] for name, values in metrics.items()},
+    )
+
+
+def accelerator(num_processes: int = 1) -> SimpleNamespace:
+    """An accelerator of one process that may say that there are more."""
+    return SimpleNamespace(
+        num_processes=num_processes,
+        process_index=0,
+        device=torch.device("cpu"),
+        sync_gradients=True,
+        gather=lambda tensor: tensor,
+        gather_for_metrics=lambda tensor: tensor,
+        pad_across_processes=lambda tensor, **_: tensor,
+        reduce=lambda tensor, **_: tensor,
+    )
+
+
+def _stand_in(
+    trainer: type,
+    args: SimpleNamespace,
+    batch: Ragged,
+    leaf: torch.Tensor,
+    num_processes: int,
+    *,
+    training: bool,
+) -> SimpleNamespace:
+    entropies = torch.tensor(batch.padded("entropies"))
+    stand_in = SimpleNamespace(**vars(args))
+    vars(stand_in).update(
+        args=args,
+        model=SimpleNamespace(training=training),
+        accelerator=accelerator(num_processes),
+        current_gradient_accumulation_steps=args.gradient_accumulation_steps,
+        epsilon_low=args.epsilon,
+        epsilon_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
+        aux_loss_enabled=False,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (leaf, entropies, None),
+        _metrics={"train": defaultdict(list), "eval": defaultdict(list)},
+    )
+    if trainer is not RLOOTrainer:
+        stand_in._entropy_bonus_enabled = args.entropy_coef != 0.0
+        stand_in.get_off_policy_mask = GRPOTrainer.get_off_policy_mask
+        stand_in.get_gamma_weights = GRPOTrainer.get_gamma_weights
+        stand_in.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, stand_in)
+    return stand_in
+
+
+def _inputs(
+    batch: Ragged, num_items: float | None, *, with_rollout: bool, old: bool
+) -> dict[str, Any]:
+    """What ``_compute_loss`` reads: prompts are empty, tokens that do not count are tool tokens."""
+    mask = torch.tensor(batch.padded("mask"))
+    ids = torch.zeros(mask.shape, dtype=torch.long)
+    nothing = torch.zeros((batch.count, 0), dtype=torch.long)
+    old_log_probs = torch.tensor(batch.padded("log_probs_old"))
+    inputs = {
+        "prompt_ids": nothing,
+        "prompt_mask": nothing,
+        "completion_ids": ids,
+        "completion_mask": mask,
+        "advantages": torch.tensor(batch.advantages),
+        "ref_per_token_logps": torch.tensor(batch.padded("log_probs_ref")),
+        "num_items_in_batch": torch.tensor(float(batch.tokens if num_items is None else num_items)),
+        "old_logps": (old_log_probs * mask).sum(1),
+    }
+    if old:
+        inputs["old_per_token_logps"] = old_log_probs
+    if with_rollout:
+        inputs["sampling_per_token_logps"] = torch.tensor(batch.padded("log_probs_rollout"))
+    return inputs
