@@ -21,6 +21,7 @@ from grpo_cli.records import Raw, Record, cut, raws, record
 from grpo_cli.report.verification import print_verification
 
 NO = 1
+_ROWS = 5
 
 _HINT = (
     'no record has "expected": put what your own loss returned there, as '
@@ -192,12 +193,17 @@ class Run:
         if page.quiet:
             return
         if not self._variant:
-            for words, count in self.rows_taken.items():
-                say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
+            self._tell_rows()
         if self.silent and self.silent < self._number:
             say(f'note: {self.silent} of {self._number} records have no "expected"')
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
+
+    def _tell_rows(self) -> None:
+        for words, count in list(self.rows_taken.items())[:_ROWS]:
+            say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
+        if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
+            say(f"note: … and {more} more otherwise (see the signatures of --json)")
 
     def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Everything as ``--json`` prints it."""

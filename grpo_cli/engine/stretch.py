@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from grpo_cli.errors import InputError
 from grpo_cli.objective.hyperparameters import Value
-from grpo_cli.records import Raw, Record, layout
+from grpo_cli.records import Packed, Raw, Record, headers, layout, pack
 from grpo_cli.records.fields import Fields, read_fields
 from grpo_cli.records.settings import read_settings
 
+PACK_BYTES = 1 << 16
+"""Text whose objects are packed, and dropped, at once: few enough that they stay in cache."""
 CHUNK_BYTES = 1 << 20
 """Text evaluated together, some 16,000 tokens of three columns: enough that numpy's overhead is
 small, few enough that the arrays stay in cache."""
@@ -19,9 +22,64 @@ CHUNK_TOKENS = 16_384
 T = TypeVar("T", Raw, Record)
 
 
-def stretches(items: Iterable[Raw | InputError]) -> Iterator[list[Raw] | InputError]:
-    """Decoded records that follow each other with the same keys and hyperparameters."""
-    return _cut(items, _key, lambda raw: raw.size, CHUNK_BYTES)
+@dataclass(slots=True)
+class Stretch:
+    """Decoded records that follow each other with the same keys and hyperparameters.
+
+    Attributes:
+        raws: the records; those that were packed have no value any more, but for the first.
+        packed: their columns, piece by piece; None where they are unusual or faulty.
+        headers: what a report shows of them beside their numbers; empty where none is wanted.
+    """
+
+    raws: list[Raw]
+    packed: list[Packed] | None
+    headers: list[Record]
+
+
+def stretches(
+    items: Iterable[Raw | InputError], *, with_headers: bool
+) -> Iterator[Stretch | InputError]:
+    """Packs records as they are decoded, and puts together what can be evaluated together."""
+    whole: Stretch | None = None
+    key: object = None
+    for few in _cut(items, _key, lambda raw: raw.size, PACK_BYTES):
+        own = None if isinstance(few, InputError) else _key(few[0])
+        if whole is not None and (own is None or own != key or _is_full(whole)):
+            yield whole
+            whole = None
+        if isinstance(few, InputError):
+            yield few
+            continue
+        part = _packed(few, own, with_headers=with_headers)
+        if part.packed is None:
+            if whole is not None:
+                yield whole
+            whole = None
+            yield part
+        elif whole is None or whole.packed is None:
+            whole, key = part, own
+        else:
+            whole.raws += part.raws
+            whole.packed += part.packed
+            whole.headers += part.headers
+    if whole is not None:
+        yield whole
+
+
+def _is_full(stretch: Stretch) -> bool:
+    return sum(raw.size for raw in stretch.raws) >= CHUNK_BYTES
+
+
+def _packed(raws: list[Raw], key: object, *, with_headers: bool) -> Stretch:
+    packed = None if key is None else pack([raw.value for raw in raws])
+    if packed is None:
+        return Stretch(raws, None, [])
+    shown = headers(raws) if with_headers else []
+    for raw in raws[1:]:  # the first still says what the keys mean
+        if raw.text is not None:
+            raw.value = None
+    return Stretch(raws, [packed], shown)
 
 
 def chunks(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:

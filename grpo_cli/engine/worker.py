@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import Batch
-from grpo_cli.engine.stretch import chunks, shared, stretches
+from grpo_cli.engine.stretch import Stretch, chunks, shared, stretches
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective import moments
@@ -18,7 +18,7 @@ from grpo_cli.objective.hyperparameters import HyperparameterError
 from grpo_cli.objective.moments import ExactMoments
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
-from grpo_cli.records import Raw, Record, assemble, gather, headers, record
+from grpo_cli.records import Raw, Record, assemble, lay, record
 from grpo_cli.variants.plan import Plan
 
 Encode = Callable[[Sequence[Record], Breakdown], list[bytes]]
@@ -96,7 +96,7 @@ class Task:
             objective = self.plan.objective(records[0].hyperparameters, advantages_given=given)
             return evaluate(assemble(records), objective)
 
-        for stretch in stretches(items):
+        for stretch in stretches(items, with_headers=self.encode is not None):
             if isinstance(stretch, InputError):
                 yield stretch
                 continue
@@ -104,24 +104,23 @@ class Task:
             if done is not None:
                 yield done
                 continue
-            for group in chunks(map(record, stretch)):
+            for group in chunks(map(record, stretch.raws)):
                 yield from (group,) if isinstance(group, InputError) else _each(group, carefully)
 
     def _quickly(
-        self, raws: Sequence[Raw], evaluate: Callable[[Batch, Objective], Any]
+        self, stretch: Stretch, evaluate: Callable[[Batch, Objective], Any]
     ) -> tuple[Sequence[Record], Any] | None:
         """All the records at once; None if they are unusual or there is any fault in them."""
+        batch = None if stretch.packed is None else lay(stretch.packed)
+        if batch is None:
+            return None
         try:
-            fields, settings = shared(raws[0])
-            batch = gather([raw.value for raw in raws])
-            if batch is None:
-                return None
+            fields, settings = shared(stretch.raws[0])
             given = "advantages" in fields.names
             objective = self.plan.objective(settings, advantages_given=given)
-            done = evaluate(batch, objective)
+            return stretch.headers, evaluate(batch, objective)
         except (InputError, HyperparameterError):
             return None
-        return [] if self.encode is None else headers(raws), done
 
     def _evaluate(self, batch: Batch, objective: Objective) -> Breakdown:
         statistics = None

@@ -1,7 +1,7 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
 from grpo_cli.records.assemble import assemble, layout
-from grpo_cli.records.gather import gather, headers
+from grpo_cli.records.gather import Packed, gather, headers, lay, pack
 from grpo_cli.records.parse import parse
 from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.stream import (
@@ -18,6 +18,7 @@ from grpo_cli.records.stream import (
 
 __all__ = [
     "Block",
+    "Packed",
     "Raw",
     "Record",
     "Source",
@@ -26,7 +27,9 @@ __all__ = [
     "cut",
     "gather",
     "headers",
+    "lay",
     "layout",
+    "pack",
     "parse",
     "raws",
     "read",

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from itertools import compress
 from operator import iconcat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.records.assemble import grouped, kept_lengths
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse import record_id
@@ -30,6 +30,7 @@ _PLAIN = {
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
     *("id", "expected", "hyperparameters"),
 }
+Mask = NDArray[np.bool_]
 Objects = Sequence[dict[str, Any]]
 
 
@@ -37,45 +38,131 @@ class Unusual(Exception):  # noqa: N818 - nothing is wrong with the records yet
     """These records have to be looked at one at a time."""
 
 
+@dataclass(slots=True, eq=False)
+class Packed:
+    """Plain records as the bytes of their columns; R responses, N tokens as written.
+
+    Attributes:
+        counts: [M] responses of each record.
+        widths: [R] tokens of each response.
+        columns: canonical token column → float64 bytes.
+        mask: [N] a byte for every token, or None.
+        rewards, advantages: [R] float64 bytes, or None.
+        token_advantages: [N] the same, where they are given token by token.
+        groups: for each record, [G] the dense number of each response's group; None for one group.
+    """
+
+    counts: list[int]
+    widths: list[int]
+    columns: dict[str, bytes]
+    mask: bytes | None
+    rewards: bytes | None
+    advantages: bytes | None
+    token_advantages: bytes | None
+    groups: list[list[int] | None]
+
+
 def gather(objects: Objects) -> Batch | None:
     """The batch of records that have the same keys, in the same order; None if not plain."""
+    packed = pack(objects)
+    return None if packed is None else lay([packed])
+
+
+def pack(objects: Objects) -> Packed | None:
+    """The columns of records that have the same keys, in the same order; None if not plain."""
     try:
-        return _gather(objects)
+        return _pack_all(objects)
     except (Unusual, TypeError, ValueError, LookupError, struct.error, OverflowError):
         return None
 
 
-def _gather(objects: Objects) -> Batch:
+def _pack_all(objects: Objects) -> Packed:
     names = read_fields(objects[0]).names
     if not names.keys() <= _PLAIN or "log_probs_new" not in names:
         raise Unusual
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
-    rows = _rows(objects, key, counts)
-    widths = list(map(len, rows))
     if not all(counts):
         raise Unusual
-    mask = _mask(objects, names, counts, widths)
+    widths = list(map(len, _rows(objects, key, counts)))
     columns = {
-        name: _log_probs(_flat(objects, names[name], counts, widths), mask)
+        name: _numbers(_flat(objects, names[name], counts, widths), below=0.0)
         for name in _LOG_PROBS
         if name in names
     }
-    columns.setdefault("log_probs_old", columns["log_probs_new"])
     _check_words(objects, names, counts, widths)
-    lengths, positions = kept_lengths(np.array(widths, dtype=np.int64), mask)
-    sizes = np.array(counts, dtype=np.int64)
-    groups, group_count = grouped(_groups(objects, names, counts), sizes)
+    by_token = "advantages" in names and type(objects[0][names["advantages"]][0]) is list
+    advantages = names.get("advantages")
+    return Packed(
+        counts=counts,
+        widths=widths,
+        columns=columns,
+        mask=_mask(objects, names.get("mask"), counts, widths),
+        rewards=_scores(objects, names.get("rewards"), counts),
+        advantages=None if by_token else _scores(objects, advantages, counts),
+        token_advantages=(
+            _numbers(_flat(objects, names["advantages"], counts, widths)) if by_token else None
+        ),
+        groups=_groups(objects, names, counts),
+    )
+
+
+def lay(packed: Sequence[Packed]) -> Batch | None:
+    """Lays packed records of one kind side by side; None where a value is out of its range."""
+    counts = _joined_lists([one.counts for one in packed])
+    widths = _joined_lists([one.widths for one in packed])
+    mask = _join_masks(packed)
+    columns = {
+        name: _column(b"".join([one.columns[name] for one in packed]), mask)
+        for name in packed[0].columns
+    }
+    if not all(_are_log_probs(column) for column in columns.values()):
+        return None
+    columns.setdefault("log_probs_old", columns["log_probs_new"])
+    scores = {
+        "rewards": _join([one.rewards for one in packed], None),
+        "advantages": _join([one.advantages for one in packed], None),
+        "token_advantages": _join([one.token_advantages for one in packed], mask),
+    }
+    if not all(one is None or np.isfinite(one).all() for one in scores.values()):
+        return None
+    lengths, positions = kept_lengths(widths, mask)
+    groups, group_count = grouped(reduce(iconcat, [one.groups for one in packed], []), counts)
     return Batch(
         responses=Segments(lengths),
-        records=Segments(sizes),
+        records=Segments(counts),
         groups=groups,
         group_count=group_count,
-        rewards=_scores(objects, names.get("rewards"), counts),
         positions=positions,
-        **_advantages(objects, names.get("advantages"), counts, widths, mask),
+        **scores,
         **columns,
     )
+
+
+def _joined_lists(lists: list[list[int]]) -> I64:
+    return np.array(reduce(iconcat, lists, []), dtype=np.int64)
+
+
+def _join(parts: list[bytes | None], mask: Mask | None) -> F64 | None:
+    known = [part for part in parts if part is not None]
+    return _column(b"".join(known), mask) if known else None
+
+
+def _column(data: bytes, mask: Mask | None) -> F64:
+    numbers = np.frombuffer(data)
+    return numbers if mask is None else numbers[mask]
+
+
+def _join_masks(packed: Sequence[Packed]) -> Mask | None:
+    if all(one.mask is None for one in packed):
+        return None
+    whole = [one.mask or b"\1" * sum(one.widths) for one in packed]
+    return np.frombuffer(b"".join(whole), dtype=np.bool_)
+
+
+def _are_log_probs(column: F64) -> bool:
+    # A NaN makes both extremes NaN, of which no comparison holds.
+    return bool(column.max(initial=-1.0) <= 0.0 and column.min(initial=0.0) > -np.inf)
 
 
 def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
@@ -94,35 +181,31 @@ def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> l
     return reduce(iconcat, rows, [])
 
 
-def _pack(flat: list[Any]) -> F64:
-    return np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
+def _numbers(flat: list[Any], *, below: float = -np.inf) -> bytes:
+    """The float64 bytes of a list without booleans.
 
-
-def _log_probs(flat: list[Any], mask: NDArray[np.bool_] | None) -> F64:
-    numbers = _pack(flat)
-    if not numbers.max(initial=-1.0) < 0.0:  # a zero may have been false
-        _refuse_booleans(flat, numbers)
-    kept = numbers if mask is None else numbers[mask]
-    if not (kept.max(initial=-1.0) <= 0.0 and kept.min(initial=0.0) > -np.inf):
-        raise Unusual
-    return kept
-
-
-def _refuse_booleans(flat: list[Any], numbers: F64) -> None:
-    suspects = (numbers == 0.0) | (numbers == 1.0)
-    if bool in set(map(type, compress(flat, suspects.tobytes()))):
-        raise Unusual
+    Args:
+        flat: what should be numbers.
+        below: a bound that most lists stay under, where no boolean could be.
+    """
+    data = struct.pack(f"{len(flat)}d", *flat)
+    numbers = np.frombuffer(data)
+    if not numbers.max(initial=-1.0) < below:
+        suspects = np.flatnonzero((numbers == 0.0) | (numbers == 1.0)).tolist()
+        if any(type(flat[at]) is bool for at in suspects):
+            raise Unusual
+    return data
 
 
 def _mask(
-    objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
-) -> NDArray[np.bool_] | None:
-    if "mask" not in names:
+    objects: Objects, key: str | None, counts: list[int], widths: list[int]
+) -> bytes | None:
+    if key is None:
         return None
-    data = bytes(_flat(objects, names["mask"], counts, widths))
+    data = bytes(_flat(objects, key, counts, widths))
     if data.strip(b"\0\1"):
         raise Unusual
-    return np.frombuffer(data, dtype=np.bool_) if b"\0" in data else None
+    return data if b"\0" in data else None
 
 
 def _check_words(
@@ -135,35 +218,14 @@ def _check_words(
                 raise Unusual
 
 
-def _scores(objects: Objects, key: str | None, counts: list[int]) -> F64 | None:
-    """[R] one finite number per response."""
+def _scores(objects: Objects, key: str | None, counts: list[int]) -> bytes | None:
+    """[R] one number per response."""
     if key is None:
         return None
     flat = _rows(objects, key, counts)
-    numbers = _pack(flat)
-    if not set(map(type, flat)) <= {float, int} or not np.isfinite(numbers).all():
+    if not set(map(type, flat)) <= {float, int}:
         raise Unusual
-    return numbers
-
-
-def _advantages(
-    objects: Objects,
-    key: str | None,
-    counts: list[int],
-    widths: list[int],
-    mask: NDArray[np.bool_] | None,
-) -> dict[str, F64 | None]:
-    if key is None:
-        return {}
-    if type(objects[0][key][0]) is not list:
-        return {"advantages": _scores(objects, key, counts)}
-    flat = _flat(objects, key, counts, widths)
-    numbers = _pack(flat)
-    _refuse_booleans(flat, numbers)
-    kept = numbers if mask is None else numbers[mask]
-    if not np.isfinite(kept).all():
-        raise Unusual
-    return {"token_advantages": kept}
+    return struct.pack(f"{len(flat)}d", *flat)
 
 
 def _groups(

@@ -17,6 +17,7 @@ class Raw:
         value: any JSON value.
         source, line, prefix: where it stands, as ``Record`` has it.
         size: about how many bytes it took.
+        text: what it was decoded from, where that is its own line.
     """
 
     value: Any
@@ -24,6 +25,7 @@ class Raw:
     line: int | None
     prefix: str
     size: int
+    text: bytes | None = None
 
 
 @dataclass(slots=True, eq=False)

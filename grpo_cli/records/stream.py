@@ -183,7 +183,7 @@ def _of_lines(block: Block) -> Iterator[Raw | InputError]:
         if not text or text.isspace():
             continue
         try:
-            yield Raw(decode(text), source, line, "", len(text))
+            yield Raw(decode(text), source, line, "", len(text), text)
         except InputError as error:
             error.source, error.line = source, line
             yield error
@@ -209,8 +209,9 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
 
 def record(raw: Raw) -> Record | InputError:
     """The record that was decoded, or what is wrong with it."""
+    value = raw.value if raw.text is None else decode(raw.text)
     try:
-        return parse(raw.value, source=raw.source, line=raw.line, prefix=raw.prefix)
+        return parse(value, source=raw.source, line=raw.line, prefix=raw.prefix)
     except InputError as error:
         return error
 

@@ -57,7 +57,7 @@ AREAL = {
         title="AReaL's M2PO (examples/math/gsm8k_m2po.yaml)",
         paper="2510.01161",
         surrogate=bind("surrogate", "clip", epsilon_low=0.0, epsilon_high=0.0),
-        correction=bind("correction", "areal/m2po", is_low=None, is_high=5.0, m2_threshold=0.04),
+        correction=bind("correction", "areal/m2po-token-mask", is_high=5.0, m2_threshold=0.04),
         note="The mask is per micro-batch, here per record, and compares π_old with π_rollout where "
         "the paper has π_θ. What it drops leaves the denominator. With ε = 0, as in the example, "
         "s = min(ρ·A, A).",

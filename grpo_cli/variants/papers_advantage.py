@@ -9,7 +9,10 @@ from grpo_cli.variants.papers import GRPO
 
 _NO_KL = bind("kl", "none")
 _REINFORCE = replace(
-    GRPO, surrogate=bind("surrogate", "reinforce"), kl=_NO_KL, aggregate=bind("aggregate", "token-sum")
+    GRPO,
+    surrogate=bind("surrogate", "reinforce"),
+    kl=_NO_KL,
+    aggregate=bind("aggregate", "token-sum"),
 )
 
 ADVANTAGE_PAPERS = {
@@ -42,9 +45,9 @@ ADVANTAGE_PAPERS = {
         advantage=bind("advantage", "returns-whiten", gamma=1.0, std_ddof=1, std_eps=1e-8),
         kl=bind("kl", "k1-in-reward", beta=0.01),
         aggregate=bind("aggregate", "token-mean"),
-        note="Returns per token, the KL (k1) in the reward, whitened over the tokens of the batch. "
-        "OpenRLHF whitens with ddof 0, verl and slime with ddof 1; NeMo-RL and slime take each "
-        "token's own KL only, not that of those behind it.",
+        note="Returns per token, the KL (k1) in the reward, whitened over the tokens of the "
+        "batch. OpenRLHF whitens with ddof 0, verl and slime with ddof 1; NeMo-RL and slime take "
+        "each token's own KL only, not that of those behind it.",
     ),
     "reinforce++-baseline": replace(
         GRPO,
@@ -63,8 +66,8 @@ ADVANTAGE_PAPERS = {
         title="On-Policy RL with Optimal reward baseline",
         paper="2505.23585",
         advantage=bind("advantage", "length-weighted"),
-        note="Strictly on-policy, without KL and entropy terms. verl's opo is the advantage alone, "
-        "in a PPO loss with a token mean.",
+        note="Strictly on-policy, without KL and entropy terms. verl's opo is the advantage "
+        "alone, in a PPO loss with a token mean.",
     ),
     "gpg": replace(
         _REINFORCE,
@@ -82,8 +85,8 @@ ADVANTAGE_PAPERS = {
         aliases=("pass_at_k", "passk", "grpo_passk"),
         advantage=bind("advantage", "pass-at-k"),
         kl=_NO_KL,
-        note="k is the group's size. verl divides by the group's std besides; a tie at the top gives "
-        "no advantage to anyone.",
+        note="k is the group's size. verl divides by the group's std besides; a tie at the top "
+        "gives no advantage to anyone.",
     ),
     "max-rl": replace(
         _REINFORCE,
@@ -91,8 +94,8 @@ ADVANTAGE_PAPERS = {
         paper="2602.02710",
         aliases=("maxrl", "max_rl"),
         advantage=bind("advantage", "max-rl"),
-        note="For rewards 0 and 1. prime-rl puts the advantage into its own loss; SkyRL adds 1e-6 to "
-        "the mean and keeps the raw reward of a lone response.",
+        note="For rewards 0 and 1. prime-rl puts the advantage into its own loss; SkyRL adds 1e-6 "
+        "to the mean and keeps the raw reward of a lone response.",
     ),
     "gdpo": replace(
         GRPO,

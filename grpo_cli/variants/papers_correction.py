@@ -15,9 +15,9 @@ CORRECTION_PAPERS = {
         title="GRPO with Truncated Importance Sampling",
         paper="",
         correction=bind("correction", "token-truncate", is_low=None, is_high=2.0),
-        note="Yao et al., 2025, a blog post. The weight multiplies the clipped surrogate, outside the "
-        "clip. Bounds: slime and open-instruct [0, 2], OpenRLHF [0.5, 5], TRL's cap 3 on the whole "
-        "response by default.",
+        note="Yao et al., 2025, a blog post. The weight multiplies the clipped surrogate, outside "
+        "the clip. Bounds: slime and open-instruct [0, 2], OpenRLHF [0.5, 5], TRL's cap 3 on the "
+        "whole response by default.",
     ),
     "icepop": replace(
         _PLAIN,
@@ -25,8 +25,8 @@ CORRECTION_PAPERS = {
         paper="2510.18855",
         aliases=("ice-pop",),
         correction=bind("correction", "token-mask", is_low=0.5, is_high=5.0),
-        note="A masked token stays in the denominator; SkyRL and AReaL offer it as a rejection, and "
-        "ROLL's defaults are [0.8, 1.2].",
+        note="A masked token stays in the denominator; SkyRL and AReaL offer it as a rejection, "
+        "and ROLL's defaults are [0.8, 1.2].",
     ),
     "deepseek-v3.2": replace(
         GRPO,
@@ -36,8 +36,8 @@ CORRECTION_PAPERS = {
         advantage=bind("advantage", "group-mean"),
         kl=bind("kl", "k3", beta=0.01, kl_weight="ratio"),
         correction=bind("correction", "off-policy-mask", off_policy_mask_threshold=1e-4),
-        note="The paper states neither β nor the threshold; 1e-4 is slime's. Its π_old in the mask is "
-        "the engine's (log_probs_rollout); --correction off-policy-mask-old compares with the "
-        "trainer's, as slime does.",
+        note="The paper states neither β nor the threshold; 1e-4 is slime's. Its π_old in the "
+        "mask is the engine's (log_probs_rollout); --correction off-policy-mask-old compares with "
+        "the trainer's, as slime does.",
     ),
 }

@@ -42,8 +42,8 @@ SURROGATE_PAPERS = {
         ratio=bind("ratio", "sequence"),
         surrogate=bind("surrogate", "clip", epsilon_low=2e-3, epsilon_high=2.5e-3),
         aggregate=bind("aggregate", "token-sum"),
-        note="gspo with each response weighed by its length. Liger's Triton kernel weighs with the "
-        "length twice.",
+        note="gspo with each response weighed by its length. Liger's Triton kernel weighs with "
+        "the length twice.",
     ),
     "gmpo": replace(
         _PLAIN,
@@ -51,16 +51,16 @@ SURROGATE_PAPERS = {
         paper="2507.20673",
         aliases=("geo_mean",),
         surrogate=bind("surrogate", "gmpo", epsilon_low=0.4, epsilon_high=0.4),
-        note="ε is in log space: the ratio's band is [e^−0.4, e^0.4]. verl averages over the rows of "
-        "a micro-batch whatever the aggregation.",
+        note="ε is in log space: the ratio's band is [e^−0.4, e^0.4]. verl averages over the rows "
+        "of a micro-batch whatever the aggregation.",
     ),
     "sapo": replace(
         _PLAIN,
         title="Soft Adaptive Policy Optimization",
         paper="2511.20347",
         surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
-        note="The value on-policy is 2A/τ, not A. verl forces the response mean, SkyRL averages as "
-        "configured (over tokens by default).",
+        note="The value on-policy is 2A/τ, not A. verl forces the response mean, SkyRL averages "
+        "as configured (over tokens by default).",
     ),
     "vespo": replace(
         _PLAIN,
@@ -80,8 +80,8 @@ SURROGATE_PAPERS = {
         surrogate=bind("surrogate", "dppo-tv", divergence_low=0.15, divergence_high=0.15),
         aggregate=_TOKEN_MEAN,
         note="The paper's behaviour policy is the one that sampled: give its log-probs as "
-        "log_probs_old. δ is 0.2 in verl's recipe and SkyRL; verl's value contains log π_θ and caps "
-        "the ratio.",
+        "log_probs_old. δ is 0.2 in verl's recipe and SkyRL; verl's value contains log π_θ and "
+        "caps the ratio.",
     ),
     "dppo-kl": replace(
         _PLAIN,
@@ -89,8 +89,8 @@ SURROGATE_PAPERS = {
         paper="2602.04879",
         surrogate=bind("surrogate", "dppo-kl", divergence_low=0.05, divergence_high=0.05),
         aggregate=_TOKEN_MEAN,
-        note="As dppo-tv with a KL of the token against all others; SkyRL's documentation has "
-        "δ = 0.05.",
+        note="As dppo-tv with a KL of the token against all others; SkyRL's documentation has δ = "
+        "0.05.",
     ),
     "dro": replace(
         _PLAIN,
@@ -99,8 +99,8 @@ SURROGATE_PAPERS = {
         advantage=bind("advantage", "group-mean"),
         surrogate=bind("surrogate", "dro", dro_beta=0.05),
         aggregate=_TOKEN_MEAN,
-        note="The paper learns a value function and squares the response's log ratio; as a GRPO loss "
-        "(Kimi k1.5, verl, Tinker) it is per token. verl has no default β, ROLL's is 0.1.",
+        note="The paper learns a value function and squares the response's log ratio; as a GRPO "
+        "loss (Kimi k1.5, verl, Tinker) it is per token. verl has no default β, ROLL's is 0.1.",
     ),
     "topr": replace(
         _PLAIN,
@@ -110,8 +110,8 @@ SURROGATE_PAPERS = {
         ratio=bind("ratio", "product"),
         surrogate=bind("surrogate", "topr"),
         aggregate=bind("aggregate", "token-sum"),
-        note="Good and bad are told apart by the advantage, the paper's reward less a baseline. ROLL "
-        "tests the raw score and caps the ratio token by token (--ratio token).",
+        note="Good and bad are told apart by the advantage, the paper's reward less a baseline. "
+        "ROLL tests the raw score and caps the ratio token by token (--ratio token).",
     ),
     "kl-cov": replace(
         _PLAIN,
@@ -120,8 +120,8 @@ SURROGATE_PAPERS = {
         aliases=("kl_cov",),
         surrogate=bind("surrogate", "kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0),
         aggregate=_TOKEN_MEAN,
-        note="Nothing is clipped. The tokens are ranked within a record here, within a micro-batch in "
-        "verl and SkyRL; shares and coefficients differ a thousandfold (see kl-cov).",
+        note="Nothing is clipped. The tokens are ranked within a record here, within a "
+        "micro-batch in verl and SkyRL; shares and coefficients differ a thousandfold (see kl-cov).",
     ),
     "clip-cov": replace(
         _PLAIN,
@@ -130,8 +130,8 @@ SURROGATE_PAPERS = {
         aliases=("clip_cov",),
         surrogate=bind("surrogate", "clip-cov"),
         aggregate=_TOKEN_MEAN,
-        note="Takes tokens out at random: give -p clip_cov_seed=N. verl and SkyRL draw unseeded, and "
-        "SkyRL's covariances are of scaled advantages.",
+        note="Takes tokens out at random: give -p clip_cov_seed=N. verl and SkyRL draw unseeded, "
+        "and SkyRL's covariances are of scaled advantages.",
     ),
     "two-sided": replace(
         _PLAIN,
@@ -141,8 +141,8 @@ SURROGATE_PAPERS = {
         surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2, delta=4.0),
         kl=bind("kl", "k3", beta=0.001),
         aggregate=_TOKEN_MEAN,
-        note="δ bounds the ratio where A < 0. TRL's and Liger's delta tightens A > 0 instead where "
-        "it is below 1 + ε_high, and does nothing in their cispo.",
+        note="δ bounds the ratio where A < 0. TRL's and Liger's delta tightens A > 0 instead "
+        "where it is below 1 + ε_high, and does nothing in their cispo.",
     ),
     "dual-clip": replace(
         _PLAIN,
@@ -158,8 +158,8 @@ SURROGATE_PAPERS = {
         title="Future-KL Influenced Policy Optimization",
         paper="2603.19835",
         surrogate=bind("surrogate", "fipo"),
-        note="DAPO weighed by the future log ratios. Checked against ms-swift's reading; its δ (10, "
-        "the authors' script) is off by default there.",
+        note="DAPO weighed by the future log ratios. Checked against ms-swift's reading; its δ "
+        "(10, the authors' script) is off by default there.",
     ),
     "real": replace(
         _PLAIN,
@@ -169,7 +169,7 @@ SURROGATE_PAPERS = {
         ratio=bind("ratio", "sequence"),
         surrogate=bind("surrogate", "real", real_tau=0.5),
         aggregate=bind("aggregate", "prompt-mean"),
-        note="Only the sign of the advantage counts. ms-swift, too, divides by all groups, be they "
-        "all good or all bad.",
+        note="Only the sign of the advantage counts. ms-swift, too, divides by all groups, be "
+        "they all good or all bad.",
     ),
 }

@@ -21,7 +21,7 @@ FLOOR = 1e-7
 large terms that nearly cancel has no more digits than that, in either program."""
 
 
-def relative_error(ours: Any, theirs: Any) -> float:
+def relative_error(ours: Any, theirs: Any, floor: float = FLOOR) -> float:
     """max |ours − theirs| / |theirs| over the elements; inf where a shape or a NaN differs."""
     left = np.asarray(ours, dtype=np.float64).ravel()
     right = np.asarray(theirs, dtype=np.float64).ravel()
@@ -31,7 +31,7 @@ def relative_error(ours: Any, theirs: Any) -> float:
     left, right = left[keep], right[keep]
     if not len(right):
         return 0.0
-    scale = np.maximum(np.abs(right), FLOOR * np.abs(right).max())
+    scale = np.maximum(np.abs(right), floor * np.abs(right).max())
     gap = np.abs(left - right)
     return float(np.where(gap > 0.0, gap / np.where(scale > 0.0, scale, 1.0), 0.0).max())
 
@@ -51,6 +51,7 @@ class Agreement:
         theirs: Any,
         *,
         limit: float = LIMIT,
+        floor: float = FLOOR,
         case: object = "",
     ) -> None:
         """Asserts that two numbers or arrays agree to ``limit``, and keeps the error.
@@ -61,12 +62,13 @@ class Agreement:
             quantity: as ``"loss"``, ``"gradient"``, ``"kl"``, ``"clip"``, ``"advantages"``.
             ours, theirs: a number, an array, or a list of arrays flattened by the caller.
             limit: the largest relative error allowed.
+            floor: as ``FLOOR``, where the framework's own rounding is coarser.
             case: what to say of the case when it fails.
 
         Raises:
             AssertionError: naming the row, the quantity, the case and both values.
         """
-        error = relative_error(ours, theirs)
+        error = relative_error(ours, theirs, floor)
         kept = self.found.setdefault(framework, {}).setdefault(row, {})
         entry = kept.setdefault(quantity, {"max_relative_error": 0.0, "cases": 0, "limit": limit})
         entry["max_relative_error"] = max(entry["max_relative_error"], error)

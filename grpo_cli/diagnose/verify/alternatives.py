@@ -197,7 +197,8 @@ def _choice(
 ) -> Iterator[tuple[str, Objective]]:
     """The same with another choice at a stage, where all its hyperparameters are known."""
     choice = STAGES[stage].choices[name]
-    known = {**choice.defaults, **_values(objective), **given}
+    own = {name: value for name, value in _values(objective).items() if value is not None}
+    known = {**choice.defaults, **own, **given}
     values = {one: known[one] for one in choice.hyperparameters if one in known}
     if len(values) < len(choice.hyperparameters):
         return

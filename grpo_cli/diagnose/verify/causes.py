@@ -63,7 +63,7 @@ def _evaluated(alternative: Alternative) -> Breakdown | None:
         if objective.advantage.choice.measure is not None:
             statistics = moments.of_records(batch, objective)
         return run(batch, objective, statistics)
-    except (GrpoError, ArithmeticError, ValueError):
+    except (GrpoError, ArithmeticError, TypeError, ValueError):
         return None  # the record cannot be read so
 
 

@@ -25,9 +25,11 @@ class Chosen:
     @property
     def words(self) -> str:
         """The choice as the flags that would make it."""
-        stages = [f"--{stage} {name}" for stage, name in self.stages.items()]
+        stages = [f"--{stage} {name}" for stage, name in self.stages.items() if stage in STAGES]
         values = [f"-p {name}={value}" for name, value in self.hyperparameters.items()]
-        return " ".join(["-v", self.variant, *stages, *values])
+        own = self.stages.get("kl_aggregate")
+        also = [] if own is None else [f"(the KL by {own})"]
+        return " ".join(["-v", self.variant, *stages, *values, *also])
 
 
 def choose(framework: Framework) -> Chosen:

@@ -11,7 +11,9 @@ from grpo_cli.objective.advantage.whiten import to_go
 from grpo_cli.objective.choice import Choice
 
 
-def returns(task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float) -> PerToken:
+def returns(
+    task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float
+) -> PerToken:
     """Aₜ = Gₜ = γ^(T−t)·r − Σₛ≥ₜ γ^(s−t)·penaltyₛ: the return from each token on.
 
     The reward stands at the last token, a KL in the reward at every token; so a token pays for
@@ -56,13 +58,11 @@ def returns_whiten(
         1e-8.
     """
     values = to_go(task_rewards, token_penalty, responses, gamma)
-    spread = Moments(*(responses.spread(column) for column in moments))
+    spread = Moments(*(np.repeat(column, responses.lengths) for column in moments))
     return PerToken(scaled(values - spread.mean, spread, std_ddof, std_eps))
 
 
-def _measure(
-    task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float
-) -> Sample:
+def _measure(task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float) -> Sample:
     values = to_go(task_rewards, token_penalty, responses, gamma)
     return Sample(values, np.ones_like(values), per_token=True)
 

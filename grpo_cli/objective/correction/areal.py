@@ -38,20 +38,17 @@ def m2po(
     responses: Segments,
     records: Segments,
     *,
-    is_low: float | None,
-    is_high: float | None,
     m2_threshold: float,
 ) -> Correction:
-    """``token-mask`` on the tokens whose mean (log π_old − log π_rollout)² is below a threshold.
+    """c = 1 for the tokens whose mean (log π_old − log π_rollout)² is below a threshold, else 0.
 
     Per record, which stands for AReaL's micro-batch, the tokens of the greatest squares are dropped
-    until the mean of the rest is below the threshold; one token always stays. They leave the
-    denominator too; those that ``token-mask`` drops do not.
+    until the mean of the rest is below the threshold; one token always stays. The dropped leave the
+    denominator too.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
         responses, records: cut the tokens into responses, and the responses into records.
-        is_low, is_high: bounds of the weight ρ, which is 0 beyond them.
         m2_threshold: nats².
 
     References:
@@ -60,10 +57,29 @@ def m2po(
     """
     squares = np.square(log_probs_old - log_probs_rollout)
     ends = np.cumsum(records.sum(responses.lengths))
-    parts = [_within(part, m2_threshold) for part in np.split(squares, ends[:-1])]
-    kept = np.concatenate(parts)
+    kept = np.concatenate([_within(part, m2_threshold) for part in np.split(squares, ends[:-1])])
+    return Correction(kept.astype(np.float64), kept=kept)
+
+
+def m2po_token_mask(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    records: Segments,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+    m2_threshold: float,
+) -> Correction:
+    """``token-mask`` on the tokens that ``areal/m2po`` keeps.
+
+    What ``token-mask`` drops of them stays in the denominator.
+    """
+    moment = m2po(
+        log_probs_old, log_probs_rollout, responses, records, m2_threshold=m2_threshold
+    )
     bounded = token_mask(log_probs_old, log_probs_rollout, is_low=is_low, is_high=is_high)
-    return Correction(np.where(kept, bounded.weight, 0.0), kept=kept)
+    return Correction(np.where(moment.kept, bounded.weight, 0.0), kept=moment.kept)
 
 
 def _within(squares: F64, threshold: float) -> NDArray[np.bool_]:
@@ -78,6 +94,9 @@ def _within(squares: F64, threshold: float) -> NDArray[np.bool_]:
 
 CHOICES = {
     "areal/sequence-mask": Choice(sequence_mask, {"is_low": None, "is_high": 5.0}),
-    "areal/m2po": Choice(m2po, {"is_low": None, "is_high": 5.0, "m2_threshold": 0.04}),
+    "areal/m2po": Choice(m2po, {"m2_threshold": 0.04}),
+    "areal/m2po-token-mask": Choice(
+        m2po_token_mask, {"is_low": None, "is_high": 5.0, "m2_threshold": 0.04}
+    ),
 }
 ALIASES: dict[str, str] = {}

@@ -47,7 +47,7 @@ def sequence_truncate(
     is_low: float | None,
     is_high: float | None,
 ) -> Correction:
-    """c = clip(Πₜ ρₜ, is_low, is_high), the whole response's ratio, for all of its tokens.
+    """The whole response's ratio, for all of its tokens: c = clip(Πₜ ρₜ, is_low, is_high).
 
     References:
         verl (rollout_is: sequence), TRL (sequence_truncate). ms-swift's sequence_truncate is
@@ -65,7 +65,7 @@ def sequence_mask(
     is_low: float | None,
     is_high: float | None,
 ) -> Correction:
-    """c = Πₜ ρₜ where that is between the bounds, and 0 elsewhere, for the whole response.
+    """The whole response's ratio c = Πₜ ρₜ where that is between the bounds, and 0 elsewhere.
 
     References:
         TRL (sequence_mask, is_high 3). ms-swift masks by the geometric mean.
@@ -82,7 +82,7 @@ def geometric_truncate(
     is_low: float | None,
     is_high: float | None,
 ) -> Correction:
-    """c = clip((Πₜ ρₜ)^(1/|o|), is_low, is_high), the geometric mean, for all of a response's tokens.
+    """The geometric mean of a response's ratios, c = clip((Πₜ ρₜ)^(1/|o|), is_low, is_high).
 
     References:
         ms-swift (sequence_truncate), AReaL and open-instruct (sequence level).
@@ -99,7 +99,7 @@ def geometric_mask(
     is_low: float | None,
     is_high: float | None,
 ) -> Correction:
-    """c = ρₜ in a response whose (Πₜ ρₜ)^(1/|o|) is between the bounds, and 0 in any other.
+    """The token's ρₜ where its response's (Πₜ ρₜ)^(1/|o|) is between the bounds, else 0.
 
     References:
         Liu et al., When Speed Kills Stability, 2025; OpenRLHF and NeMo-RL (seq-mask-tis, bounds
@@ -129,7 +129,7 @@ def off_policy_mask(
     *,
     off_policy_mask_threshold: float,
 ) -> Correction:
-    """c = 0 where A < 0 and mean over the response of log π_rollout − log π_θ > threshold, else 1.
+    """0 where A < 0 and the response's mean of log π_rollout − log π_θ > threshold, else 1.
 
     A response that the policy has left far behind teaches nothing by being made less likely.
 
@@ -164,9 +164,7 @@ def off_policy_mask_old(
     return _one_sided(advantage, -token_log_ratio, responses, off_policy_mask_threshold)
 
 
-def _one_sided(
-    advantage: F64, behind: F64, responses: Segments, threshold: float
-) -> Correction:
+def _one_sided(advantage: F64, behind: F64, responses: Segments, threshold: float) -> Correction:
     far = (responses.mean(behind) > threshold)[responses.index]
     return Correction(np.where(far & (advantage < 0), 0.0, 1.0))
 

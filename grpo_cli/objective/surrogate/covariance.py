@@ -1,8 +1,8 @@
 """Surrogates that hold back the tokens whose covariance drives the entropy down.
 
-The covariance of a token is (A − Ā)·(log π_θ − mean log π_θ), the means and the ranks being those of
-its record: they cannot be taken over a stream. Equal covariances are told apart by the tokens'
-values, never by where they stand, so the order of the responses changes nothing.
+The covariance of a token is (A − Ā)·(log π_θ − mean log π_θ), the means and the ranks being those
+of its record: they cannot be taken over a stream. Equal covariances are told apart by the
+tokens' values, never by where they stand, so the order of the responses changes nothing.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def clip_cov(
         out[tokens][_draw(order[inside], count, clip_cov_seed)] = True
     bound = base.clip + side(out & (advantage > 0), out & (advantage < 0))
     assert base.by_ratio is not None
-    return Surrogate(
-        np.where(out, 0.0, base.value), bound, np.where(out, 0.0, base.by_ratio), None
-    )
+    return Surrogate(np.where(out, 0.0, base.value), bound, np.where(out, 0.0, base.by_ratio), None)
 
 
 def _ranked(

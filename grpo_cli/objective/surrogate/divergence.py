@@ -62,9 +62,9 @@ def dppo_kl(
         Qi et al., DPPO, 2026 (arXiv 2602.04879). verl adds 1e-8 inside the second logarithm.
     """
     rest_old, rest_new = -np.expm1(log_probs_old), -np.expm1(log_probs_new)
-    with np.errstate(divide="ignore"):
-        others = np.log(rest_old, out=np.zeros_like(rest_old), where=rest_old > 0) - np.log(rest_new)
     risen = log_probs_new - log_probs_old
+    with np.errstate(divide="ignore"):
+        others = np.log(rest_old) - np.log(rest_new)
     rest = np.multiply(rest_old, others, out=np.zeros_like(others), where=rest_old > 0)
     change = rest - np.exp(log_probs_old) * risen
     return _masked(ratio, advantage, risen, change, divergence_low, divergence_high)

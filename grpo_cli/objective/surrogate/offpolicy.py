@@ -9,9 +9,7 @@ from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.surrogate.result import Surrogate, side, unbound
 
 
-def dro(
-    token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: float
-) -> Surrogate:
+def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: float) -> Surrogate:
     """DRO: s = A·log π_θ − (β/2)·d², d = log π_θ − log π_old at the token.
 
     The slope in log π_θ is A − β·d: no ratio, a quadratic pull back to the old policy instead.

@@ -1,0 +1,103 @@
+"""Small ragged batches at random, as the product reads them and as plain lists of mpmath numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from mpmath import mpf
+
+from grpo_cli.batch import Batch, Segments
+
+
+@dataclass
+class Token:
+    """One token; ``frozen`` is log π_θ wherever a formula stops the gradient."""
+
+    new: mpf
+    old: mpf
+    ref: mpf
+    rollout: mpf
+    frozen: mpf
+
+
+@dataclass
+class Response:
+    tokens: list[Token]
+    rewards: list[mpf]
+    group: int
+
+
+Case = list[Response]
+
+
+def random_batch(seed: int, *, records: int = 1) -> Batch:
+    """Everything present: several groups of unequal sizes, out of order, a lone response, a group
+    of equal rewards, an empty response, ratios on both sides of every clip.
+    """
+    rng = np.random.default_rng(seed)
+    groups, rewards, lengths, counts = [], [], [], []
+    first = 0
+    for _ in range(records):
+        sizes = [*rng.integers(2, 4, size=2).tolist(), 1]
+        index = np.repeat(np.arange(len(sizes)), sizes)
+        scores = rng.integers(0, 97, size=(len(index), 2)) / 32.0  # sums are exact
+        if rng.random() < 0.3:
+            scores[index == 1] = scores[index == 1][0]  # a dead group
+        size = rng.integers(1, 4, size=len(index))
+        if rng.random() < 0.5:
+            size[rng.integers(len(size))] = 0
+        order = rng.permutation(len(index))
+        groups += (index[order] + first).tolist()
+        rewards += scores[order].tolist()
+        lengths += size[order].tolist()
+        counts.append(len(index))
+        first += len(sizes)
+    tokens = sum(lengths)
+    old = -rng.exponential(1.0, tokens) - 1e-3
+    return Batch(
+        responses=Segments(np.array(lengths)),
+        records=Segments(np.array(counts)),
+        groups=np.array(groups),
+        group_count=first,
+        log_probs_new=np.minimum(old + rng.normal(0.0, 0.5, tokens), -1e-4),
+        log_probs_old=old,
+        log_probs_ref=np.minimum(old + rng.normal(0.0, 0.3, tokens), -1e-4),
+        log_probs_rollout=np.minimum(old + rng.normal(0.0, 0.3, tokens), -1e-4),
+        entropies=rng.exponential(1.0, tokens),
+        rewards=np.array(rewards),
+        reward_names=("a", "b"),
+    )
+
+
+def plain(batch: Batch) -> Case:
+    """The batch as lists; doubles are taken over exactly."""
+    case = []
+    starts = batch.responses.starts.tolist()
+    for i, (start, length) in enumerate(zip(starts, batch.responses.lengths.tolist(), strict=True)):
+        tokens = [_token(batch, t) for t in range(start, start + length)]
+        rewards = [mpf(float(x)) for x in np.atleast_1d(batch.rewards[i])]
+        case.append(Response(tokens, rewards, int(batch.groups[i])))
+    return case
+
+
+def _token(batch: Batch, t: int) -> Token:
+    new = mpf(float(batch.log_probs_new[t]))
+    rest = (batch.log_probs_old, batch.log_probs_ref, batch.log_probs_rollout)
+    return Token(new, *(mpf(float(column[t])) for column in rest), new)
+
+
+def moved(case: Case, direction: list[float], step: mpf) -> Case:
+    """The case with log π_θ moved along a direction, and what is frozen left where it was."""
+    along = iter(direction)
+    return [
+        Response(
+            [
+                Token(t.new + step * mpf(next(along)), t.old, t.ref, t.rollout, t.frozen)
+                for t in response.tokens
+            ],
+            response.rewards,
+            response.group,
+        )
+        for response in case
+    ]
