@@ -8,6 +8,7 @@ from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.destination import destination
 from grpo_cli.cli.failure import failures
 from grpo_cli.cli.options import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.cli.bar import Bar
 from grpo_cli.cli.printing import PrintingOptions
 from grpo_cli.cli.run import Run
 from grpo_cli.cli.writers import WRITERS
@@ -34,15 +35,17 @@ def evaluate(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
         wanted, plan = printing.printing(), objective.plan()
+        bar = Bar(paths(files), wanted=wanted.bar)
         evaluation = Evaluation(
             paths(files),
             plan,
             encode=wanted.encode,
             skip=reading.on_error == "skip",
-            jobs=reading.processes,
+            jobs=reading.jobs,
+            progress=bar.advance,
         )
         run = Run(evaluation, as_json=printing.wants_json)
-        with destination(printing.output) as stream:
+        with bar, destination(printing.output) as stream:
             WRITERS[wanted.kind](run, wanted, plan.variant, stream)
         code = run.finish(told_in_table=wanted.kind == "table", quiet=printing.quiet)
     raise typer.Exit(code)

@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
+from grpo_cli.cli.check import check
 from grpo_cli.cli.compare import compare
 from grpo_cli.cli.eval import evaluate
 from grpo_cli.cli.failure import say, tell
+from grpo_cli.cli.match import match_number
 from grpo_cli.cli.split import split_batch
 from grpo_cli.cli.variants import list_variants
 from grpo_cli.cli.verify import verify
@@ -61,8 +63,10 @@ def _grpo(
 
 app.command("eval")(evaluate)
 app.command("compare")(compare)
+app.command("match")(match_number)
 app.command("split")(split_batch)
 app.command("verify")(verify)
+app.command("check")(check)
 app.command("variants")(list_variants)
 
 

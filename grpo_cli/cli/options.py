@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -131,14 +130,16 @@ class ReadingOptions:
         typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
     ] = "stop"
     jobs: Annotated[
-        int,
-        typer.Option("--jobs", "-j", metavar="N", min=0, help="Processes; 0 for one per core."),
-    ] = 1
-
-    @property
-    def processes(self) -> int:
-        """How many processes to work with."""
-        return self.jobs or os.cpu_count() or 1
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Worker processes. Default: one per core for large input, else 1.",
+            show_default=False,
+        ),
+    ] = None
 
 
 def paths(files: list[str] | None) -> list[str]:

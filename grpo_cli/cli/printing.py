@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +66,7 @@ class PrintingOptions:
             "--limit",
             metavar="N",
             min=0,
-            help="Rows of a table; 0 for all. Default: 50, or 200 tokens.",
+            help="Print the first N rows; 0 for all. In tables 50 by default, or 200 tokens.",
             show_default=False,
         ),
     ] = None
@@ -91,7 +92,8 @@ class PrintingOptions:
         else:
             names = None
         kind = "json" if self.json else self.format or "table"
-        return Printing(self.level, "only" if self.only else kind, names, self.limit, self.quiet)
+        kind = "only" if self.only else kind
+        return Printing(self.level, kind, names, self.limit, self.quiet, self.output is not None)
 
     def _check(self) -> None:
         if self.json and self.format not in (None, "json"):
@@ -104,14 +106,9 @@ class PrintingOptions:
             ):
                 if given:
                     raise UsageError(f"--only prints bare values; it cannot go with --{flag}")
-        if self.limit is not None and (self.only or self.wants_json or self.format in _WHOLE):
-            raise UsageError("--limit is for tables; other formats print every row (try `| head`)")
 
     def _field(self, flag: str, name: str) -> str:
         return complete.known(f"{flag} at --level {self.level}", name, FIELDS[self.level])
-
-
-_WHOLE = ("jsonl", "csv")
 
 
 @dataclass(frozen=True)
@@ -123,6 +120,13 @@ class Printing:
     fields: tuple[str, ...] | None
     limit: int | None
     quiet: bool
+    to_file: bool
+
+    @property
+    def bar(self) -> bool:
+        """Whether a progress bar would help: not where results stream to the same terminal."""
+        streams = self.kind in ("jsonl", "csv", "only") and self.level != "batch"
+        return not self.quiet and (self.to_file or not (streams and sys.stdout.isatty()))
 
     @property
     def encode(self) -> Callable[..., list[bytes]] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import orjson
@@ -10,9 +11,26 @@ import orjson
 from grpo_cli.cli.printing import Printing
 from grpo_cli.cli.run import Run
 from grpo_cli.cli.table import write_table
-from grpo_cli.report.csv_lines import csv_header, csv_line
+from grpo_cli.report.csv_lines import csv_header, csv_line, first_lines
 from grpo_cli.report.document import Document
 from grpo_cli.report.fields import TOTAL_FIELDS
+
+def _limited(run: Run, printing: Printing) -> Iterator[list[bytes]]:
+    """The pieces of the first rows; the rest is evaluated and not printed."""
+    room = printing.limit or sys.maxsize
+    for pieces in run:
+        kept = []
+        for piece in pieces if room else ():
+            if printing.kind in ("csv", "only"):
+                piece, rows = first_lines(piece, room)
+            else:
+                rows = 1
+            kept.append(piece)
+            room -= rows
+            if not room:
+                break
+        yield kept
+
 
 Writer = Callable[[Run, Printing, str, BinaryIO], None]
 
@@ -26,7 +44,7 @@ def _total(run: Run, printing: Printing) -> dict[str, Any]:
 def write_jsonl(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
     """The records, one a line, as they are computed; at level batch the totals."""
     del variant
-    for pieces in run:
+    for pieces in _limited(run, printing):
         stream.writelines(piece + b"\n" for piece in pieces)
         stream.flush()
     if printing.level == "batch" and not run.empty:
@@ -36,7 +54,7 @@ def write_jsonl(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
 def write_json(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
     """One document: what was evaluated, the totals, and the records."""
     with Document(records=printing.level != "batch") as document:
-        for pieces in run:
+        for pieces in _limited(run, printing):
             for piece in pieces:
                 document.add(piece)
         if not run.empty:
@@ -61,7 +79,7 @@ def write_csv(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> N
 def write_only(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
     """The values of one field, one a line."""
     del variant
-    for pieces in run:
+    for pieces in _limited(run, printing):
         stream.writelines(pieces)
         stream.flush()
     if not run.empty:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,11 @@ from grpo_cli.objective.objective import STAGES
 from grpo_cli.variants.plan import Plan
 
 _BARE = Option({"kl": "none", "aggregate": "sum"})
+_SUMMED = Option({"aggregate": "sum"})
+_WITHOUT_KL = Option({"kl": "none"})
 """What stands at the stages whose sums are not asked for."""
 
+T = TypeVar("T")
 Options = tuple[Option, ...]
 Axis = list[tuple[F64, Options]]
 
@@ -86,62 +90,70 @@ class _Scanner:
     def policies(self, axes: Axes) -> Axis:
         """[R] Σ c·s for each (advantage, (ratio, surrogate))."""
         advantages = [
-            (option, found)
-            for option in self._distinct(axes.advantages, "advantage")
-            if (found := self._try(option, lambda plan: _maybe(sums.advantages, self._data, plan)))
+            (option, found[0])
+            for option in self._distinct(axes.advantages, _BARE, "advantage")
+            if (found := self._try(sums.advantages, option, _BARE))
         ]
         axis: Axis = []
-        for pair in self._distinct(axes.pairs, "ratio", "surrogate"):
-            sides = self._try(pair, lambda plan: _maybe(sums.sides, self._data, plan))
-            for option, (advantage,) in advantages if sides else ():
-                vector = self._policy(sides[0] if sides else None, advantage, option, pair)
-                axis += [(vector, (option, pair))] if vector is not None else []
+        for pair in self._distinct(axes.pairs, _BARE, "ratio", "surrogate"):
+            sides = self._try(sums.sides, pair, _BARE)
+            for option, advantage in advantages:
+                if sides and sides[0] is not None and advantage is not None:
+                    axis.append((sums.from_sides(sides[0], advantage), (option, pair)))
+                elif found := self._try(sums.direct, option, pair, _BARE):
+                    axis.append((found[0], (option, pair)))
         return axis
-
-    def _policy(
-        self, sides: tuple[F64, F64] | None, advantage: F64 | None, option: Option, pair: Option
-    ) -> F64 | None:
-        if sides is not None and advantage is not None:
-            return sums.from_sides(sides, advantage)
-        try:
-            return sums.direct(self._data, combined(self._base, option, pair, _BARE))
-        except (Unserved, GrpoError):
-            return None
 
     def kls(self, axes: Axes) -> Axis:
         """[R] β·Σ k for each estimate; one that the ratio weighs, for each pair."""
         axis: Axis = []
-        for option in self._distinct(axes.kls, "kl"):
-            plan = combined(self._base, option)
-            bound = Runner(plan).objective(self._data.pieces[0])
+        pairs = self._distinct(axes.pairs, _BARE, "ratio", "surrogate")
+        for option in self._distinct(axes.kls, _SUMMED, "kl"):
+            bound = Runner(combined(self._base, option, _SUMMED)).objective(self._data.pieces[0])
             if bound.kl_in_reward:
                 continue
-            weighted = "ratio" in bound.kl.choice.columns and bound.kl.values.get("kl_weight") != "none"
-            pairs = self._distinct(axes.pairs, "ratio", "surrogate") if weighted else [None]
-            for pair in pairs:
+            weighted = bound.kl.values.get("kl_weight") == "ratio"
+            for pair in pairs if weighted else [None]:
                 options = (option,) if pair is None else (option, pair)
-                found = self._try(option, lambda plan: sums.penalties(self._data, plan), *options[1:])
-                axis += [] if found is None else [(found, options)]
+                if found := self._try(sums.penalties, *options, _SUMMED):
+                    axis.append((found[0], options))
         return axis
 
     def weights(self, axes: Axes) -> Axis:
         """[R] the weights of each aggregation."""
         return [
-            (found, (option,))
-            for option in self._distinct(axes.aggregates, "aggregate")
-            if (found := self._try(option, lambda plan: sums.weights(self._data, plan))) is not None
+            (found[0], (option,))
+            for option in self._distinct(axes.aggregates, _WITHOUT_KL, "aggregate")
+            if (found := self._try(sums.weights, option, _WITHOUT_KL))
         ]
 
-    def _distinct(self, options: Sequence[Option], *stages: str) -> list[Option]:
+    def _try(self, function: Callable[[Data, Plan], T], *options: Option) -> tuple[T] | None:
+        """The function's result, in a tuple; None where the data cannot serve the options."""
+        try:
+            return (function(self._data, combined(self._base, *options)),)
+        except (Unserved, GrpoError) as error:
+            self.reasons.setdefault(_name(options[0]), str(error))
+            return None
+
+    def _distinct(self, options: Sequence[Option], rest: Option, *stages: str) -> list[Option]:
         """The options whose bound choices differ; the first stands for those like it."""
         found: dict[object, Option] = {}
         for option in options:
             try:
-                objective = Runner(combined(self._base, option)).objective(self._data.pieces[0])
+                plan = combined(self._base, _outside(rest, stages), option)
+                objective = Runner(plan).objective(self._data.pieces[0])
             except GrpoError as error:
-                self.reasons[_name(option)] = str(error)
+                self.reasons.setdefault(_name(option), str(error))
                 continue
             bound = [objective.stages[stage] for stage in stages]
             key = tuple((one.name, tuple(one.values.items())) for one in bound)
             found.setdefault(key, option)
         return list(found.values())
+
+
+def _outside(rest: Option, stages: Sequence[str]) -> Option:
+    return Option({stage: name for stage, name in rest.stages.items() if stage not in stages})
+
+
+def _name(option: Option) -> str:
+    return " ".join(option.stages.values()) or "the variant's own"

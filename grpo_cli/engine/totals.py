@@ -28,7 +28,6 @@ _COUNTS = (
 )
 _SUMS = (
     "policy",
-    "bonus",
     "ratio",
     "squares",
     "cross",
@@ -62,7 +61,7 @@ class Totals:
     squares: ExactSum = field(default_factory=ExactSum)
     cross: ExactSum = field(default_factory=ExactSum)
     kl_squares: ExactSum = field(default_factory=ExactSum)
-    bonus: ExactSum = field(default_factory=ExactSum)
+    entropy: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
     kl_counted: float = 0.0
     bonus_counted: float = 0.0
@@ -108,14 +107,14 @@ class Totals:
         self.policy.add(breakdown.record_policy)
         self._beta_sum(breakdown.beta).add(breakdown.record_kl)
         if breakdown.bonus is not None:
-            self.bonus.add(breakdown.objective.entropy_coef * breakdown.record_entropy)
+            self._coef_sum(breakdown).add(breakdown.record_entropy)
         self.squares.add(summary.record_gradient_squares)
 
     def _add_terms(self, breakdown: Breakdown, summary: Summary) -> None:
         self.policy.add(breakdown.policy.weighted)
         self.counted += _counted(breakdown.policy)
         if breakdown.bonus is not None:
-            self.bonus.add(breakdown.objective.entropy_coef * breakdown.bonus.weighted)
+            self._coef_sum(breakdown).add(breakdown.bonus.weighted)
             self.bonus_counted += _counted(breakdown.bonus)
         if breakdown.penalty is not None:
             self.kl_counted += _counted(breakdown.penalty)
@@ -155,6 +154,8 @@ class Totals:
         self.ratio_max = max(self.ratio_max, other.ratio_max)
         for beta, part in other.kl.items():
             self._beta_sum(beta).merge(part)
+        for coef, part in other.entropy.items():
+            self.entropy.setdefault(coef, ExactSum()).merge(part)
         self.divisors |= other.divisors
         self.kl_known &= other.kl_known
         self.counts &= other.counts
@@ -172,14 +173,14 @@ class Totals:
         """The totals by name, in the order of ``TOTAL_FIELDS``."""
         policy = self.policy.value() / self._count(self.counted)
         kl = self._kl() / self._count(self.kl_counted)
-        bonus = self.bonus.value() / self._count(self.bonus_counted)
-        objective = policy - self._penalty(kl) + bonus
+        objective = policy - self._penalty(kl) + self._bonus()
         tokens = self.tokens
         return {
             "objective": objective + 0.0,
             "loss": -objective + 0.0,
             "policy": policy + 0.0,
             "kl": kl + 0.0 if self.kl_known else None,
+            "entropy": self._entropy() if self.entropy else None,
             "denominator": self._denominator(),
             "denominator_of": self._denominator_of(),
             "records": self.records,
@@ -201,6 +202,18 @@ class Totals:
     def _beta_sum(self, beta: float) -> ExactSum:
         """Σ of the KL of the records that have this β."""
         return self.kl.setdefault(beta, ExactSum())
+
+    def _coef_sum(self, breakdown: Breakdown) -> ExactSum:
+        """Σ of the entropy of the records that have this coefficient."""
+        return self.entropy.setdefault(breakdown.objective.entropy_coef, ExactSum())
+
+    def _entropy(self) -> float:
+        whole = math.fsum(part.value() for part in self.entropy.values())
+        return whole / self._count(self.bonus_counted)
+
+    def _bonus(self) -> float:
+        parts = (coef * part.value() for coef, part in self.entropy.items())
+        return math.fsum(parts) / self._count(self.bonus_counted)
 
     def _kl(self) -> float:
         return math.fsum(part.value() for part in self.kl.values())

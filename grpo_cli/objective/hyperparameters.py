@@ -253,13 +253,23 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "lower bound on the ratio of the old policy to the engine that sampled",
         low=0.0,
         optional=True,
-        aliases=("tis_clip_low", "truncated_importance_sampling_ratio_min"),
+        aliases=(
+            "tis_clip_low",
+            "truncated_importance_sampling_ratio_min",
+            "vllm_importance_sampling_clip_min",
+        ),
     ),
     "is_high": Hyperparameter(
         "upper bound on the ratio of the old policy to the engine that sampled",
         low=0.0,
         optional=True,
-        aliases=("tis_clip", "truncated_importance_sampling_ratio"),
+        aliases=(
+            "tis_clip",
+            "truncated_importance_sampling_ratio",
+            "vllm_importance_sampling_clip_max",
+            "vllm_importance_sampling_cap",
+            "rollout_importance_sampling_threshold",
+        ),
     ),
     "vespo_k_pos": Hyperparameter("VESPO's power of the ratio where A >= 0", low=0.0),
     "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),
@@ -289,15 +299,6 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     ),
     "top_entropy_quantile": Hyperparameter(
         "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0
-    ),
-    "vllm_importance_sampling_clip_min": Hyperparameter(
-        "TRL's lower bound on the ratio of the old policy to the engine's", low=0.0, optional=True
-    ),
-    "vllm_importance_sampling_clip_max": Hyperparameter(
-        "TRL's upper bound on the ratio of the old policy to the engine's",
-        low=0.0,
-        optional=True,
-        aliases=("vllm_importance_sampling_cap",),
     ),
 }
 

@@ -39,6 +39,18 @@ def csv_header(level: Level, fields: tuple[str, ...] | None) -> bytes:
     return ",".join(fields or COLUMNS[level]).encode() + b"\n"
 
 
+def first_lines(piece: bytes, most: int) -> tuple[bytes, int]:
+    """The first rows of a piece and how many they are; a quoted cell may hold line ends."""
+    rows, start, quoted = 0, 0, False
+    for line in piece.splitlines(keepends=True):
+        quoted ^= line.count(b'"') % 2 == 1
+        start += len(line)
+        rows += not quoted
+        if rows == most:
+            break
+    return piece[:start], rows
+
+
 def csv_line(row: Mapping[str, Any], names: Sequence[str]) -> bytes:
     """One line of a csv file."""
     return ",".join(cell(row[name]) for name in names).encode() + b"\n"

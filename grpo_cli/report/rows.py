@@ -54,6 +54,7 @@ def _record_rows(records: Sequence[Record], summary: Summary) -> list[Row]:
         "loss": plain(-breakdown.record_objective),
         "policy": plain(breakdown.record_policy),
         "kl": [None] * count if _kl_unknown(breakdown) else plain(breakdown.record_kl),
+        "entropy": [None] * count if breakdown.bonus is None else plain(breakdown.record_entropy),
         "denominator": whole(breakdown.denominator),
         "denominator_of": [breakdown.policy.weights.of] * count,
         "groups": breakdown.record_groups.tolist(),

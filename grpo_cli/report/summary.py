@@ -54,6 +54,8 @@ def _signed(number: str) -> str:
 
 
 def _details(total: Total) -> Iterator[tuple[str, str]]:
+    if total["entropy"] is not None:
+        yield "entropy", shown(total["entropy"])
     yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
     if total["tokens"]:
         yield (

@@ -16,6 +16,7 @@ from grpo_cli.variants.prime_rl import PRIME_RL
 from grpo_cli.variants.slime import SLIME
 from grpo_cli.variants.tinker import TINKER
 from grpo_cli.variants.trl import TRL
+from grpo_cli.variants.trl_family import TRL_FAMILY
 from grpo_cli.variants.variant import Variant
 from grpo_cli.variants.verl import VERL
 
@@ -25,6 +26,7 @@ VARIANTS: Mapping[str, Variant] = {
     **ADVANTAGE_PAPERS,
     **CORRECTION_PAPERS,
     **TRL,
+    **TRL_FAMILY,
     **VERL,
     **OPENRLHF,
     **SLIME,

@@ -27,7 +27,6 @@ import pytest
         (["--only", "los"], "did you mean loss?"),
         (["--fields", "los"], "one of id, source, line"),
         (["--level", "token", "--fields", "gradients"], "did you mean gradient?"),
-        (["--limit", "3", "-f", "jsonl"], "--limit is for tables"),
         (["--format", "xml"], "xml"),
         (["--level", "batches"], "batches"),
         (["--jobs", "-1"], "--jobs"),

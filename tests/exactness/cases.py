@@ -39,7 +39,8 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
     groups, rewards, lengths, counts = [], [], [], []
     first = 0
     for _ in range(records):
-        sizes = [*rng.integers(2, 4, size=2).tolist(), 1]
+        # Not only pairs: two rewards of opposite sign cancel in a pair to 1e-8 of themselves (gdpo).
+        sizes = [int(rng.integers(3, 5)), int(rng.integers(2, 4)), 1]
         index = np.repeat(np.arange(len(sizes)), sizes)
         scores = rng.integers(0, 97, size=(len(index), 2)) / 32.0  # sums are exact
         if rng.random() < 0.3:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from exactness.cases import Case, Response, Token
 from mpmath import exp, log, mp, mpf, sqrt
+
+from exactness.cases import Case, Response, Token
 
 mp.dps = 50
 
@@ -98,7 +99,8 @@ def lead(case: Case) -> list[mpf]:
 
 
 def over_mean(case: Case) -> list[mpf]:
-    return over_group(case, scores(case), lambda r, g: (r - mean(g)) / mean(g) if mean(g) > 0 else mpf(0))
+    rewards = scores(case)
+    return over_group(case, rewards, lambda r, g: r / mean(g) - 1 if mean(g) > 0 else mpf(0))
 
 
 def decoupled(case: Case) -> list[mpf]:
@@ -339,7 +341,8 @@ def topr(case: Case) -> mpf:
 
 def _by_covariance(case: Case, a: Values) -> list[tuple[mpf, Token, mpf, Response]]:
     """(covariance, token, advantage, response), in rising order; at equal covariances by value."""
-    flat = [(t, x, r) for r, row in zip(case, a, strict=True) for t, x in zip(r.tokens, row, strict=True)]
+    rows = zip(case, a, strict=True)
+    flat = [(t, x, r) for r, row in rows for t, x in zip(r.tokens, row, strict=True)]
     if not flat:
         return []
     mean_a, mean_l = mean([x for _, x, _ in flat]), mean([t.frozen for t, _, _ in flat])
@@ -347,9 +350,16 @@ def _by_covariance(case: Case, a: Values) -> list[tuple[mpf, Token, mpf, Respons
     return sorted(ranked, key=lambda e: (e[0], e[2], e[1].frozen, d0(e[1]), len(e[3].tokens)))
 
 
+class UndecidedError(Exception):
+    """Two covariances on either side of the rank that counts differ by less than a double can say."""
+
+
 def kl_cov(case: Case, share: float = 0.3) -> mpf:
     ranked = _by_covariance(case, same(case, standardised(case)))
     count = max(1, int(share * len(ranked)))
+    covariances = [cov for cov, *_ in ranked]
+    if len(ranked) > count and covariances[-count] - covariances[-count - 1] < 1e-14:
+        raise UndecidedError
     total = mpf(0)
     for place, (_, t, a, _) in enumerate(ranked):
         held = abs(d(t)) if place >= len(ranked) - count else mpf(0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exactness.cases import moved, plain, random_batch
-from exactness.formulas import GIVEN, ROWS
 from mpmath import mpf
 
+from exactness.cases import moved, plain, random_batch
+from exactness.formulas import GIVEN, ROWS, UndecidedError
 from grpo_cli.batch import Batch
 from grpo_cli.objective import moments
 from grpo_cli.objective.breakdown import Breakdown
@@ -31,15 +31,26 @@ def test_every_row_of_a_paper_has_its_formula():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_row_is_the_paper_s_formula(name: str):
-    for seed in range(BATCHES):
-        batch = random_batch(seed)
-        found, case = breakdown_of(name, batch), plain(batch)
-        scale = float(np.abs(found.contribution).sum())
-        wanted = ROWS[name](case)
-        assert abs(mpf(float(found.record_objective[0])) - wanted) <= 1e-13 * scale, seed
+    compared = seed = 0
+    while compared < BATCHES:
+        try:
+            compare(name, seed)
+            compared += 1
+        except UndecidedError:
+            assert seed < 1.2 * BATCHES
+        seed += 1
 
-        direction = np.random.default_rng(seed).normal(size=batch.responses.total).tolist()
-        above, below = (ROWS[name](moved(case, direction, s)) for s in (STEP, -STEP))
-        slope = (above - below) / (2 * STEP)
-        parts = [mpf(g) * mpf(v) for g, v in zip(found.gradient.tolist(), direction, strict=True)]
-        assert abs(sum(parts, mpf(0)) - slope) <= 1e-13 * sum(map(abs, parts)) + mpf(10) ** -25, seed
+
+def compare(name: str, seed: int) -> None:
+    batch = random_batch(seed)
+    case = plain(batch)
+    wanted = ROWS[name](case)
+    found = breakdown_of(name, batch)
+    scale = float(np.abs(found.contribution).sum())
+    assert abs(mpf(float(found.record_objective[0])) - wanted) <= 1e-13 * scale, seed
+
+    direction = np.random.default_rng(seed).normal(size=batch.responses.total).tolist()
+    above, below = (ROWS[name](moved(case, direction, step)) for step in (STEP, -STEP))
+    slope = (above - below) / (2 * STEP)
+    parts = [mpf(g) * mpf(v) for g, v in zip(found.gradient.tolist(), direction, strict=True)]
+    assert abs(sum(parts, mpf(0)) - slope) <= 1e-13 * sum(map(abs, parts)) + 1e-25, seed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from variants.verl_metrics import metrics
+from frameworks.verl_metrics import metrics
 
 from grpo_cli import InputError, evaluate
 
@@ -55,7 +55,6 @@ ESTIMATORS = {
     "verl/reinforce_plus_plus": ("reinforce_plus_plus", True),
     "verl/reinforce_plus_plus_baseline": ("reinforce_plus_plus_baseline", True),
 }
-CLIP_NAMES = {"clip_ratio_c", "dual_clip"}
 
 
 def test_the_version_is_the_one_that_the_rows_name() -> None:
@@ -83,6 +82,8 @@ def compare(
     **settings: Any,
 ) -> None:
     """Loss, gradient, KL and metrics of a row against verl's function."""
+    if loss == "clip_cov":  # so that the tokens taken out can be told from those left alone
+        batch.advantages[batch.advantages == 0.0] = 0.01
     row, case = f"verl/{loss}", f"{batch.kind} {batch.seed} {mode} {kl} {settings}"
     settings = LOSSES[loss] | settings
     given: dict[str, Any] = {"beta": beta, "entropy_coef": entropy_coeff} | settings
@@ -99,15 +100,19 @@ def compare(
     gradient = flat(batch.counted(theirs.gradient))
     AGREEMENT.close(FRAMEWORK, name, "policy loss", -ours.total["policy"], theirs.policy, case=case)
     AGREEMENT.close(FRAMEWORK, name, "loss", ours.loss, theirs.loss, case=case)
-    AGREEMENT.close(FRAMEWORK, name, "gradient", -flat(ours.gradient), gradient, case=case)
+    # verl's σ·(1 − σ) cancels where the gate is nearly open, ours does not
+    near = 1e-7 if loss == "sapo" else 1e-9
+    AGREEMENT.close(
+        FRAMEWORK, name, "gradient", -flat(ours.gradient), gradient, limit=near, case=case
+    )
     if beta:
         kld = flat(batch.counted(theirs.kl))
-        AGREEMENT.close(FRAMEWORK, name, "kl", ours.breakdown.kl, kld, case=case)
+        # verl's e^x − x − 1 cancels near 0, ours does not
+        AGREEMENT.close(FRAMEWORK, name, "kl", ours.breakdown.kl, kld, limit=1e-8, case=case)
     found = metrics(ours.breakdown, loss)
     assert set(found) == set(theirs.metrics)
     for key, value in theirs.metrics.items():
         scale = max(abs(value), 1e-3)
-        # verl counts in single precision where it counts booleans
         AGREEMENT.close(
             FRAMEWORK, name, key.removeprefix("actor/"), found[key] / scale, value / scale, case=case
         )
@@ -200,6 +205,18 @@ def test_kl_penalties(kl: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
         compare(batch, "vanilla", monkeypatch, mode=mode, kl=kl, beta=0.3, label=f"verl/{kl} KL")
 
 
+SINGLE = 2e-7
+"""verl's error where a constant of its own is single precision: the std 1 of a group of one (grpo,
+gdpo), the α of gpg."""
+
+
+def limit(choice: str) -> float:
+    """The largest relative error that verl's own precision allows."""
+    if choice in ("verl/grpo", "verl/gpg"):
+        return SINGLE
+    return 1e-8 if choice == "verl/opo" else 1e-9  # opo: 0 by cancellation, where verl has noise
+
+
 def without_noise(batch: Ragged, table: torch.Tensor) -> Any:
     """verl's advantages; rounding noise of groups whose rewards are all equal taken for the 0 it is."""
     values = table.numpy().copy()
@@ -237,8 +254,9 @@ def test_advantages(choice: str, kind: str) -> None:
                 evaluated(batch, "verl/vanilla", stages={"advantage": choice}, rewards=True)
             continue
         theirs = verl_functions.advantages(batch, estimator, norm=norm)
-        whitened = "plus_plus" in choice
-        compare_advantages(batch, choice, theirs if whitened else without_noise(batch, theirs))
+        if "plus_plus" not in choice:
+            theirs = without_noise(batch, theirs)
+        compare_advantages(batch, choice, theirs, limit=limit(choice))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -288,6 +306,7 @@ def test_the_kl_in_the_reward(kl: str, gamma: float) -> None:
                 "advantages",
                 flat(ours.advantages),
                 flat(batch.counted(theirs)),
+                limit=limit(choice),
                 case=f"{kind} {seed} {kl}",
             )
 
@@ -307,7 +326,7 @@ def test_gdpo(kind: str) -> None:
         alone = verl_functions.advantages(batch, "gdpo")
         batch.rewards[batch.rewards == 0.1] = 0.125
         alone = verl_functions.advantages(batch, "gdpo", rewards=verl_functions.token_rewards(batch))
-        compare_advantages(batch, "verl/gdpo", alone)
+        compare_advantages(batch, "verl/gdpo", alone, limit=SINGLE)
 
 
 @pytest.mark.parametrize("mode", MODES)

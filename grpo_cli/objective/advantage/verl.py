@@ -18,6 +18,8 @@ from grpo_cli.objective.advantage.whiten import to_go, whiten
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.groups import Groups
 
+_EPS = 1e-6  # verl's epsilon, which none of its settings changes
+
 
 def nostd(rewards: F64, groups: Groups) -> F64:
     """A = s − μ over the group; A = s for a group of one.
@@ -27,12 +29,12 @@ def nostd(rewards: F64, groups: Groups) -> F64:
     return np.where(_alone(groups), rewards, groups.offsets(rewards))
 
 
-def grpo(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
-    """A = (s − μ) / (σ + eps) over the group, σ with G − 1; A = s / (1 + eps) for a group of one.
+def grpo(rewards: F64, groups: Groups) -> F64:
+    """A = (s − μ) / (σ + 1e-6) over the group, σ with G − 1; A = s / (1 + 1e-6) for a group of one.
 
     verl's ``grpo`` and ``grpo_vectorized``; the latter takes its statistics in float32.
     """
-    return nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + std_eps)
+    return nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
 
 
 def rloo(rewards: F64, groups: Groups) -> F64:
@@ -62,9 +64,9 @@ def passk_nostd(rewards: F64, groups: Groups) -> F64:
     return pass_at_k(rewards, groups)
 
 
-def passk(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
-    """``verl/grpo_passk_nostd`` over σ + eps, σ with G − 1."""
-    return passk_nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + std_eps)
+def passk(rewards: F64, groups: Groups) -> F64:
+    """``verl/grpo_passk_nostd`` over σ + 1e-6, σ with G − 1."""
+    return passk_nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
 
 
 def gpg(rewards: F64, groups: Groups, moments: Moments) -> F64:
@@ -124,24 +126,22 @@ def _returns(
     return Sample(returns, np.ones(len(returns)), per_token=True)
 
 
-def gdpo(reward_columns: F64, groups: Groups, moments: Moments, *, std_eps: float) -> F64:
+def gdpo(reward_columns: F64, groups: Groups, moments: Moments) -> F64:
     """GDPO: each reward function as in ``verl/grpo``, added up, whitened over the batch's tokens.
 
     References:
         Liu et al., GDPO, 2026 (arXiv 2601.05242). verl can weigh the functions; here they count
         equally.
     """
-    return whiten(_decoupled(reward_columns, groups, std_eps), moments)
+    return whiten(_decoupled(reward_columns, groups), moments)
 
 
-def _decoupled(reward_columns: F64, groups: Groups, std_eps: float) -> F64:
-    return np.sum([grpo(column, groups, std_eps=std_eps) for column in reward_columns.T], axis=0)
+def _decoupled(reward_columns: F64, groups: Groups) -> F64:
+    return np.sum([grpo(column, groups) for column in reward_columns.T], axis=0)
 
 
-def _decoupled_sample(
-    reward_columns: F64, groups: Groups, lengths: I64, *, std_eps: float
-) -> Sample:
-    return Sample(_decoupled(reward_columns, groups, std_eps), lengths.astype(np.float64))
+def _decoupled_sample(reward_columns: F64, groups: Groups, lengths: I64) -> Sample:
+    return Sample(_decoupled(reward_columns, groups), lengths.astype(np.float64))
 
 
 def _alone(groups: Groups) -> NDArray[np.bool_]:
@@ -155,20 +155,18 @@ def _std(rewards: F64, groups: Groups) -> F64:
     return np.where(groups.sizes == 1, 1.0, spread)
 
 
-_EPS = {"std_eps": 1e-6}
-
 CHOICES = {
-    "verl/grpo": Choice(grpo, _EPS),
+    "verl/grpo": Choice(grpo),
     "verl/grpo_nostd": Choice(nostd),
     "verl/rloo": Choice(rloo),
     "verl/rloo_vectorized": Choice(leave_one_out),
     "verl/opo": Choice(opo),
-    "verl/grpo_passk": Choice(passk, _EPS),
+    "verl/grpo_passk": Choice(passk),
     "verl/grpo_passk_nostd": Choice(passk_nostd),
     "verl/gpg": Choice(gpg, measure=_rewarded),
     "verl/reinforce_plus_plus": Choice(plus_plus, {"gamma": 1.0}, measure=_returns),
     "verl/reinforce_plus_plus_baseline": Choice(plus_plus_baseline, measure=_baselined),
-    "verl/gdpo": Choice(gdpo, _EPS, measure=_decoupled_sample),
+    "verl/gdpo": Choice(gdpo, measure=_decoupled_sample),
 }
 ALIASES = {
     "verl/grpo_vectorized": "verl/grpo",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.aggregate import frameworks, mean, trl, verl
+from grpo_cli.objective.aggregate import frameworks, mean, trl, trl_family, verl
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {
@@ -12,5 +12,6 @@ CHOICES: Mapping[str, Choice] = {
     **trl.CHOICES,
     **verl.CHOICES,
     **frameworks.CHOICES,
+    **trl_family.CHOICES,
 }
-ALIASES: Mapping[str, str] = {**mean.ALIASES, **trl.ALIASES, **verl.ALIASES, **frameworks.ALIASES}
+ALIASES: Mapping[str, str] = {**mean.ALIASES, **trl.ALIASES, **verl.ALIASES, **frameworks.ALIASES, **trl_family.ALIASES}

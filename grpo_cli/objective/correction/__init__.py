@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.correction import areal, none, open_instruct, rollout, trl
+from grpo_cli.objective.correction import areal, ms_swift, none, open_instruct, rollout, trl
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {
@@ -13,6 +13,7 @@ CHOICES: Mapping[str, Choice] = {
     **trl.CHOICES,
     **open_instruct.CHOICES,
     **areal.CHOICES,
+    **ms_swift.CHOICES,
 }
 ALIASES: Mapping[str, str] = {
     **none.ALIASES,
@@ -20,4 +21,5 @@ ALIASES: Mapping[str, str] = {
     **trl.ALIASES,
     **open_instruct.ALIASES,
     **areal.ALIASES,
+    **ms_swift.ALIASES,
 }

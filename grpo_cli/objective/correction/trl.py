@@ -94,8 +94,8 @@ def _with_ratio(weigh: Callable[..., F64], doc: str) -> Callable[..., Correction
         *,
         off_policy_mask_threshold: float | None,
         top_entropy_quantile: float,
-        vllm_importance_sampling_clip_min: float | None,
-        vllm_importance_sampling_clip_max: float | None,
+        is_low: float | None,
+        is_high: float | None,
     ) -> Correction:
         masked = masks(
             advantage,
@@ -108,9 +108,7 @@ def _with_ratio(weigh: Callable[..., F64], doc: str) -> Callable[..., Correction
             off_policy_mask_threshold=off_policy_mask_threshold,
             top_entropy_quantile=top_entropy_quantile,
         )
-        low = vllm_importance_sampling_clip_min
-        high = vllm_importance_sampling_clip_max
-        bounds = (-np.inf if low is None else low, np.inf if high is None else high)
+        bounds = (-np.inf if is_low is None else is_low, np.inf if is_high is None else is_high)
         weight = weigh(log_probs_old - log_probs_rollout, responses, *bounds)
         return Correction(weight if masked is None else masked.weight * weight)
 
@@ -139,11 +137,7 @@ def _by_response(weigh: Callable[..., F64]) -> Callable[..., F64]:
 
 
 _MASKS = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
-_BOUNDS = {
-    **_MASKS,
-    "vllm_importance_sampling_clip_min": None,
-    "vllm_importance_sampling_clip_max": 3.0,
-}
+_BOUNDS = {**_MASKS, "is_low": None, "is_high": 3.0}
 _PRODUCT = "with ρ of a response the product over its tokens"
 
 CHOICES = {

@@ -1,4 +1,7 @@
-"""verl's KL penalties, and its ``+``: the value of one estimator with the gradient of k2."""
+"""verl's KL penalties, and its ``+``: the value of one estimator with the gradient of k2.
+
+The clamps of ``low_var_kl`` are verl's constants, so no other row's clamps reach these choices.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.estimate import Estimator, absolute, in_loss, k1, k2, k3
 from grpo_cli.objective.kl.result import Kl
 from grpo_cli.objective.kl.reward import in_reward
+
+_CLAMPS = {k3: {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}}
+_FREE = {"kl_input_clamp": None, "kl_output_clamp": None}
 
 
 def straight_through(estimator: Estimator) -> Callable[..., Kl]:
@@ -28,40 +34,61 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
         value, _ = estimator(np.clip(log_ratio_ref, -inside, inside))
         return Kl(np.clip(value, -outside, outside), log_ratio_ref, None)
 
-    penalty.__doc__ = f"""verl's {estimator.__name__}+: that value, with the slope d of k2.
+    penalty.__doc__ = f"""The value of {estimator.__name__} with the slope d of k2.
 
     The clamps bound the value alone.
 
     References:
         Tang and Munos, 2025 (arXiv 2506.09477), on why the gradient of k1 and k3 is not the KL's.
+        verl's ``+``.
     """
     return penalty
 
 
-_PLAIN = {"kl_weight": "none", "kl_input_clamp": None, "kl_output_clamp": None}
-_LOW_VAR = {"kl_weight": "none", "kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
-_FREE = {"kl_input_clamp": None, "kl_output_clamp": None}
-_BOUND = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
+def in_verl(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimator with verl's constants."""
+    general, clamps = in_loss(estimator), _CLAMPS.get(estimator, _FREE)
+
+    def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
+        return general(log_ratio_ref, log_ratio_ref, beta=beta, kl_weight="none", **clamps)
+
+    bounds = ", d clamped to ±20 and the estimate to 10" if estimator in _CLAMPS else ""
+    penalty.__doc__ = f"verl's {estimator.__name__} as a penalty in the loss{bounds}."
+    return penalty
+
+
+def plus(estimator: Estimator) -> Callable[..., Kl]:
+    """The straight-through estimator with verl's constants."""
+    general, clamps = straight_through(estimator), _CLAMPS.get(estimator, _FREE)
+
+    def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
+        return general(log_ratio_ref, beta=beta, **clamps)
+
+    penalty.__doc__ = f"verl's {estimator.__name__}+: its value, with the slope d of k2."
+    return penalty
+
+
+def off_reward(estimator: Estimator) -> Callable[..., F64]:
+    """The estimate of π_old against the reference, taken off the reward."""
+    general, clamps = in_reward(estimator), _CLAMPS.get(estimator, _FREE)
+
+    def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
+        return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
+
+    penalty.__doc__ = f"verl's {estimator.__name__} of π_old, taken off the reward."
+    return penalty
+
+
+_NAMES = {"kl": k1, "abs": absolute, "mse": k2, "low_var_kl": k3}
+_OTHERS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 
 CHOICES = {
-    "verl/kl": Choice(in_loss(k1), _PLAIN),
-    "verl/abs": Choice(in_loss(absolute), _PLAIN),
-    "verl/mse": Choice(in_loss(k2), _PLAIN),
-    "verl/low_var_kl": Choice(in_loss(k3), _LOW_VAR),
-    "verl/kl+": Choice(straight_through(k1), _FREE),
-    "verl/abs+": Choice(straight_through(absolute), _FREE),
-    "verl/mse+": Choice(straight_through(k2), _FREE),
-    "verl/low_var_kl+": Choice(straight_through(k3), _BOUND),
-    "verl/kl-in-reward": Choice(in_reward(k1), _FREE),
-    "verl/abs-in-reward": Choice(in_reward(absolute), _FREE),
-    "verl/mse-in-reward": Choice(in_reward(k2), _FREE),
-    "verl/low_var_kl-in-reward": Choice(in_reward(k3), _BOUND),
+    **{f"verl/{name}": Choice(in_verl(one)) for name, one in _NAMES.items()},
+    **{f"verl/{name}+": Choice(plus(one)) for name, one in _NAMES.items()},
+    **{f"verl/{name}-in-reward": Choice(off_reward(one)) for name, one in _NAMES.items()},
 }
 ALIASES = {
-    "verl/k1": "verl/kl",
-    "verl/k2": "verl/mse",
-    "verl/k3": "verl/low_var_kl",
-    "verl/k1+": "verl/kl+",
-    "verl/k2+": "verl/mse+",
-    "verl/k3+": "verl/low_var_kl+",
+    f"verl/{other}{end}": f"verl/{name}{end}"
+    for other, name in _OTHERS.items()
+    for end in ("", "+", "-in-reward")
 }

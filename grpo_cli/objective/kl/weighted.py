@@ -80,10 +80,8 @@ def _product(
     return Kl(value, np.where(within, weight * (estimate + slope), 0.0), None)
 
 
-def low_var_kl(
-    log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str, kl_output_clamp: float | None
-) -> Kl:
-    """slime's ``low_var_kl``: k3, weighted with ρ first and clamped after.
+def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
+    """slime's ``low_var_kl``: k3, weighted with ρ first and clamped to ±10 after.
 
     ``k3`` here, and verl's ``low_var_kl``, clamp before any weight.
 
@@ -94,12 +92,9 @@ def low_var_kl(
     estimate, slope = k3(log_ratio_ref)
     weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
     value = weight * estimate
-    within = np.ones(len(value), np.bool_)
-    if kl_output_clamp is not None:
-        within = np.abs(value) <= kl_output_clamp
+    within = np.abs(value) <= 10.0
     by_ratio = np.where(within, value, 0.0) if kl_weight == "ratio" else None
-    bounded = value if kl_output_clamp is None else np.clip(value, -kl_output_clamp, kl_output_clamp)
-    return Kl(bounded, np.where(within, weight * slope, 0.0), by_ratio)
+    return Kl(np.clip(value, -10.0, 10.0), np.where(within, weight * slope, 0.0), by_ratio)
 
 
 _NEMO = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
@@ -111,6 +106,6 @@ CHOICES = {
     "nemo-rl/k1-rollout": Choice(from_rollout(k1), _NEMO),
     "nemo-rl/k2-rollout": Choice(from_rollout(k2), _NEMO),
     "nemo-rl/k3-rollout": Choice(from_rollout(k3), _NEMO),
-    "slime/low_var_kl": Choice(low_var_kl, {"kl_weight": "none", "kl_output_clamp": 10.0}),
+    "slime/low_var_kl": Choice(low_var_kl, {"kl_weight": "none"}),
 }
 ALIASES: dict[str, str] = {}

@@ -80,11 +80,10 @@ def _with_mismatch(bound: Callable[[F64, float, float], F64], doc: str) -> Calla
         vespo_lambda_pos: float,
         vespo_k_neg: float,
         vespo_lambda_neg: float,
-        vllm_importance_sampling_clip_min: float | None,
-        vllm_importance_sampling_clip_max: float | None,
+        is_low: float | None,
+        is_high: float | None,
     ) -> Surrogate:
-        low, high = vllm_importance_sampling_clip_min, vllm_importance_sampling_clip_max
-        bounds = (-np.inf if low is None else low, np.inf if high is None else high)
+        bounds = (-np.inf if is_low is None else is_low, np.inf if is_high is None else is_high)
         with np.errstate(divide="ignore"):
             mismatch = np.log(bound(np.exp(log_probs_old - log_probs_rollout), *bounds))
         total = np.clip(token_log_ratio, -_MOST, _MOST) + np.clip(mismatch, _LEAST, _MOST)
@@ -105,11 +104,7 @@ _SHAPES = {
     "vespo_k_neg": 3.0,
     "vespo_lambda_neg": 2.0,
 }
-_BOUNDS = {
-    **_SHAPES,
-    "vllm_importance_sampling_clip_min": None,
-    "vllm_importance_sampling_clip_max": 3.0,
-}
+_BOUNDS = {**_SHAPES, "is_low": None, "is_high": 3.0}
 
 CHOICES = {
     "trl/vespo": Choice(trl_vespo, _SHAPES),

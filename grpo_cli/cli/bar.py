@@ -1,0 +1,84 @@
+"""The progress bar: on standard error, on a terminal, while long work goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_PATIENCE = 1.0  # seconds without a bar
+
+
+class Bar:
+    """Shows bytes, tokens per second and the time left; appears after a second, gone when done.
+
+    Args:
+        paths: the input; its size is known where all of it are plain files.
+        wanted: whether to show anything at all.
+    """
+
+    def __init__(self, paths: Sequence[str], *, wanted: bool) -> None:
+        self._wanted = wanted and sys.stderr.isatty()
+        self._size = _size(paths)
+        self._began = time.monotonic()
+        self._bytes = self._tokens = 0
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def advance(self, size: int, tokens: int) -> None:
+        """Counts a block that is done."""
+        if not self._wanted:
+            return
+        self._bytes += size
+        self._tokens += tokens
+        seconds = time.monotonic() - self._began
+        if self._progress is None and seconds > _PATIENCE:
+            self._progress = _started(self._size)
+        if self._progress is not None:
+            rate = f"{self._tokens / seconds / 1e6:.1f} Mtoken/s"
+            self._progress.update(
+                self._progress.task_ids[0], completed=self._bytes, rate=rate, refresh=True
+            )
+
+
+def _size(paths: Sequence[str]) -> int | None:
+    packed = (".gz", ".zst")
+    if any(not Path(path).is_file() or path.endswith(packed) for path in paths):
+        return None
+    return sum(Path(path).stat().st_size for path in paths)
+
+
+def _started(size: int | None) -> Progress:
+    # Imported here: most runs are over before a bar would show.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    progress = Progress(
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,  # no thread beside the worker processes
+    )
+    progress.add_task("", total=size, rate="")
+    progress.start()
+    return progress

@@ -1,0 +1,322 @@
+"""Which conventions reproduce a number that a trainer logged?
+
+Every row of the table of variants is tried as it is, and every combination of a standard deviation,
+a ratio and clip, a KL and a denominator (``axes``); each also with the other sign and with the
+factors of accumulation and data parallelism. A combination that fits only with another sign or
+factor is told of when nothing fits without, or when it is a hundred times nearer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.diagnose import probe
+from grpo_cli.diagnose.axes import BETAS, axes
+from grpo_cli.diagnose.command import command, pruned
+from grpo_cli.diagnose.evaluate import Runner, Unserved
+from grpo_cli.diagnose.scan import Scan, scan
+from grpo_cli.diagnose.sums import Data
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.objective import Objective
+from grpo_cli.variants import VARIANTS
+from grpo_cli.variants.plan import Plan, plan
+
+RTOL = 1e-5
+"""Default tolerance: ten times what adding up in float32 usually costs."""
+
+_FLOAT32 = 2.0**-23
+_MUCH_NEARER = 100.0
+_ADJUSTED = 10
+"""What a wrong sign or a factor costs: more than any choice of stages."""
+
+_POWERS = (2, 4, 8, 16, 32, 64)
+_FACTORS = ("gradient_accumulation_steps", "num_processes", "dp_size", "steps_per_generation")
+_MOST = 300
+NEAREST = 5
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A convention and what it makes of the data.
+
+    Attributes:
+        plan: evaluates it.
+        value: the loss (or objective) that it gives, with ``times``.
+        difference: ``value`` less the target.
+        cost: the plainer, the smaller.
+        times: what the plan's own loss (or objective) is multiplied by; negative for a wrong sign.
+        rows: the variants that are the same convention.
+        members: other conventions that differ only in an ``std_eps`` too small to matter here.
+    """
+
+    plan: Plan
+    value: float
+    difference: float
+    cost: int
+    times: float
+    rows: list[str] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The number that was logged.
+
+    Attributes:
+        number: as it was given.
+        of: "loss" or "objective".
+        rtol: how far off a value may be, relatively; added to it is one part in 2²³ of the
+            magnitudes that cancel in the value, since trainers add up in float32.
+    """
+
+    number: float
+    of: str
+    rtol: float
+
+    @property
+    def sign(self) -> float:
+        """The target is this times J."""
+        return -1.0 if self.of == "loss" else 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found: the conventions within the tolerance, and the nearest ones, nearest first.
+
+    ``apart`` says what data would tell the matches apart; ``reasons`` what could not be tried;
+    ``tried`` how many conventions were.
+    """
+
+    matches: Sequence[Candidate]
+    nearest: Sequence[Candidate]
+    apart: Sequence[str]
+    reasons: Mapping[str, str]
+    tried: int
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether several distinct conventions agree on this data."""
+        return len(self.matches) > 1
+
+
+def match(base: Plan, data: Data, target: Target, betas: Sequence[float] = ()) -> Answer:
+    """Searches for the conventions that give the target on the data.
+
+    Args:
+        base: what the flags say; stages that flags swap stay as they are.
+        data: the records.
+        target: the logged number.
+        betas: values of β to try; by default the given one, or a few usual ones.
+    """
+    pool = _Pool(base, data, target, betas)
+    fitting = pool.fitting()
+    families = _families(fitting, data)
+    nearest = _families(pool.nearest(4 * NEAREST), data)[:NEAREST]
+    return Answer(families, nearest, _apart(families, data), pool.reasons, pool.tried)
+
+
+class _Pool:
+    """All candidates, as flat arrays: J, the magnitude of its parts, the cost, and the plans."""
+
+    def __init__(self, base: Plan, data: Data, target: Target, betas: Sequence[float]) -> None:
+        self._target = target
+        rows = [*_rows(base, data)]
+        found = _scan(base, data, betas)
+        self.reasons = found.reasons
+        self._rows = [made for made, *_ in rows]
+        self._scan = found
+        self._values = np.concatenate([np.array([value for _, value, _ in rows]), found.values])
+        self._scales = np.concatenate([np.array([scale for *_, scale in rows]), found.scales])
+        own = np.array([0 if made is base else 1 for made in self._rows], dtype=np.int64)
+        self._costs = np.concatenate([own, found.costs + 2])
+        self._times = _times(data)
+        self.tried = int(np.isfinite(self._values).sum())
+
+    def _off(self, times: float) -> F64:
+        """[C] how far each value is from the target, with a factor and a sign."""
+        off = np.abs(times * self._target.sign * self._values - self._target.number)
+        return np.where(np.isfinite(off), off, np.inf)
+
+    def _allowed(self, times: float) -> F64:
+        return self._target.rtol * abs(self._target.number) + _FLOAT32 * abs(times) * self._scales
+
+    def fitting(self) -> list[Candidate]:
+        """Those within the tolerance; nearest first, the plainer first among equals."""
+        plain = self._within(1.0)
+        best = min((abs(one.difference) for one in plain), default=math.inf)
+        if self._target.number == 0.0:
+            return _sorted(plain)
+        others = [one for times in self._times for one in self._within(times)]
+        near = [one for one in others if abs(one.difference) * _MUCH_NEARER < best]
+        return _sorted([*plain, *near])
+
+    def _within(self, times: float) -> list[Candidate]:
+        off = self._off(times)
+        found = np.flatnonzero(off <= self._allowed(times))
+        order = np.lexsort((self._costs[found], off[found]))[:_MOST]
+        return [self._candidate(int(at), times) for at in found[order]]
+
+    def nearest(self, count: int) -> list[Candidate]:
+        """The nearest as they are; those with another sign or factor only if they are nearer."""
+        found = []
+        for times in (1.0, *self._times):
+            off = self._off(times)
+            order = np.lexsort((self._costs, off))[: count if times == 1.0 else 1]
+            found += [self._candidate(int(at), times) for at in order if np.isfinite(off[at])]
+        return _sorted(found)
+
+    def _candidate(self, at: int, times: float) -> Candidate:
+        value = times * self._target.sign * float(self._values[at])
+        made = self._rows[at] if at < len(self._rows) else self._scan.plan(at - len(self._rows))
+        cost = int(self._costs[at]) + (0 if times == 1.0 else _ADJUSTED)
+        return Candidate(made, value + 0.0, value - self._target.number, cost, times)
+
+
+def _sorted(found: list[Candidate]) -> list[Candidate]:
+    """Nearest first; among those that are as near as rounding can tell, the plainest first."""
+    found.sort(key=lambda one: abs(one.difference))
+    steps: list[Candidate] = []
+    ranked: list[tuple[int, int, Candidate]] = []
+    for one in found:
+        noise = 1e-12 * max(abs(one.value), 1e-3)
+        if not steps or abs(one.difference) > abs(steps[-1].difference) + noise:
+            steps.append(one)
+        ranked.append((len(steps), one.cost, one))
+        one.difference = math.copysign(abs(steps[-1].difference), one.difference)
+    ranked.sort(key=lambda entry: entry[:2])
+    return [one for *_, one in ranked]
+
+
+def _rows(base: Plan, data: Data) -> Iterator[tuple[Plan, float, float]]:
+    """The plan itself and every row of the table, as they are: J, and the magnitude of its parts."""
+    for made in [base, *_variants(base)]:
+        runner, totals, scale = Runner(made), Totals(made.batch), 0.0
+        try:
+            if runner.wants_moments:
+                for piece in data.pieces:
+                    runner.measure(piece)
+            for piece in data.pieces:
+                breakdown = runner.run(piece)
+                totals.add(breakdown)
+                scale += float(np.abs(breakdown.policy.weighted).sum())
+        except (Unserved, GrpoError):
+            continue
+        row = totals.row()
+        counted = totals.records if made.batch == "record" else totals.counted or 1.0
+        yield made, float(str(row["objective"])), scale / max(counted, 1.0)
+
+
+def _variants(base: Plan) -> Iterator[Plan]:
+    """Every other row that has the stages that flags ask for, with the flags that it takes."""
+    for name in VARIANTS:
+        bare = plan(name, stages=base.swapped, batch=base.batch)
+        takes = bare.takes()
+        flags = {flag: value for flag, value in base.flags.items() if flag in takes}
+        if name != base.variant and (len(flags) == len(base.flags) or not base.swapped):
+            yield plan(name, stages=base.swapped, hyperparameters=flags, batch=base.batch)
+
+
+def _scan(base: Plan, data: Data, betas: Sequence[float]) -> Scan:
+    first = data.pieces[0]
+    known = "beta" in base.flags or all(
+        "beta" in piece.records[0].hyperparameters for piece in data.pieces
+    )
+    tried = tuple(betas) or (() if known else BETAS)
+    found = axes(
+        base,
+        rewards=first.batch.rewards is not None,
+        advantages=first.advantages_given,
+        betas=tried,
+    )
+    return scan(base, found, data)
+
+
+def _times(data: Data) -> list[float]:
+    """Factors and signs other than none: powers of two, and what the records say."""
+    said = {
+        int(value)
+        for piece in data.pieces
+        for name in _FACTORS
+        if isinstance(value := piece.records[0].hyperparameters.get(name), int) and value > 1
+    }
+    counts = sorted({*_POWERS, *said, *(a * b for a in said for b in said)})
+    factors = [factor for count in counts for factor in (1.0 / count, float(count))]
+    return [-1.0, *factors, *(-factor for factor in factors)]
+
+
+def _families(found: Sequence[Candidate], data: Data) -> list[Candidate]:
+    """Conventions that are one under several names, or but for an eps too small to matter, as one."""
+    families: list[tuple[Candidate, list[float | None]]] = []
+    for one in found:
+        objective = Runner(one.plan).objective(data.pieces[0])
+        values = _probed(objective, one.times)
+        known = (head for head, theirs in families if all(map(probe.same, values, theirs)))
+        head = next(known, one)
+        if head is one:
+            families.append((one, values))
+        else:
+            head.members.append(objective.signature)
+        if not one.plan.swapped and one.times == 1.0 and one.plan.variant not in head.rows:
+            head.rows.append(one.plan.variant)
+    return [head for head, _ in families]
+
+
+def _probed(objective: Objective, times: float) -> list[float | None]:
+    """What a convention is: its values on two probes, the eps of a std aside."""
+    bare = without_eps(objective)
+    values = [probe.value(bare, lacking) for lacking in (frozenset(), _FEWER)]
+    return [None if value is None else times * value for value in values]
+
+
+_FEWER: frozenset[str] = frozenset({"lengths", "spreads"})
+
+
+def without_eps(objective: Objective) -> Objective:
+    """The objective with what is added to a std always the same."""
+    bound = objective.advantage
+    if "std_eps" not in bound.values:
+        return objective
+    return replace(objective, advantage=replace(bound, values={**bound.values, "std_eps": 1e-8}))
+
+
+def _apart(matches: Sequence[Candidate], data: Data) -> list[str]:
+    """What data would tell the matches apart, in words; the first against each of the others."""
+    if len(matches) < 2:
+        return []
+    first, *others = (
+        (one, without_eps(Runner(one.plan).objective(data.pieces[0]))) for one in matches[:20]
+    )
+    needed: dict[str, None] = {}
+    for other, objective in others:
+        if other.times == first[0].times:
+            needed |= dict.fromkeys(probe.tell_apart(first[1], objective))
+    return [probe.FEATURES[name] for name in needed]
+
+
+def described(one: Candidate, data: Data, paths: Sequence[str], target: Target) -> dict[str, Any]:
+    """A candidate as ``--json`` shows it."""
+    made = pruned(one.plan, data)
+    totals = Totals(made.batch)
+    for piece in data.pieces:
+        totals.signatures.setdefault(
+            Runner(made).objective(piece).signature, Runner(made).objective(piece).parts
+        )
+    flipped = one.times < 0
+    only = target.of if not flipped else {"loss": "objective", "objective": "loss"}[target.of]
+    return {
+        "signature": totals.signature(),
+        "value": one.value,
+        "difference": one.difference,
+        "command": command(made, paths, only, abs(one.times)),
+        "variants": one.rows,
+        "factor": abs(one.times),
+        "sign_flipped": flipped,
+        "same": list(dict.fromkeys(one.members)),
+    }

@@ -1,0 +1,120 @@
+"""What a stage holds fixed when it is differentiated, so that finite differences see the same.
+
+Where a formula stops the gradient, its gradient is not that of its value. The tables below say, for
+every choice that does, what stands still; the finite differences are then taken of the objective
+with just that held at the point where the gradient is wanted. A choice that is in no table claims
+that its gradient is its value's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.kl.result import Kl
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.ratio.result import Ratio
+
+FIXED: dict[tuple[str, str], tuple[str, ...]] = {
+    ("surrogate", "cispo"): ("ratio",),
+    ("surrogate", "topr"): ("ratio",),
+    ("surrogate", "vespo"): ("ratio", "log_ratio"),
+    ("surrogate", "fipo"): ("token_log_ratio",),
+    ("surrogate", "trl/cispo"): ("ratio",),
+    ("surrogate", "trl/vespo"): ("token_log_ratio",),
+    ("surrogate", "verl/dppo_tv"): ("ratio",),
+    ("surrogate", "verl/dppo_kl"): ("ratio",),
+    ("surrogate", "prime-rl/ref_kl"): ("log_ratio_ref",),
+}
+"""(stage, choice) → the columns that it reads as constants."""
+
+STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy"}
+"""Ratio choices with the value of something else and the slope of the token's own log-prob."""
+
+KL_OF_K2 = {"k1+", "abs+", "k3+"}
+"""KL choices with the value of one estimator and the slope of k2."""
+
+SCORED = {"nemo-rl/k1", "nemo-rl/k2", "nemo-rl/k3"}
+"""KL choices weighed with π_θ/sg[π_θ], which is 1 and has a slope."""
+
+
+def held(objective: Objective) -> Objective:
+    """The objective with what its tables name held where it is first evaluated."""
+    stages = {}
+    for stage, bound in objective.stages.items():
+        fixed = FIXED.get((stage, bound.name))
+        if fixed is not None:
+            stages[stage] = _swap(bound, _holding(bound.choice, fixed))
+    if objective.ratio.name in STRAIGHT:
+        stages["ratio"] = _swap(objective.ratio, _straight(objective.ratio.choice.function))
+    if objective.kl.name in KL_OF_K2:
+        stages["kl"] = _swap(objective.kl, _of_k2(objective.kl.choice.function))
+    if objective.kl.name in SCORED:
+        stages["kl"] = _swap(objective.kl, _scored(objective.kl.choice.function))
+    return replace(objective, **stages)
+
+
+def _swap(bound: Bound, function: Callable[..., Any]) -> Bound:
+    return Bound(bound.name, Choice(function, measure=bound.choice.measure), bound.values)
+
+
+def _holding(choice: Choice, fixed: tuple[str, ...]) -> Callable[..., Any]:
+    kept: dict[str, Any] = {}
+
+    @wraps(choice.function)
+    def function(*columns: Any, **values: Any) -> Any:
+        named = dict(zip(choice.columns, columns, strict=True))
+        for name in fixed:
+            named[name] = kept.setdefault(name, named[name])
+        return choice.function(*named.values(), **values)
+
+    return function
+
+
+def _straight(ratio: Callable[..., Ratio]) -> Callable[..., Ratio]:
+    """log ρ(x) = log ρ(x₀) + (d − d₀), token by token."""
+    kept: list[Any] = []
+
+    @wraps(ratio)
+    def function(moving: Any, *rest: Any, **values: Any) -> Ratio:
+        found = ratio(moving, *rest, **values)
+        if not kept:
+            kept.extend((found.log_ratio, moving))
+        log_ratio = kept[0] + (moving - kept[1])
+        return Ratio(log_ratio, np.exp(log_ratio), found.pull)
+
+    return function
+
+
+def _of_k2(kl: Callable[..., Kl]) -> Callable[..., Kl]:
+    """k(x) = k(x₀) + d²/2 − d₀²/2."""
+    kept: list[Any] = []
+
+    @wraps(kl)
+    def function(log_ratio_ref: Any, *rest: Any, **values: Any) -> Kl:
+        found = kl(log_ratio_ref, *rest, **values)
+        if not kept:
+            kept.extend((found.value, log_ratio_ref))
+        value = kept[0] + 0.5 * (log_ratio_ref**2 - kept[1] ** 2)
+        return found._replace(value=value)
+
+    return function
+
+
+def _scored(kl: Callable[..., Kl]) -> Callable[..., Kl]:
+    """k(x)·exp(x − x₀), x being log π_θ."""
+    kept: list[Any] = []
+
+    @wraps(kl)
+    def function(log_ratio_ref: Any, *rest: Any, **values: Any) -> Kl:
+        found = kl(log_ratio_ref, *rest, **values)
+        if not kept:
+            kept.append(log_ratio_ref)
+        return found._replace(value=found.value * np.exp(log_ratio_ref - kept[0]))
+
+    return function

@@ -1,0 +1,148 @@
+"""What every row of the table must satisfy, whoever added it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from exactness.cases import random_batch
+
+from grpo_cli.batch import Batch
+from grpo_cli.objective import moments
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.hyperparameters import (
+    HYPERPARAMETERS,
+    Hyperparameter,
+    HyperparameterError,
+    Value,
+)
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import run
+from grpo_cli.variants import NAMES, VARIANTS
+from grpo_cli.variants.plan import plan
+from objective.held import held
+
+REQUIRED: dict[str, Value] = {"clip_cov_seed": 3}
+"""Values for the hyperparameters that have none of their own."""
+
+SEEDS = range(6)
+
+
+def objective_of(name: str) -> Objective:
+    made = plan(name)
+    given = {key: value for key, value in REQUIRED.items() if key in made.takes()}
+    return plan(name, hyperparameters=given).objective({}, advantages_given=False)
+
+
+def evaluate(batch: Batch, objective: Objective) -> Breakdown:
+    wanted = objective.advantage.choice.measure is not None
+    return run(batch, objective, moments.of_records(batch, objective) if wanted else None)
+
+
+@pytest.fixture(params=VARIANTS, scope="module")
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_aliases_do_not_hide_each_other():
+    aliases = [alias for row in VARIANTS.values() for alias in row.aliases]
+    assert len(NAMES) == len(VARIANTS) + len(aliases)
+
+
+def test_row_says_where_it_comes_from(name: str):
+    row = VARIANTS[name]
+    assert row.title
+    assert row.note
+    assert ("/" in name) == bool(row.version)
+    assert not row.paper or (row.paper[4] == "." and len(row.paper) == 10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_is_finite(name: str, seed: int):
+    found = evaluate(random_batch(seed, records=2), objective_of(name))
+    for values in (found.contribution, found.gradient, found.record_objective, found.surrogate):
+        assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_contributions_add_up_to_the_objective(name: str, seed: int):
+    found = evaluate(random_batch(seed, records=2), objective_of(name))
+    cuts, tokens = found.batch.records, found.batch.responses
+    by_response = tokens.sum(found.contribution)
+    # A response without tokens has a term of its own in a few frameworks, and no token to show it.
+    by_response = np.where(tokens.lengths > 0, by_response, found.response_contribution)
+    scale = cuts.sum(np.abs(by_response))
+    for parts in (by_response, found.response_contribution):
+        assert np.abs(cuts.sum(parts) - found.record_objective).max() <= 1e-14 * scale.max()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gradient_is_that_of_the_objective(name: str, seed: int):
+    batch, objective = random_batch(seed), held(objective_of(name))
+    found = evaluate(batch, objective)
+    direction = np.random.default_rng(seed).normal(size=batch.responses.total)
+    step = 1e-6
+    above, below = (
+        evaluate(replace(batch, log_probs_new=batch.log_probs_new + s * direction), objective)
+        for s in (step, -step)
+    )
+    slope = (above.record_objective[0] - below.record_objective[0]) / (2 * step)
+    parts = found.gradient * direction
+    assert abs(parts.sum() - slope) <= 1e-7 * np.abs(parts).sum() + 1e-9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_order_of_the_responses_changes_no_bit(name: str, seed: int):
+    batch, objective = random_batch(seed), objective_of(name)
+    order = np.random.default_rng(seed).permutation(batch.responses.count)
+    found, again = evaluate(batch, objective), evaluate(permuted(batch, order), objective)
+    assert found.record_objective.tolist() == again.record_objective.tolist()
+    assert found.response_contribution[order].tolist() == again.response_contribution.tolist()
+
+
+def permuted(batch: Batch, order: np.ndarray) -> Batch:
+    """The batch, of one record, with its responses in another order."""
+    starts, lengths = batch.responses.starts, batch.responses.lengths
+    spans = [
+        np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)
+    ]
+    tokens = np.concatenate([spans[i] for i in order])
+    columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+    return replace(
+        batch,
+        responses=type(batch.responses)(lengths[order]),
+        groups=batch.groups[order],
+        rewards=batch.rewards[order],
+        **{column: getattr(batch, column)[tokens] for column in columns},
+    )
+
+
+def test_signature_has_every_value(name: str):
+    objective = objective_of(name)
+    for stage, bound in objective.stages.items():
+        for parameter, value in bound.values.items():
+            for other in others(parameter, value):
+                changed = Bound(bound.name, bound.choice, {**bound.values, parameter: other})
+                assert replace(objective, **{stage: changed}).signature != objective.signature
+
+
+def others(parameter: str, value: Value) -> list[Value]:
+    """Values near and far that the hyperparameter may have instead."""
+    row = HYPERPARAMETERS[parameter]
+    if row.words:
+        return [word for word in row.words if word != value]
+    near = [np.nextafter(value, value + 1.0)] if isinstance(value, float) else []
+    tried = [*near, 0.5, 1, 2, 7, None] if value is not None else [0.5, 1, 2, 7]
+    found = [other for other in tried if other != value and allowed(row, parameter, other)]
+    assert found
+    return found
+
+
+def allowed(row: Hyperparameter, parameter: str, value: Value) -> bool:
+    try:
+        row.check(parameter, value)
+    except HyperparameterError:
+        return False
+    return True

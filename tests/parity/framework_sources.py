@@ -1,0 +1,128 @@
+"""Pure functions of frameworks that are not on PyPI, taken from a clone and run in float64.
+
+A function or class is read from a file at a fixed commit and executed by itself, with stand-ins for
+what it imports; nothing of the framework is installed or kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional
+
+COMMITS = {
+    "OpenRLHF/OpenRLHF": "3c3be62",
+    "THUDM/slime": "624b824",
+    "NVIDIA-NeMo/RL": "7ea279a",
+    "inclusionAI/AReaL": "4aef98d",
+    "PrimeIntellect-ai/prime-rl": "559b447",
+    "allenai/open-instruct": "e6c3044",
+}
+"""The commit of each repository that the rows of ``grpo_cli/variants`` state."""
+
+_KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
+
+
+class Clones(NamedTuple):
+    """Git directories by repository; bare ones do."""
+
+    paths: dict[str, Path]
+
+    def text(self, repository: str, path: str) -> str:
+        """The file at the repository's commit."""
+        where = f"{COMMITS[repository]}:{path}"
+        command = ["git", "-C", str(self.paths[repository]), "show", where]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def load(self, repository: str, path: str, names: Iterable[str], **known: Any) -> SimpleNamespace:
+        """The named functions and classes (or methods, as functions) of a file, executed."""
+        wanted = set(names)
+        found = [_bare(node) for node in _definitions(self.text(repository, path), wanted)]
+        assert {node.name for node in found} == wanted, wanted - {node.name for node in found}
+        module = ast.Module(body=[_FUTURE, *found], type_ignores=[])
+        space = {**_STAND_INS, **known}
+        exec(compile(ast.fix_missing_locations(module), f"{repository}:{path}", "exec"), space)
+        return SimpleNamespace(**{name: space[name] for name in wanted})
+
+
+_FUTURE = ast.parse("from __future__ import annotations").body[0]
+
+
+def _definitions(text: str, wanted: set[str]) -> list[Any]:
+    tree = ast.parse(text)
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    top = [node for node in tree.body if isinstance(node, kinds)]
+    inner = [node for one in top if isinstance(one, ast.ClassDef) for node in one.body]
+    methods = [node for node in inner if isinstance(node, ast.FunctionDef)]
+    names = {node.name for node in top}
+    return [n for n in top if n.name in wanted] + [
+        n for n in methods if n.name in wanted and n.name not in names
+    ]
+
+
+def _bare(node: Any) -> Any:
+    for part in ast.walk(node):
+        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+            part.decorator_list = [
+                one for one in part.decorator_list if ast.unparse(one) in _KEPT_DECORATORS
+            ]
+    return node
+
+
+class _Model:
+    """Stands in for pydantic's BaseModel: class attributes are the defaults."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Takes pydantic's class arguments."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class _Any:
+    """Any attribute, as a constant."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class _Names(Enum):
+    TOKEN_LEVEL = "token"
+    SEQUENCE_LEVEL = "sequence"
+
+
+def _all_reduce(*_: Any, **__: Any) -> None:
+    """One process: nothing to add."""
+
+
+_STAND_INS: dict[str, Any] = {
+    "__name__": __name__,
+    "torch": torch,
+    "nn": torch.nn,
+    "F": torch.nn.functional,
+    "np": np,
+    "dataclass": dataclass,
+    "dist": SimpleNamespace(
+        is_initialized=lambda: False, all_reduce=_all_reduce, ReduceOp=SimpleNamespace(SUM=0)
+    ),
+    "BaseModel": _Model,
+    "LossFunction": object,
+    "LossInputType": _Any(),
+    "LossType": _Names,
+    "MetricNormalizer": _Any(),
+}
+
+
+def in_float64() -> None:
+    """Has the frameworks' own casts to float32 keep float64, so that rounding hides nothing."""
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
