@@ -60,7 +60,7 @@ class Segments:
         """[S] the mean of each segment's elements; 0 for an empty one."""
         return self.sum(values) / np.maximum(self.lengths, 1)
 
-    def spread(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """[total] each segment's value, repeated for its elements."""
         return np.repeat(values, self.lengths)
 

@@ -13,9 +13,11 @@ import typer
 from grpo_cli.cli.check import check
 from grpo_cli.cli.compare import compare
 from grpo_cli.cli.eval import evaluate
+from grpo_cli.cli.explain import explain_topic
 from grpo_cli.cli.failure import say, tell
 from grpo_cli.cli.match import match_number
 from grpo_cli.cli.split import split_batch
+from grpo_cli.cli.show import show
 from grpo_cli.cli.variants import list_variants
 from grpo_cli.cli.verify import verify
 from grpo_cli.errors import GrpoError
@@ -65,8 +67,10 @@ app.command("eval")(evaluate)
 app.command("compare")(compare)
 app.command("match")(match_number)
 app.command("split")(split_batch)
+app.command("explain")(explain_topic)
 app.command("verify")(verify)
 app.command("check")(check)
+app.command("show")(show)
 app.command("variants")(list_variants)
 
 
@@ -80,7 +84,8 @@ def main() -> None:
         tell(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        reason = error.strerror or str(error)
+        say(f"{error.filename}: {reason}" if error.filename else reason)
         sys.exit(GrpoError.exit_code)
     except Exception:
         traceback.print_exc()

@@ -36,14 +36,16 @@ def match_number(
         float | None, _target("objective", "objective, where that was logged instead")
     ] = None,
     rtol: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--rtol",
             metavar="NUMBER",
             parser=number,
-            help="Relative tolerance, for numbers added up in float32; more for rounded ones.",
+            help=f"Relative tolerance. Default: {RTOL}, for sums in float32; give more for a "
+            "number that was rounded.",
+            show_default=False,
         ),
-    ] = RTOL,
+    ] = None,
     betas: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +72,7 @@ def match_number(
     2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        target = _checked(loss, target_objective, rtol)
+        target = _checked(loss, target_objective, RTOL if rtol is None else rtol)
         plan, places = objective.plan(), paths(files)
         source = Source(places, skip=reading.on_error == "skip")
         data = Data([*source])

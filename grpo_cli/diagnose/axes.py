@@ -115,7 +115,7 @@ def _aggregates(base: Plan) -> Iterator[Option]:
 
 
 def combined(base: Plan, *options: Option) -> Plan:
-    """The base with the options' stages and hyperparameters; flags that nothing takes are left out."""
+    """The base with the options' stages and hyperparameters, but for flags that nothing takes."""
     stages = dict(base.swapped)
     flags: dict[str, Value] = dict(base.flags)
     for option in options:

@@ -26,7 +26,7 @@ class Unserved(Exception):  # noqa: N818 - not a failure: the data says no
 
 @dataclass(eq=False)
 class Runner:
-    """One plan, and the batch statistics that it needs. ``measured`` is None until they are known."""
+    """One plan, and the batch statistics that it needs, once they are ``measured``."""
 
     plan: Plan
     measured: ExactMoments | None = None

@@ -151,11 +151,16 @@ class _Pool:
         """Those within the tolerance; nearest first, the plainer first among equals."""
         plain = self._within(1.0)
         best = min((abs(one.difference) for one in plain), default=math.inf)
+        plain = [one for one in plain if abs(one.difference) <= self._agreeing(best)]
         if self._target.number == 0.0:
             return _sorted(plain)
         others = [one for times in self._times for one in self._within(times)]
         near = [one for one in others if abs(one.difference) * _MUCH_NEARER < best]
         return _sorted([*plain, *near])
+
+    def _agreeing(self, best: float) -> float:
+        """What is far further off than the nearest is no match for a number with many digits."""
+        return max(1000.0 * best, 1e-7 * abs(self._target.number), 1e-12)
 
     def _within(self, times: float) -> list[Candidate]:
         off = self._off(times)
@@ -195,7 +200,7 @@ def _sorted(found: list[Candidate]) -> list[Candidate]:
 
 
 def _rows(base: Plan, data: Data) -> Iterator[tuple[Plan, float, float]]:
-    """The plan itself and every row of the table, as they are: J, and the magnitude of its parts."""
+    """The plan itself and every row of the table: J, and the magnitude of its parts."""
     for made in [base, *_variants(base)]:
         runner, totals, scale = Runner(made), Totals(made.batch), 0.0
         try:
@@ -252,7 +257,7 @@ def _times(data: Data) -> list[float]:
 
 
 def _families(found: Sequence[Candidate], data: Data) -> list[Candidate]:
-    """Conventions that are one under several names, or but for an eps too small to matter, as one."""
+    """Conventions that are one under several names, or but for a small eps, taken together."""
     families: list[tuple[Candidate, list[float | None]]] = []
     for one in found:
         objective = Runner(one.plan).objective(data.pieces[0])

@@ -24,7 +24,7 @@ from grpo_cli.objective.pipeline import run
 FEATURES: Mapping[str, str] = {
     "lengths": "responses of unequal lengths",
     "sizes": "groups of unequal sizes",
-    "ratios": "ratios off 1, some beyond the clip range (a later epoch over the same rollouts)",
+    "ratios": "ratios off 1, some beyond the clip (a later epoch over the same rollouts)",
     "reference": "log_probs_ref that differ from the policy's, and β > 0",
     "spreads": "rewards whose spread differs between groups, without a group mean of 0",
     "rollout": "log_probs_rollout that differ from log_probs_old",
@@ -36,8 +36,13 @@ _SIZES = ([3, 5], [2, 4])
 
 
 @cache
-def probe(lacking: frozenset[str] = frozenset()) -> Batch:
-    """The batch, without some of its features."""
+def probe(lacking: frozenset[str] = frozenset(), tail: float = 2.0) -> Batch:
+    """The batch, without some of its features.
+
+    Args:
+        lacking: names of ``FEATURES``.
+        tail: the largest |log ratio|, nats; every seventh token has it on either side.
+    """
     sizes = [[4, 4], [4, 4]] if "sizes" in lacking else [*_SIZES]
     flat = [size for record in sizes for size in record]
     count = sum(flat)
@@ -46,10 +51,10 @@ def probe(lacking: frozenset[str] = frozenset()) -> Batch:
     if "lengths" in lacking:
         lengths = np.full(count, 4, dtype=np.int64)
     responses = Segments(lengths)
-    old = -random.gamma(2.0, 0.6, responses.total) - 0.7
-    new = old if "ratios" in lacking else np.minimum(old + _steps(random, responses.total), -0.01)
-    ref = new if "reference" in lacking else np.minimum(new + _steps(random, len(new)), -0.01)
-    engine = old if "rollout" in lacking else np.minimum(old + _steps(random, len(new)), -0.01)
+    old = -random.gamma(2.0, 0.6, responses.total) - 2.0 * tail - 2.0
+    new = old if "ratios" in lacking else old + _steps(random, responses.total, tail, 1)
+    ref = new if "reference" in lacking else new + _steps(random, responses.total, tail, 3)
+    engine = old if "rollout" in lacking else old + _steps(random, responses.total, tail, 5)
     groups = np.repeat(np.arange(len(flat)), flat)
     return Batch(
         responses=responses,
@@ -66,8 +71,10 @@ def probe(lacking: frozenset[str] = frozenset()) -> Batch:
     )
 
 
-def _steps(random: np.random.Generator, count: int) -> F64:
-    steps: F64 = random.normal(0.1, 0.35, count)
+def _steps(random: np.random.Generator, count: int, tail: float, offset: int) -> F64:
+    steps: F64 = np.clip(random.normal(0.1, 0.35, count), -1.0, 1.0)
+    steps[offset::7] = tail
+    steps[offset + 1 :: 7] = -tail
     return steps
 
 
@@ -103,7 +110,7 @@ def same(left: float | None, right: float | None) -> bool:
     """Whether two values are one, as far as float32 (and an eps of 1e-8 in a count) can tell."""
     if left is None or right is None:
         return False
-    return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 1e-2)
+    return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 0.5)
 
 
 def tell_apart(left: Objective, right: Objective) -> list[str]:
@@ -114,3 +121,21 @@ def tell_apart(left: Objective, right: Objective) -> list[str]:
         if same(value(left, lacking), value(right, lacking)):
             needed.append(feature)
     return needed
+
+
+def same_gradient(left: Objective, right: Objective) -> bool:
+    """Whether two objectives have one value and one gradient on the probe, far tails included."""
+    return all(_same_on(left, right, probe(tail=tail)) for tail in _TAILS)
+
+
+_TAILS = (2.0, 11.0, 25.0)
+"""Beyond usual dual clips; and beyond the clamps at 10 and at 20 nats."""
+
+
+def _same_on(left: Objective, right: Objective, batch: Batch) -> bool:
+    try:
+        one, other = (run(batch, each, statistics(each, batch)) for each in (left, right))
+    except (InputError, HyperparameterError):
+        return False
+    pairs = ((one.record_objective, other.record_objective), (one.gradient, other.gradient))
+    return all(np.allclose(mine, theirs, rtol=1e-7, atol=1e-12) for mine, theirs in pairs)

@@ -15,7 +15,6 @@ from grpo_cli.diagnose.axes import Axes, Option, combined
 from grpo_cli.diagnose.evaluate import Runner, Unserved
 from grpo_cli.diagnose.sums import Data
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective.objective import STAGES
 from grpo_cli.variants.plan import Plan
 
 _BARE = Option({"kl": "none", "aggregate": "sum"})
@@ -54,8 +53,8 @@ def scan(base: Plan, axes: Axes, data: Data) -> Scan:
     weights = scanner.weights(axes)
     if not (policies and kls and weights):
         nothing = np.zeros(0)
-        return Scan(nothing, nothing, np.zeros(0, np.int64), lambda at: base, scanner.reasons)
-    policy, kl, weight = (np.array([vector for vector, _ in one]) for one in (policies, kls, weights))
+        return Scan(nothing, nothing, np.zeros(0, np.int64), lambda _: base, scanner.reasons)
+    policy, kl, weight = map(_stacked, (policies, kls, weights))
     values = (policy @ weight.T)[:, None, :] - (kl @ weight.T)[None, :, :]
     size = np.abs(weight).T
     scales = (np.abs(policy) @ size)[:, None, :] + (np.abs(kl) @ size)[None, :, :]
@@ -68,6 +67,10 @@ def scan(base: Plan, axes: Axes, data: Data) -> Scan:
 
     costs = _costs(policies)[:, None, None] + _costs(kls)[None, :, None] + _costs(weights)
     return Scan(values.ravel(), scales.ravel(), costs.ravel(), plan_of, scanner.reasons)
+
+
+def _stacked(axis: Axis) -> F64:
+    return np.array([vector for vector, _ in axis])
 
 
 def _costs(axis: Axis) -> NDArray[np.int64]:

@@ -16,7 +16,6 @@ from grpo_cli.objective.hyperparameters import HyperparameterError
 from grpo_cli.records import Block, Record, assemble, cut, records
 
 
-
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Consecutive records of one layout, and the same as flat arrays."""

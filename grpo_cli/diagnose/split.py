@@ -18,7 +18,6 @@ from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.diagnose.evaluate import Runner, Unserved
 from grpo_cli.diagnose.source import Piece
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.objective import STAGES, Objective
 from grpo_cli.objective.pipeline import run

@@ -1,5 +1,7 @@
-"""Per-response sums of a stage's choice over the data, from which any convention's value is a dot
-product: J = Σᵢ wᵢ·(Pᵢ − β·Kᵢ), with P and K sums over the tokens of response i and w its weight."""
+"""Per-response sums over the data, of which any convention's value is a dot product.
+
+J = Σᵢ wᵢ·(Pᵢ − β·Kᵢ), with P and K sums over the tokens of response i and w its weight.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from grpo_cli.batch import F64
 from grpo_cli.diagnose import probe
 from grpo_cli.diagnose.evaluate import Runner, Unserved
 from grpo_cli.diagnose.source import Piece
+from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.hyperparameters import HyperparameterError
 from grpo_cli.objective.objective import STAGES, Objective
 from grpo_cli.objective.pipeline import run
-from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameters import HyperparameterError
 from grpo_cli.variants.plan import Plan
 
 _GIVEN = STAGES["advantage"].choices["given"]

@@ -8,12 +8,10 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Span
@@ -21,7 +19,8 @@ from grpo_cli.records import Block, Span
 Piece = Block | Span
 T = TypeVar("T")
 
-_AHEAD = 2  # blocks that wait for each worker: enough that none is idle while another is slow
+_AHEAD = 2  # pieces a worker is given at once: it has the next when it is done with one
+_WAITING = 4  # results per worker that may wait for a slower one before them
 
 
 class WorkerError(GrpoError):
@@ -44,6 +43,45 @@ def _quota() -> int:
         return 1 << 30
 
 
+class _Worker:
+    """A process that works on the pieces it is given, in their order."""
+
+    def __init__(self, work: Callable[[Piece], object]) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        # A daemon: whatever happens here, it does not outlive this process's regular end.
+        self.process = multiprocessing.Process(
+            target=_serve, args=(work, theirs, os.getpid()), daemon=True
+        )
+        self.process.start()
+        theirs.close()  # so that its end is seen here
+        self.given: deque[tuple[int, Piece]] = deque()
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it has less than it should; a large message must not wait for its attention."""
+        return not self.given or (len(self.given) < _AHEAD and isinstance(self.given[-1][1], Span))
+
+    def give(self, number: int, piece: Piece) -> None:
+        """Hands over a piece."""
+        self.given.append((number, piece))
+        try:
+            self.connection.send(piece)
+        except OSError:
+            raise _died(piece) from None
+
+    def take(self) -> tuple[int, Piece, Any]:
+        """The result that it has sent.
+
+        Raises:
+            WorkerError: if it died instead.
+        """
+        number, piece = self.given.popleft()
+        try:
+            return number, piece, self.connection.recv()
+        except (EOFError, OSError):
+            raise _died(piece) from None
+
+
 def in_order(
     work: Callable[[Piece], T], pieces: Iterable[Piece], jobs: int
 ) -> Iterator[tuple[Piece, T]]:
@@ -55,43 +93,56 @@ def in_order(
     Raises:
         WorkerError: where a worker died, with the block it had.
     """
-    rest = iter(pieces)
-    pool = ProcessPoolExecutor(jobs, initializer=_begin, initargs=(os.getpid(),))
-    waiting: deque[tuple[Piece, Future[T]]] = deque()
+    rest = enumerate(pieces)
+    workers = [_Worker(work) for _ in range(jobs)]
+    finished: dict[int, tuple[Piece, T]] = {}
+    wanted = 0
     try:
-        while True:
-            for piece in islice(rest, _AHEAD * jobs - len(waiting)):
-                waiting.append((piece, pool.submit(work, piece)))
-            if not waiting:
-                break
-            piece, future = waiting.popleft()
-            yield piece, _result(piece, future)
-        pool.shutdown()
+        _feed(workers, rest)
+        while busy := [worker for worker in workers if worker.given]:
+            ready = wait([worker.connection for worker in busy])
+            for worker in busy:
+                if worker.connection in ready:
+                    number, piece, result = worker.take()
+                    finished[number] = (piece, result)
+            if len(finished) < _WAITING * jobs:
+                _feed(workers, rest)
+            while wanted in finished:
+                yield finished.pop(wanted)
+                wanted += 1
+            _feed(workers, rest)
     finally:
-        _end(pool)
+        for worker in workers:
+            worker.process.kill()
 
 
-def _result(piece: Piece, future: Future[T]) -> T:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        place = f"{piece.source}, at or after line {piece.line}"
-        raise WorkerError(
-            f"a worker process died on {place} (killed, or out of memory?); "
-            "what came before it is evaluated; --jobs 1 works in one process"
-        ) from None
+def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Piece]]) -> None:
+    for worker in sorted(workers, key=lambda worker: len(worker.given)):
+        while worker.wants_more:
+            following = next(rest, None)
+            if following is None:
+                return
+            worker.give(*following)
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in multiprocessing.active_children():
-        process.kill()
+def _died(piece: Piece) -> WorkerError:
+    place = f"{piece.source}, at or after line {piece.line}"
+    return WorkerError(
+        f"a worker process died on {place} (killed, or out of memory?); "
+        "what came before it is evaluated; --jobs 1 works in one process"
+    )
 
 
-def _begin(parent: int) -> None:
-    """What a worker does first: it leaves Ctrl-C to its parent, and ends when that is gone."""
+def _serve(work: Callable[[Piece], object], connection: Connection, parent: int) -> None:
+    """The life of a worker. It leaves Ctrl-C to its parent, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    while True:
+        try:
+            piece = connection.recv()
+        except (EOFError, OSError):
+            return
+        connection.send(work(piece))
 
 
 def _watch(parent: int) -> None:

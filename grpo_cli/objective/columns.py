@@ -15,7 +15,7 @@ from grpo_cli.objective.groups import Groups
 NEEDS = {
     "log_probs_new": "log-probs under the current policy",
     "log_probs_old": "log-probs under the old policy",
-    "log_ratio_ref": "log_probs_ref (log-probs under the reference)",
+    "log_ratio_ref": "log-probs under the reference; --beta 0 does without",
     "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the engine that sampled",
     "rewards": "one reward per response",

@@ -94,17 +94,32 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "epsilon_low": Hyperparameter(
         "lower clip range: the ratio is clipped at 1 − epsilon_low",
         low=0.0,
-        aliases=("clip_ratio_low", "eps_clip_low", "clip_range_low", "ratio_clip_min", "eps_low"),
+        aliases=(
+            "clip_ratio_low",
+            "eps_clip_low",
+            "clip_range_low",
+            "ratio_clip_min",
+            "eps_low",
+            "clip_lower",
+        ),
     ),
     "epsilon_high": Hyperparameter(
         "upper clip range: the ratio is clipped at 1 + epsilon_high",
         low=0.0,
-        aliases=("clip_ratio_high", "eps_clip_high", "clip_range_high", "ratio_clip_max", "eps_high"),
+        aliases=(
+            "clip_ratio_high",
+            "eps_clip_high",
+            "clip_range_high",
+            "ratio_clip_max",
+            "eps_high",
+            "clip_higher",
+            "eps_clip_higher",
+        ),
     ),
     "beta": Hyperparameter(
         "coefficient of the KL penalty",
         low=0.0,
-        aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty"),
+        aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty", "kl_tau", "kl_ctl"),
     ),
     "kl_weight": Hyperparameter(
         "what multiplies each token's KL estimate: nothing, or the ratio (unbiased KL)",
@@ -184,13 +199,13 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "SAPO's temperature where A > 0",
         low=0.0,
         open_low=True,
-        aliases=("sapo_temperature_pos",),
+        aliases=("sapo_temperature_pos", "sapo_tau_pos"),
     ),
     "tau_neg": Hyperparameter(
         "SAPO's temperature where A <= 0",
         low=0.0,
         open_low=True,
-        aliases=("sapo_temperature_neg",),
+        aliases=("sapo_temperature_neg", "sapo_tau_neg"),
     ),
     "log_ratio_max": Hyperparameter(
         "upper bound on a log ratio before it is exponentiated; below there is none"
@@ -223,7 +238,6 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         low=0.0,
         open_low=True,
         optional=True,
-        aliases=("reward_clip_range",),
     ),
     "ipo_threshold": Hyperparameter(
         "prime-rl's ipo drops a token whose |π_θ − π_rollout| is above it", low=0.0, high=1.0
@@ -242,7 +256,6 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "rho_mask_high": Hyperparameter(
         "open-instruct drops a token whose π_old/π_rollout is above it",
         low=0.0,
-        open_low=True,
         optional=True,
         aliases=("rho_mask_upper_bound",),
     ),
@@ -255,6 +268,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
         aliases=(
             "tis_clip_low",
+            "rho_clamp_lower_bound",
             "truncated_importance_sampling_ratio_min",
             "vllm_importance_sampling_clip_min",
         ),
@@ -265,6 +279,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
         aliases=(
             "tis_clip",
+            "rho_clamp_upper_bound",
             "truncated_importance_sampling_ratio",
             "vllm_importance_sampling_clip_max",
             "vllm_importance_sampling_cap",
@@ -275,8 +290,12 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),
     "vespo_k_neg": Hyperparameter("VESPO's power of the ratio where A < 0", low=0.0),
     "vespo_lambda_neg": Hyperparameter("VESPO's rate of decay where A < 0", low=0.0),
-    "divergence_low": Hyperparameter("DPPO's bound on the divergence where A < 0", low=0.0),
-    "divergence_high": Hyperparameter("DPPO's bound on the divergence where A > 0", low=0.0),
+    "divergence_low": Hyperparameter(
+        "DPPO's bound on the divergence where A < 0", low=0.0, aliases=("dppo_mask_low",)
+    ),
+    "divergence_high": Hyperparameter(
+        "DPPO's bound on the divergence where A > 0", low=0.0, aliases=("dppo_mask_high",)
+    ),
     "fipo_decay_rate": Hyperparameter(
         "FIPO's half-life of the future log ratios, in tokens", low=0.0, open_low=True
     ),

@@ -59,9 +59,9 @@ def _scores_reward(columns: Columns, objective: Objective) -> bool:
 def _stages(batch: Batch, objective: Objective, columns: Columns) -> Breakdown:
     prepare(columns, objective)
     given: F64 | PerToken = columns.call(objective.advantage, "advantage")
-    per_token = isinstance(given, PerToken)
-    columns["advantage"] = given.values if per_token else np.repeat(given, columns.get("lengths"))
-    columns["response_advantage"] = None if per_token else given
+    response_advantage = None if isinstance(given, PerToken) else given
+    columns["advantage"] = _per_token(given, batch)
+    columns["response_advantage"] = response_advantage
     ratio = _ratio(batch, objective, columns)
     surrogate: Surrogate = columns.call(objective.surrogate, "surrogate")
     correction: Correction | None = columns.call(objective.correction, "correction")
@@ -74,7 +74,7 @@ def _stages(batch: Batch, objective: Objective, columns: Columns) -> Breakdown:
         batch=batch,
         objective=objective,
         advantage=columns.get("advantage"),
-        response_advantage=None if per_token else given,
+        response_advantage=response_advantage,
         log_ratio=ratio.log_ratio,
         ratio=ratio.ratio,
         surrogate=surrogate.value,
@@ -85,6 +85,12 @@ def _stages(batch: Batch, objective: Objective, columns: Columns) -> Breakdown:
         penalty=_kl_term(batch, _weights(objective.kl_aggregate, columns, weights), kl, ratio),
         bonus=_bonus_term(batch, objective, columns, weights),
     )
+
+
+def _per_token(advantage: F64 | PerToken, batch: Batch) -> F64:
+    if isinstance(advantage, PerToken):
+        return advantage.values
+    return np.repeat(advantage, batch.responses.lengths)
 
 
 def _ratio(batch: Batch, objective: Objective, columns: Columns) -> Ratio:

@@ -197,9 +197,7 @@ def _numbers(flat: list[Any], *, below: float = -np.inf) -> bytes:
     return data
 
 
-def _mask(
-    objects: Objects, key: str | None, counts: list[int], widths: list[int]
-) -> bytes | None:
+def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int]) -> bytes | None:
     if key is None:
         return None
     data = bytes(_flat(objects, key, counts, widths))

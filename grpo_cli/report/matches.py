@@ -27,7 +27,8 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
         return
     count = document["match_count"]
     if document["ambiguous"]:
-        console.print(Text(f"ambiguous: {count} conventions give the {target} ({tried})", "bold yellow"))
+        head = f"ambiguous: {count} conventions give the {target} ({tried})"
+        console.print(Text(head, "bold yellow"))
         for line in _remedy(document):
             console.print(Text(line, "yellow"))
     else:

@@ -13,6 +13,8 @@ from grpo_cli.variants.papers_advantage import ADVANTAGE_PAPERS
 from grpo_cli.variants.papers_correction import CORRECTION_PAPERS
 from grpo_cli.variants.papers_surrogate import SURROGATE_PAPERS
 from grpo_cli.variants.prime_rl import PRIME_RL
+from grpo_cli.variants.roll import ROLL
+from grpo_cli.variants.skyrl import SKYRL
 from grpo_cli.variants.slime import SLIME
 from grpo_cli.variants.tinker import TINKER
 from grpo_cli.variants.trl import TRL
@@ -28,6 +30,8 @@ VARIANTS: Mapping[str, Variant] = {
     **TRL,
     **TRL_FAMILY,
     **VERL,
+    **SKYRL,
+    **ROLL,
     **OPENRLHF,
     **SLIME,
     **NEMO_RL,

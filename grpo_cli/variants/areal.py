@@ -16,12 +16,12 @@ GRPO = Variant(
     kl=bind("kl", "k1-in-reward", beta=0.0, kl_output_clamp=10.0),
     correction=bind("correction", "token-mask", is_low=None, is_high=5.0),
     aggregate=bind("aggregate", "areal/token-mean"),
-    checked="golden",
+    checked="executed",
     version="4aef98d (2026-05-21)",
-    note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in the "
-    "group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and stay in the "
-    "denominator; without rejection sampling (--correction none) no behaviour weight is applied at "
-    "all, so that decoupled PPO is plain PPO.",
+    note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in "
+    "the group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and "
+    "stay in the denominator; without rejection sampling (--correction none) no behaviour weight is "
+    "applied at all, so that decoupled PPO is plain PPO.",
 )
 
 AREAL = {
@@ -41,7 +41,7 @@ AREAL = {
         title="AReaL's DAPO (examples/math/gsm8k_dapo_dynamic_bs.yaml)",
         paper="2503.14476",
         surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.28),
-        note="The overlong penalty belongs in the rewards; AReaL's is not capped, unlike the paper's.",
+        note="The overlong penalty belongs in the rewards; AReaL's has no cap, unlike the paper's.",
     ),
     "areal/sapo": replace(
         GRPO,
@@ -58,8 +58,8 @@ AREAL = {
         paper="2510.01161",
         surrogate=bind("surrogate", "clip", epsilon_low=0.0, epsilon_high=0.0),
         correction=bind("correction", "areal/m2po-token-mask", is_high=5.0, m2_threshold=0.04),
-        note="The mask is per micro-batch, here per record, and compares π_old with π_rollout where "
-        "the paper has π_θ. What it drops leaves the denominator. With ε = 0, as in the example, "
+        note="The mask is per micro-batch, here per record, and compares π_old with π_rollout; "
+        "the paper, π_θ. What it drops leaves the denominator. With ε = 0, as in the example, "
         "s = min(ρ·A, A).",
     ),
 }

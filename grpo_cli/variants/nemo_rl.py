@@ -16,7 +16,7 @@ GRPO = Variant(
     kl=bind("kl", "nemo-rl/k3", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
     correction=bind("correction", "none"),
     aggregate=bind("aggregate", "token-mean"),
-    checked="golden",
+    checked="executed",
     version="7ea279a (2026-08-22)",
     note="Mean and std leave the response itself out, and where the others are equal nothing is "
     "divided: [1, 0, 0, 0] gives 1, −0.577, … With use_leave_one_out_baseline false it is "
@@ -35,8 +35,8 @@ NEMO_RL = {
         advantage=bind("advantage", "group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
         surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.28, dual_clip=10.0),
         kl=bind("kl", "nemo-rl/k3", beta=0.0),
-        note="With a dual clip at 10, which the paper does not have. Its newer recipes clamp ρ at 2 "
-        "besides (--correction token-truncate).",
+        note="With a dual clip at 10, which the paper does not have. Its newer recipes clamp ρ at "
+        "2 besides (--correction token-truncate).",
     ),
     "nemo-rl/gspo": replace(
         GRPO,
@@ -78,10 +78,12 @@ NEMO_RL = {
     "nemo-rl/gdpo": replace(
         GRPO,
         title="NeMo-RL's GDPO",
+        checked="golden",
         paper="2601.05242",
         advantage=bind("advantage", "nemo-rl/gdpo", std_eps=1e-6),
         note="Reward functions count equally; the last normalisation is over responses, ddof 1, "
-        "without eps. Its own recipe sets use_leave_one_out_baseline false.",
+        "without eps. As its recipe has it, without leaving out; the default configuration would "
+        "(--advantage nemo-rl/gdpo-leave-one-out).",
     ),
     "nemo-rl/reinforce_plus_plus": replace(
         GRPO,

@@ -17,7 +17,7 @@ DAPO = Variant(
     kl=bind("kl", "k3", beta=0.05, kl_input_clamp=40.0),
     correction=bind("correction", "open-instruct/rho"),
     aggregate=bind("aggregate", "token-mean"),
-    checked="golden",
+    checked="executed",
     version="e6c3044 (2026-08-20)",
     note="kl_estimator 2, its default, is k3; 3 is --kl k1 -p kl_weight=ratio. "
     "advantage_normalization_type standard is --advantage group-std with ddof 0 and eps 1e-8. With "

@@ -24,11 +24,11 @@ PPO = Variant(
     kl=bind("kl", "k1-in-reward", beta=0.01, kl_output_clamp=10.0),
     correction=bind("correction", "none"),
     aggregate=bind("aggregate", "token-mean"),
-    checked="golden",
+    checked="executed",
     version="3c3be62 (2026-08-13)",
     note="The KL is in the reward by default, after the group norm, and each token bears that of "
-    "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss. The score is clipped to ±10 after "
-    "it is normalised, AReaL's reward before. The default estimator, gae, needs a critic.",
+    "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss. The score is clipped to ±10 "
+    "after it is normalised, AReaL's reward before. The default estimator, gae, needs a critic.",
 )
 
 OPENRLHF = {
@@ -52,8 +52,8 @@ OPENRLHF = {
         ratio=bind("ratio", "rollout-sequence"),
         aggregate=bind("aggregate", "openrlhf/response-mean"),
         kl_aggregate=bind("aggregate", "token-mean"),
-        note="The switch replaces π_old by the engine in the ratio; no weight is multiplied, unlike "
-        "in slime and NeMo-RL.",
+        note="The switch replaces π_old by the engine in the ratio; no weight is multiplied, "
+        "unlike in slime and NeMo-RL.",
     ),
     "openrlhf/dr_grpo": replace(
         PPO,
@@ -69,8 +69,8 @@ OPENRLHF = {
         paper="2402.14740",
         aliases=(),
         advantage=bind("advantage", "openrlhf/rloo"),
-        note="The baseline leaves the response itself out; the ratio is per token, not per response "
-        "as in TRL's RLOO.",
+        note="The baseline leaves the response itself out; the ratio is per token, not per "
+        "response as in TRL's RLOO.",
     ),
     "openrlhf/reinforce_baseline": replace(
         PPO,
@@ -78,8 +78,8 @@ OPENRLHF = {
         paper="2501.03262",
         aliases=(),
         advantage=bind("advantage", "openrlhf/reinforce_baseline"),
-        note="Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime whitens "
-        "with ddof 1 and NeMo-RL with ddof 0, both with each token's own KL.",
+        note="Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime "
+        "whitens with ddof 1 and NeMo-RL with ddof 0, both with each token's own KL.",
     ),
     "openrlhf/tis": replace(
         PPO,

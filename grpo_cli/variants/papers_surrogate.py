@@ -121,7 +121,7 @@ SURROGATE_PAPERS = {
         surrogate=bind("surrogate", "kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0),
         aggregate=_TOKEN_MEAN,
         note="Nothing is clipped. The tokens are ranked within a record here, within a "
-        "micro-batch in verl and SkyRL; shares and coefficients differ a thousandfold (see kl-cov).",
+        "micro-batch in verl and SkyRL; their shares differ a thousandfold.",
     ),
     "clip-cov": replace(
         _PLAIN,

@@ -92,7 +92,7 @@ class Plan:
         }
 
     def _own_choices(self) -> dict[str, tuple[str, Choice]]:
-        """Name and choice of those aggregations; a flag that swaps the shared one swaps them too."""
+        """Their names and choices; a flag that swaps the shared aggregation swaps them too."""
         found = {}
         for name in OWN_AGGREGATES:
             bound: Bound | None = getattr(self.row, name)

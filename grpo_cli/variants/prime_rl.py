@@ -17,7 +17,7 @@ GRPO = Variant(
     kl=bind("kl", "square-rollout", beta=1e-3),
     correction=bind("correction", "none"),
     aggregate=bind("aggregate", "token-mean"),
-    checked="golden",
+    checked="executed",
     version="559b447 (2026-08-21)",
     note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. Its "
     "kl is (log w)² without ½, on dropped tokens too, and needs no reference (arXiv 2602.02276). "
@@ -38,6 +38,7 @@ PRIME_RL = {
     "prime-rl/max_rl": replace(
         GRPO,
         title="prime-rl's max_rl",
+        checked="golden",
         paper="2602.02710",
         aliases=(),
         advantage=bind("advantage", "max-rl"),

@@ -16,7 +16,7 @@ GRPO = Variant(
     kl=bind("kl", "k1", beta=0.0),
     correction=bind("correction", "none"),
     aggregate=bind("aggregate", "response-mean"),
-    checked="golden",
+    checked="executed",
     version="624b824 (2026-08-21)",
     note="Each rollout is averaged over its tokens: where several samples share a rollout_id their "
     "tokens are counted together, here a response is a rollout. --calculate-per-token-loss is "
@@ -63,7 +63,7 @@ SLIME = {
         title="slime's grpo with --use-tis and its icepop_function",
         paper="2510.18855",
         correction=bind("correction", "token-mask", is_low=0.0, is_high=2.0),
-        note="It reuses tis_clip_low and tis_clip, whose defaults 0 and 2 are not IcePop's 0.5 and 5.",
+        note="It reuses tis_clip_low and tis_clip, whose defaults 0 and 2 are not IcePop's.",
     ),
     "slime/opsm": replace(
         GRPO,

@@ -30,7 +30,8 @@ _GRPO = Variant(
     entropy=entropy_bonus(0.0),
     entropy_aggregate=bind("aggregate", "trl/bnpo"),
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.16 left the KL "
-    "unweighted (--kl k3 -p kl_weight=none) by default. " + _MASKS + " multiplies the policy term.",
+    "unweighted (--kl k3 -p kl_weight=none) by default. " + _MASKS + " multiplies the policy term. "
+    "Over entropy_coef, top_entropy_quantile does not restrict the bonus, as TRL's does.",
 )
 
 TRL = {
@@ -65,7 +66,7 @@ TRL = {
         paper="2506.13585",
         surrogate=bind("surrogate", "trl/cispo"),
         aggregate=bind("aggregate", "trl/dapo"),
-        note="The cap is ε_high itself, which unless given is ε = 0.2: every ratio is capped there. "
+        note="The cap is ε_high itself, 0.2 unless it is given: every ratio is capped there. "
         "ScaleRL's 5 is -p epsilon_high=5; delta is ignored.",
     ),
     "trl/sapo": replace(
@@ -73,8 +74,8 @@ TRL = {
         title="TRL GRPOTrainer, loss_type sapo",
         paper="2511.20347",
         surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
-        note="The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the negative "
-        "temperature, which changes nothing.",
+        note="The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the "
+        "negative temperature, which changes nothing.",
     ),
     "trl/vespo": replace(
         _GRPO,
@@ -98,8 +99,8 @@ TRL = {
         title="TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
         paper="2507.18071",
         ratio=bind("ratio", "sequence"),
-        note="ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token and is "
-        "weighted by the sequence ratio.",
+        note="ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token "
+        "and is weighted by the sequence ratio.",
     ),
     "trl/rloo": replace(
         _GRPO,
@@ -113,9 +114,10 @@ TRL = {
         aggregate=bind("aggregate", "response-mean"),
         entropy=None,
         entropy_aggregate=None,
-        note="One ratio per response, the product over its tokens. The KL is that of the policy that "
-        "sampled, inside the reward. The Trainer divides by gradient_accumulation_steps afterwards. "
-        "normalize_advantages=True and reward_clip_range are not covered.",
+        note="One ratio per response, the product over its tokens. The KL is that of the policy "
+        "that sampled, inside the reward. The Trainer divides by gradient_accumulation_steps "
+        "afterwards. normalize_advantages is --advantage trl/rloo-normalised; reward_clip_range is "
+        "not covered.",
     ),
     "trl/gmpo": replace(
         _GRPO,
@@ -126,7 +128,7 @@ TRL = {
         correction=bind("correction", "none"),
         entropy=None,
         entropy_aggregate=None,
-        note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask and "
-        "vLLM's correction are ignored. top_entropy_quantile is not covered.",
+        note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
+        "and vLLM's correction are ignored. top_entropy_quantile is not covered.",
     ),
 }

@@ -38,8 +38,8 @@ LIGER = {
             "Liger-Kernel GRPO loss, loss_type dapo",
             _LIGER,
             0.04,
-            "Called without num_items_in_batch, as TRL calls it: the tokens of the micro-batch, and "
-            "TRL divides by gradient_accumulation_steps. Its Triton kernel has ε_high 0.4.",
+            "Called without num_items_in_batch, as TRL calls it: the tokens of the micro-batch, "
+            "and TRL divides by gradient_accumulation_steps. Its Triton kernel has ε_high 0.4.",
         ),
         aggregate=bind("aggregate", "trl/bnpo"),
     ),
@@ -72,9 +72,7 @@ UNSLOTH = {
 }
 
 _SWIFT = "ms-swift 4.6.0.dev0"
-_CLAMPED = bind(
-    "kl", "k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0
-)
+_CLAMPED = bind("kl", "k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0)
 
 
 def _swift(row: str, title: str, note: str) -> Variant:
@@ -115,7 +113,7 @@ MS_SWIFT = {
         _swift(
             "trl/dapo",
             "loss_type fipo",
-            "The half-life counts masked tokens inside a response too, where ours counts kept ones.",
+            "The half-life counts masked tokens inside a response too, ours only kept ones.",
         ),
         paper="2603.19835",
         surrogate=bind("surrogate", "fipo", epsilon_high=0.2, delta=None),

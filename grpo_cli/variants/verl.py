@@ -1,9 +1,10 @@
 """verl 0.9.1: its policy losses, with the defaults of its configuration.
 
-``use_kl_loss`` is off there, so β is 0 until ``--beta`` is given (``kl_loss_coef``, 0.001). The KL and
-the entropy follow ``loss_agg_mode``; where a loss has an aggregation of its own, that of the KL is
-swapped with the stage ``kl_aggregate``. verl's advantage estimators are ``--advantage verl/…``, its KL
-penalties ``--kl verl/…`` and its modes ``--aggregate verl/…``. A record is a micro-batch.
+``use_kl_loss`` is off there, so β is 0 until ``--beta`` is given (``kl_loss_coef``, 0.001). The KL
+and the entropy follow ``loss_agg_mode``; where a loss has an aggregation of its own, theirs are the
+stages ``kl_aggregate`` and ``entropy_aggregate``. verl's advantage estimators are ``--advantage
+verl/…``, its KL penalties ``--kl verl/…`` and its modes ``--aggregate verl/…``. A record is a
+micro-batch.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ VERL = {
         ratio=bind("ratio", "verl/sequence-token"),
         surrogate=bind("surrogate", "clip"),
         note="The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
-        "verl/seq-mean-token-mean, which later verl always takes. ε is 0.2 by default; the paper's is "
-        "3e-4 and 4e-4.",
+        "verl/seq-mean-token-mean, which later verl always takes. ε is 0.2 by default; the "
+        "paper's is 3e-4 and 4e-4.",
     ),
     "verl/sapo": replace(
         _VANILLA,
@@ -75,8 +76,8 @@ VERL = {
         aliases=(),
         ratio=_FREE,
         surrogate=bind("surrogate", "verl/clip_cov", clip_cov_seed=0),
-        note="verl takes tokens out at random, unseeded; here clip_cov_seed draws them. No dual clip "
-        "and no clamp on the ratio.",
+        note="verl takes tokens out at random, unseeded; here clip_cov_seed draws them. No dual "
+        "clip and no clamp on the ratio.",
     ),
     "verl/kl_cov": replace(
         _VANILLA,
@@ -116,8 +117,8 @@ VERL = {
         paper="2602.04879",
         aliases=(),
         surrogate=bind("surrogate", "verl/dppo_kl"),
-        note="ε bounds the binary KL. The ratio is capped at clip_ratio_c, 3 by default; the anchor "
-        "is π_old.",
+        note="ε bounds the binary KL. The ratio is capped at clip_ratio_c, 3 by default; the "
+        "anchor is π_old.",
     ),
     "verl/dro": replace(
         _VANILLA,

@@ -1,4 +1,4 @@
-"""Small ragged batches at random, as the product reads them and as plain lists of mpmath numbers."""
+"""Small ragged batches at random, as the product reads them and as lists of mpmath numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
     groups, rewards, lengths, counts = [], [], [], []
     first = 0
     for _ in range(records):
-        # Not only pairs: two rewards of opposite sign cancel in a pair to 1e-8 of themselves (gdpo).
+        # Not only pairs: in a pair, two rewards of opposite sign cancel to 1e-8 (gdpo).
         sizes = [int(rng.integers(3, 5)), int(rng.integers(2, 4)), 1]
         index = np.repeat(np.arange(len(sizes)), sizes)
         scores = rng.integers(0, 97, size=(len(index), 2)) / 32.0  # sums are exact

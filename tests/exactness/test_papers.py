@@ -7,7 +7,8 @@ import pytest
 from mpmath import mpf
 
 from exactness.cases import moved, plain, random_batch
-from exactness.formulas import GIVEN, ROWS, UndecidedError
+from exactness.formulas import GIVEN, ROWS
+from exactness.surrogates import UndecidedError
 from grpo_cli.batch import Batch
 from grpo_cli.objective import moments
 from grpo_cli.objective.breakdown import Breakdown

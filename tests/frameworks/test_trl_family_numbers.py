@@ -24,7 +24,6 @@ PLAIN = {"kl_weight": "none"}
 KL = {"beta": 0.1, **PLAIN}
 L4 = {"max_completion_length": 4}
 SWIFT_KL = {"beta": 0.1}
-ON_POLICY = ("log_probs_rollout",)
 
 
 def corrected(name, **more):
@@ -59,7 +58,7 @@ CASES = [
     ("trl/dapo", {}, {"beta": 0.1}, 0.0660504415),
     ("trl/gspo", {}, {"beta": 0.1}, 0.0822735760),
     ("trl/grpo", {}, {"off_policy_mask_threshold": 0.1}, -0.0646937051),
-    ("trl/bnpo", {}, KL | {"off_policy_mask_threshold": 0.1}, -0.0680672469),
+    ("trl/bnpo", {}, KL | {"off_policy_mask_threshold": 0.1}, -0.0680672460),  # 1.16.0
     ("trl/dapo", {}, {"top_entropy_quantile": 0.5}, 0.0065909625),
     ("trl/dapo", {}, KL | {"top_entropy_quantile": 0.5}, 0.0093805330),
     ("trl/dapo", {}, {"entropy_coef": 0.01}, 0.0559400620),
@@ -127,14 +126,6 @@ def test_advantages(kind, hyperparameters, wanted):
 def test_rloo_takes_the_kl_of_the_old_policy_off_the_reward():
     made = evaluate(BATCH, "trl/rloo", beta=0.05).breakdown.response_advantage
     assert made == pytest.approx([1.0, -1.0, -0.49, 0.49], abs=1e-12)
-
-
-def test_two_reward_functions_of_unequal_weight():
-    """TRL: normalize_then_sum with reward_weights [1, 0.5], here as scaled columns (eps aside)."""
-    batch = BATCH | {"rewards": [[1.0, 0.2], [0.0, 0.6], [0.25, 0.1], [0.75, 0.1]]}
-    made = evaluate(batch, "trl/grpo", stages={"advantage": "decoupled"}, std_eps=1e-4)
-    equal = made.breakdown.response_advantage
-    assert equal[0] == pytest.approx(-equal[1], rel=1e-9)
 
 
 def test_the_share_of_clipped_tokens():

@@ -53,9 +53,7 @@ def flags_of(name):
     return flags
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"), [*RUNS, *((name, flags_of(name)) for name in NAMES)]
-)
+@pytest.mark.parametrize(("name", "flags"), [*RUNS, *((name, flags_of(name)) for name in NAMES)])
 def test_loss_and_gradient(name, flags):
     for ours, theirs in zip(records(name, flags), expected(name), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6, abs=3e-8)
@@ -74,8 +72,12 @@ def test_metrics(name):
             tokens = [k for response in ours["responses"] for k in response["tokens"]["kl"]]
             assert np.mean(tokens) == pytest.approx(metrics["kl"], rel=1e-5, abs=2e-7)
         if "clip_ratio/region_mean" in metrics and name != "gspo":
-            assert ours["clip_fraction"] == pytest.approx(metrics["clip_ratio/region_mean"], rel=1e-6)
-            assert ours["clip_fraction_low"] == pytest.approx(metrics["clip_ratio/low_mean"], rel=1e-6)
+            assert ours["clip_fraction"] == pytest.approx(
+                metrics["clip_ratio/region_mean"], rel=1e-6
+            )
+            assert ours["clip_fraction_low"] == pytest.approx(
+                metrics["clip_ratio/low_mean"], rel=1e-6
+            )
 
 
 def test_the_runs_moved_and_clipped():

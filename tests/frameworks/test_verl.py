@@ -1,7 +1,7 @@
 """The rows of variants/verl.py against numbers that verl 0.9.1 itself computed.
 
-tests/data/rollouts/verl-0.9.1-cases.jsonl and tests/golden/verl.json hold what verl's functions returned
-in float64; nothing here computes an expected number.
+tests/data/rollouts/verl-0.9.1-cases.jsonl and tests/golden/verl.json hold what verl's functions
+returned in float64; nothing here computes an expected number.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks.verl_metrics import metrics
 
+from frameworks.verl_metrics import metrics
 from grpo_cli import GrpoError, evaluate
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import STAGES
@@ -83,11 +83,13 @@ def test_the_rollouts_cover_what_they_should() -> None:
     assert len({framework["loss_agg_mode"] for framework in frameworks}) == 5
 
 
-def name_of(case: dict[str, Any]) -> str:
-    return " ".join((case["variant"], *case["stages"].values()))
+NAMES = [
+    " ".join((str(number), case["variant"], *case["stages"].values()))
+    for number, case in enumerate(GOLDEN["cases"])
+]
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=name_of)
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=NAMES)
 def test_golden_numbers(case: dict[str, Any]) -> None:
     expected = case["expected"]
     single = {"verl/grpo", "verl/gpg"} & set(case["stages"].values())
@@ -115,7 +117,7 @@ def test_every_row_has_golden_numbers() -> None:
             assert name in golden
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=name_of)
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=NAMES)
 def test_golden_numbers_are_telling(case: dict[str, Any]) -> None:
     """Unequal lengths, numbers other than 0, and tokens that are clipped."""
     lengths = [sum(row) for row in case["record"]["mask"]]

@@ -33,6 +33,9 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """(stage, choice) → the columns that it reads as constants."""
 
+ALONG = {"skyrl/rollout_is": "log_probs_rollout"}
+"""Surrogate → the column that moves along with log π_θ, so that their ratio stands still."""
+
 STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy"}
 """Ratio choices with the value of something else and the slope of the token's own log-prob."""
 
@@ -50,6 +53,9 @@ def held(objective: Objective) -> Objective:
         fixed = FIXED.get((stage, bound.name))
         if fixed is not None:
             stages[stage] = _swap(bound, _holding(bound.choice, fixed))
+    column = ALONG.get(objective.surrogate.name)
+    if column is not None:
+        stages["surrogate"] = _swap(objective.surrogate, _along(objective.surrogate.choice, column))
     if objective.ratio.name in STRAIGHT:
         stages["ratio"] = _swap(objective.ratio, _straight(objective.ratio.choice.function))
     if objective.kl.name in KL_OF_K2:
@@ -71,6 +77,20 @@ def _holding(choice: Choice, fixed: tuple[str, ...]) -> Callable[..., Any]:
         named = dict(zip(choice.columns, columns, strict=True))
         for name in fixed:
             named[name] = kept.setdefault(name, named[name])
+        return choice.function(*named.values(), **values)
+
+    return function
+
+
+def _along(choice: Choice, column: str) -> Callable[..., Any]:
+    kept: list[Any] = []
+
+    @wraps(choice.function)
+    def function(*columns: Any, **values: Any) -> Any:
+        named = dict(zip(choice.columns, columns, strict=True))
+        if not kept:
+            kept.append(named[column] - named["log_probs_new"])
+        named[column] = named["log_probs_new"] + kept[0]
         return choice.function(*named.values(), **values)
 
     return function

@@ -17,7 +17,13 @@ F64 = NDArray[np.float64]
 KINDS = ("usual", "near", "extreme", "on-policy", "hollow", "singletons", "dead", "equal-lengths")
 """What ``ragged`` can make; each stresses one thing (see ``ragged``)."""
 
-TOKEN_COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+TOKEN_COLUMNS = (
+    "log_probs_new",
+    "log_probs_old",
+    "log_probs_ref",
+    "log_probs_rollout",
+    "entropies",
+)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ class Clones(NamedTuple):
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def load(self, repository: str, path: str, names: Iterable[str], **known: Any) -> SimpleNamespace:
+    def load(
+        self, repository: str, path: str, names: Iterable[str], **known: Any
+    ) -> SimpleNamespace:
         """The named functions and classes (or methods, as functions) of a file, executed."""
         wanted = set(names)
         found = [_bare(node) for node in _definitions(self.text(repository, path), wanted)]
@@ -123,6 +125,7 @@ _STAND_INS: dict[str, Any] = {
 
 
 def in_float64() -> None:
-    """Has the frameworks' own casts to float32 keep float64, so that rounding hides nothing."""
+    """Has the frameworks' own casts to float32 give float64, so that rounding hides nothing."""
     torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float64
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]

@@ -1,30 +1,35 @@
-"""Prints the README's table of agreement from tests/golden/agreement.json.
+"""Prints the README's tables of agreement from tests/golden/agreement.json.
 
-    python tests/parity/report.py
+    python tests/parity/report.py [--all]
+
+One table per framework; without ``--all`` a row with swapped stages is not a line of its own.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parent.parent / "golden" / "agreement.json"
-QUANTITIES = ("loss", "gradient", "kl", "clip", "advantages")
+QUANTITIES = ("loss", "policy loss", "gradient", "kl", "clip", "advantages")
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The markdown table: one line per framework and row, the largest relative error of each."""
-    known = {name for rows in found.values() for row in rows.values() for name in row}
-    columns = [name for name in QUANTITIES if name in known] + sorted(known - {*QUANTITIES})
-    yield "| framework | variant | cases | " + " | ".join(columns) + " |"
-    yield "|---|---|---:|" + "---:|" * len(columns)
+def lines(found: dict[str, Any], *, swapped: bool) -> Iterator[str]:
+    """A markdown table per framework: rows, cases, and the largest relative error of each."""
     for framework, rows in found.items():
-        for row, measured in rows.items():
-            cases = max(entry["cases"] for entry in measured.values())
-            cells = [_cell(measured.get(name)) for name in columns]
-            yield f"| {framework} | `{row}` | {cases} | " + " | ".join(cells) + " |"
+        shown = {name: row for name, row in rows.items() if swapped or " --" not in name}
+        known = {name for row in shown.values() for name in row}
+        columns = [name for name in QUANTITIES if name in known] + sorted(known - {*QUANTITIES})
+        yield f"| {framework} | cases | " + " | ".join(columns) + " |"
+        yield "|---|---:|" + "---:|" * len(columns)
+        for name, measured in shown.items():
+            cases = next(measured[one]["cases"] for one in columns if one in measured)
+            cells = [_cell(measured.get(one)) for one in columns]
+            yield f"| `{name}` | {cases} | " + " | ".join(cells) + " |"
+        yield ""
 
 
 def _cell(entry: dict[str, Any] | None) -> str:
@@ -35,4 +40,4 @@ def _cell(entry: dict[str, Any] | None) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(lines(json.loads(FILE.read_text()))))
+    print("\n".join(lines(json.loads(FILE.read_text()), swapped="--all" in sys.argv)))

@@ -11,7 +11,8 @@ from trl.experimental.gmpo import GMPOTrainer
 
 from .agreement import GOLDEN, relative_error, write_golden
 from .batches import ragged
-from .test_trl import CORRECTED, FRAMEWORK, MODES, ROWS, compare, correction
+from .test_trl import CORRECTED, MODES, correction
+from .trl_compare import FRAMEWORK, ROWS, compare
 from .trl_generation import generate
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -35,11 +36,9 @@ MASKED = {"off_policy_mask_threshold": 0.02, "top_entropy_quantile": 0.6, "beta"
 
 def cases() -> list[dict[str, Any]]:
     """Every row under a few settings, and vLLM's corrections; all are compared on the way."""
-    found = [
-        compare(row, ragged(7, kind), settings) for row in ROWS for kind, settings in SETTINGS
-    ]
+    found = [compare(row, ragged(7, kind), settings) for row in ROWS for kind, settings in SETTINGS]
     found += [compare(row, ragged(9), MASKED) for row in ("trl/grpo", "trl/dapo", "trl/gspo")]
-    for kind, settings in SETTINGS[:1] + [("hollow", {"epsilon": 0.05, "epsilon_high": 0.3})]:
+    for kind, settings in [*SETTINGS[:1], ("hollow", {"epsilon": 0.05, "epsilon_high": 0.3})]:
         found.append(compare("trl/rloo", ragged(7, kind), settings, trainer=RLOOTrainer))
         found.append(compare("trl/gmpo", ragged(7, kind), settings, trainer=GMPOTrainer))
     found.append(compare("trl/gmpo", ragged(8), {"beta": 0.1}, trainer=GMPOTrainer))

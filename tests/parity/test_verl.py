@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -113,9 +114,8 @@ def compare(
     assert set(found) == set(theirs.metrics)
     for key, value in theirs.metrics.items():
         scale = max(abs(value), 1e-3)
-        AGREEMENT.close(
-            FRAMEWORK, name, key.removeprefix("actor/"), found[key] / scale, value / scale, case=case
-        )
+        short = key.removeprefix("actor/")
+        AGREEMENT.close(FRAMEWORK, name, short, found[key] / scale, value / scale, case=case)
 
 
 def _with_hyperparameters(
@@ -186,9 +186,7 @@ def test_denominators_of_the_whole_mini_batch(
     shared = {"batch_num_tokens": 321, "global_batch_size": 48, "dp_size": 4}
     for seed, kind in enumerate(("usual", "hollow")):
         batch = ragged(seed + 40, kind)
-        compare(
-            batch, loss, monkeypatch, mode=mode, beta=0.1, **shared, loss_scale_factor=None
-        )
+        compare(batch, loss, monkeypatch, mode=mode, beta=0.1, **shared, loss_scale_factor=None)
         compare(batch, loss, monkeypatch, mode=mode, beta=0.1, **shared, loss_scale_factor=128)
 
 
@@ -218,7 +216,7 @@ def limit(choice: str) -> float:
 
 
 def without_noise(batch: Ragged, table: torch.Tensor) -> Any:
-    """verl's advantages; rounding noise of groups whose rewards are all equal taken for the 0 it is."""
+    """verl's advantages; the rounding noise of equal rewards taken for the 0 that it is."""
     values = table.numpy().copy()
     for group in np.unique(batch.groups):
         members = batch.groups == group
@@ -324,9 +322,32 @@ def test_gdpo(kind: str) -> None:
             flat(ours.advantages), flat(batch.counted(theirs)), rtol=1e-5, atol=1e-5
         )
         alone = verl_functions.advantages(batch, "gdpo")
-        batch.rewards[batch.rewards == 0.1] = 0.125
-        alone = verl_functions.advantages(batch, "gdpo", rewards=verl_functions.token_rewards(batch))
         compare_advantages(batch, "verl/gdpo", alone, limit=SINGLE)
+
+
+def far(batch: Ragged) -> Ragged:
+    """The batch with whole responses so far off that gspo's bound on the log ratio acts."""
+    for index in range(0, batch.count, 2):
+        batch.columns["log_probs_old"][index][:] -= 14.0
+    return batch
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_bound_of_gspo(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(3):
+        compare(far(ragged(seed + 140)), "gspo", monkeypatch, mode=mode)
+
+
+def test_certain_tokens_of_dppo_kl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the probability is nearly 1, verl's 1e-8 inside the logarithm decides."""
+    for seed in range(6):
+        batch = ragged(seed + 160)
+        draw = np.random.default_rng(seed)
+        for name in ("log_probs_new", "log_probs_old"):
+            for row in batch.columns[name]:
+                row[:] = -(10.0 ** draw.uniform(-10, -6, size=len(row)))
+        bounds = {"clip_ratio_low": 1e-8, "clip_ratio_high": 1e-8}
+        compare(batch, "dppo_kl", monkeypatch, **bounds)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -344,6 +365,12 @@ def test_a_batch_without_a_token(mode: str) -> None:
 def test_write_the_golden_numbers(writing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves verl's own numbers for the ordinary suite."""
     cases = [_golden_loss(index, loss, monkeypatch) for index, loss in enumerate(LOSSES)]
+    shared = {"batch_num_tokens": 97, "global_batch_size": 24, "dp_size": 3}
+    cases += [
+        _golden_loss(index, "vanilla", monkeypatch, loss_scale_factor=50, **shared)
+        for index in range(len(MODES))
+    ]
+    cases += [_golden_loss(index, "gspo", monkeypatch, far) for index in (1, 3)]
     cases += [_golden_kl(index, kl) for index, kl in enumerate(KLS)]
     cases += [_golden_advantages(index, choice) for index, choice in enumerate(ESTIMATORS)]
     if writing:
@@ -369,11 +396,18 @@ def _rows(batch: Ragged, table: Any) -> list[list[float]]:
     return [row.tolist() for row in batch.counted(table)]
 
 
-def _golden_loss(index: int, loss: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    batch, mode = _golden_batch(index + 200), MODES[index % len(MODES)]
-    settings = LOSSES[loss] | ({"clip_cov_ratio": 1.0} if loss == "clip_cov" else {})
+def _golden_loss(
+    index: int,
+    loss: str,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Ragged], Ragged] = lambda batch: batch,
+    **more: Any,
+) -> dict[str, Any]:
+    batch, mode = change(_golden_batch(index + 200)), MODES[index % len(MODES)]
+    settings = LOSSES[loss] | more | ({"clip_cov_ratio": 1.0} if loss == "clip_cov" else {})
     record = batch.record(
-        hyperparameters=settings | {"beta": 0.2, "entropy_coef": 0.01, "response_length": batch.width}
+        hyperparameters=settings
+        | {"beta": 0.2, "entropy_coef": 0.01, "response_length": batch.width}
     )
     stages = stages_for(loss, mode)
     if loss == "clip_cov":  # every candidate is taken, so that the draw does not matter

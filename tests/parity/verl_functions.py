@@ -1,7 +1,7 @@
 """verl 0.9.1's own functions on a ragged batch, in float64.
 
-verl's trainer adds the KL and the entropy to the policy loss as ``compute`` does: each is aggregated
-with ``loss_agg_mode`` and multiplied by its coefficient.
+verl's trainer adds the KL and the entropy to the policy loss as ``compute`` does: each is
+aggregated with ``loss_agg_mode`` and multiplied by its coefficient.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ def compute(
         total = total - entropy_coeff * bonus
     (gradient,) = torch.autograd.grad(total, new)
     return Computed(
-        float(total.detach()), float(policy.detach()), kld.detach().numpy(), gradient.numpy(), dict(metrics)
+        float(total.detach()),
+        float(policy.detach()),
+        kld.detach().numpy(),
+        gradient.numpy(),
+        dict(metrics),
     )
 
 
@@ -86,7 +90,9 @@ def actor_config(mode: str, settings: dict[str, Any]) -> ActorConfig:
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
         loss_agg_mode=mode,
-        policy_loss=PolicyLossConfig(**{name: settings[name] for name in settings if name in POLICY}),
+        policy_loss=PolicyLossConfig(
+            **{name: settings[name] for name in settings if name in POLICY}
+        ),
         **own,
     )
     info = {name: settings[name] for name in settings if name in GLOBAL}
@@ -111,13 +117,12 @@ def advantages(
     penalty: torch.Tensor | None = None,
     gamma: float = 1.0,
     norm: bool = True,
-    rewards: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[R, W] the advantages by one of verl's estimators."""
     function: Callable[..., Any] = core_algos.get_adv_estimator_fn(estimator)
     own = {"norm_adv_by_std_in_grpo": norm} if estimator.startswith("grpo") else {}
     found, _ = function(
-        token_level_rewards=token_rewards(batch, penalty) if rewards is None else rewards,
+        token_level_rewards=token_rewards(batch, penalty),
         response_mask=tensor(batch, "mask"),
         index=np.array([f"prompt-{group}" for group in batch.groups], dtype=object),
         config=AlgoConfig(gamma=gamma, norm_adv_by_std_in_grpo=norm),

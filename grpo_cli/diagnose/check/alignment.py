@@ -10,7 +10,7 @@ from grpo_cli.batch import F64
 from grpo_cli.diagnose.check.finding import Finding
 from grpo_cli.diagnose.check.view import View
 
-_LEAST, _SHARE, _SIGMAS = 12, 0.75, 4.0
+_LEAST, _SHARE, _SIGMAS = 12, 0.6, 4.0
 
 
 def shifted(view: View, pair: tuple[str, str]) -> Iterator[Finding]:
@@ -18,7 +18,7 @@ def shifted(view: View, pair: tuple[str, str]) -> Iterator[Finding]:
 
     A sign test per token: is |a_t − b_{t+k}| smaller than |a_t − b_t|, for k = ±1? Of columns in
     step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
-    Reported where it holds for more than 3/4 of the tokens and is 4 standard deviations beyond a
+    Reported where it holds for more than 3 of 5 tokens and is 4 standard deviations beyond a
     coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption
     on the distribution; ties do not count; 12 tokens at least.
     """

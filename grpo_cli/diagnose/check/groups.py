@@ -136,11 +136,11 @@ def uneven_groups(view: View) -> Iterator[Finding]:
 
 def uneven(counts: Counter[int], record: int = 0) -> Finding:
     """The finding for sizes that differ."""
-    said = ", ".join(f"{times} of {size}" for size, times in sorted(counts.items()))
+    said = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
     return Finding(
         "uneven-groups",
         "info",
-        f"groups of different sizes: {said}",
+        f"groups of different sizes: {said} responses",
         "fine for exact group statistics, as here; a trainer that reshapes to [-1, G] mixes "
         "groups, or takes the batch for one group, without a word",
         {"sizes": {str(size): times for size, times in sorted(counts.items())}},

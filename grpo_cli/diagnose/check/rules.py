@@ -30,8 +30,8 @@ RECORD_RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
 PAIR_RULES: tuple[Callable[[View, Pair], Iterator[Finding]], ...] = (
     alignment.shifted,
     scale.log_base,
-    scale.constant_log_ratio,
     scale.temperature,
+    scale.constant_log_ratio,
     ratios.extreme_ratio,
     ratios.rollout_mismatch,
 )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
+
+import numpy as np
 
 from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
 from grpo_cli.objective.objective import STAGES, Objective, bind
+from grpo_cli.objective.ratio.result import Ratio
 from grpo_cli.records import Record, assemble
 
 
@@ -58,11 +62,7 @@ def _data(record: Record, batch: Batch) -> Iterator[tuple[str, Batch]]:
 
 def _ratios(batch: Batch) -> Iterator[tuple[str, Batch]]:
     new, old = batch.log_probs_new, batch.log_probs_old
-    if batch.ratios is not None:
-        yield "ratio inverted: π_old/π_θ", replace(batch, ratios=1.0 / batch.ratios)
-    elif new is not None and old is not None:
-        inverted = replace(batch, log_probs_old=2.0 * new - old)
-        yield "ratio inverted: π_old/π_θ where π_θ/π_old is meant", inverted
+    if batch.ratios is None and new is not None and old is not None:
         yield "ratio taken as 1: old := new", replace(batch, log_probs_old=new)
         if batch.log_probs_rollout is not None:
             rollout = replace(batch, log_probs_old=batch.log_probs_rollout)
@@ -75,11 +75,24 @@ def _ratios(batch: Batch) -> Iterator[tuple[str, Batch]]:
 def _objectives(
     record: Record, batch: Batch, objective: Objective
 ) -> Iterator[tuple[str, Objective]]:
+    inverted = Bound("inverted", _turned(objective.ratio.choice), objective.ratio.values)
+    yield "ratio inverted: π_old/π_θ where π_θ/π_old is meant", replace(objective, ratio=inverted)
     yield from _clip(objective)
     yield from _advantage(batch, objective)
     yield from _kl(objective)
     for stage in ("aggregate", "ratio", "surrogate", "correction"):
         yield from _others(record, objective, stage)
+
+
+def _turned(choice: Choice) -> Choice:
+    """The inverse of a ratio, whose slope is the other way round too."""
+
+    @wraps(choice.function)
+    def turned(*columns: Any, **values: Value) -> Ratio:
+        ratio: Ratio = choice.function(*columns, **values)
+        return Ratio(-ratio.log_ratio, np.exp(-ratio.log_ratio), lambda s: ratio.pull(-s))
+
+    return Choice(turned, choice.defaults)
 
 
 def _clip(objective: Objective) -> Iterator[tuple[str, Objective]]:

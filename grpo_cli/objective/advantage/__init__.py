@@ -13,7 +13,9 @@ from grpo_cli.objective.advantage import (
     group,
     nemo,
     returns,
+    skyrl,
     togo,
+    trl,
     verl,
 )
 from grpo_cli.objective.choice import Choice
@@ -29,6 +31,8 @@ CHOICES: Mapping[str, Choice] = {
     **nemo.CHOICES,
     **areal.CHOICES,
     **distil.CHOICES,
+    **trl.CHOICES,
+    **skyrl.CHOICES,
 }
 ALIASES: Mapping[str, str] = {
     **group.ALIASES,
@@ -41,4 +45,6 @@ ALIASES: Mapping[str, str] = {
     **nemo.ALIASES,
     **areal.ALIASES,
     **distil.ALIASES,
+    **trl.ALIASES,
+    **skyrl.ALIASES,
 }

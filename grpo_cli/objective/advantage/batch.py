@@ -37,7 +37,9 @@ def batch_std(
 def batch_whiten(
     rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
 ) -> F64:
-    """A = (x − x̄_batch) / (σ_batch(x) + eps) with x = r − r̄_group, each response counting once.
+    """A = x / (σ_batch(x) + eps) with x = r − r̄_group, each response counting once.
+
+    The mean of x over the batch is 0, since it is 0 in every group.
 
     Args:
         rewards: [R] one per response.
@@ -46,16 +48,19 @@ def batch_whiten(
         std_ddof, std_eps: of σ.
 
     References:
-        Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), read per response; ms-swift
-        does so without the batch mean. ``token-whiten`` reads it per token.
+        Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), read per response, as TRL
+        and ms-swift do. ``token-whiten`` reads it per token.
     """
-    return scaled(groups.offsets(rewards) - moments.mean, moments, std_ddof, std_eps)
+    return scaled(groups.offsets(rewards), moments, std_ddof, std_eps)
 
 
 def token_whiten(
     rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
 ) -> F64:
-    """``batch-whiten`` with each response counting as often as it has tokens.
+    """A = (x − x̄_batch) / (σ_batch(x) + eps), x = r − r̄_group, over the tokens of the batch.
+
+    A response counts as often as it has tokens, so the mean is not 0 and a group of equal rewards
+    has an advantage, the same for all of it.
 
     Args:
         rewards: [R] one per response.

@@ -15,10 +15,11 @@ from grpo_cli.objective.groups import Groups
 def decoupled(
     reward_columns: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
 ) -> F64:
-    """A = (S − S̄_batch)/(σ_batch(S) + eps), S = Σₖ (rₖ − r̄ₖ)/(σₖ + eps) over the group.
+    """A = S/(σ_batch(S) + eps), S = Σₖ (rₖ − r̄ₖ)/(σₖ + eps) over the group.
 
     Each reward function is normalised within the group before they are added, so that none is
-    drowned by another's scale. A KL in the reward has no part in it: it belongs to no function.
+    drowned by another's scale. The mean of S, which the paper takes off, is 0. A KL in the reward
+    has no part in it: it belongs to no function.
 
     Args:
         reward_columns: [R, K] one reward per response and reward function.
@@ -31,7 +32,7 @@ def decoupled(
         then whitens over tokens; NeMo-RL: leave-one-out in the first step, no eps in the second.
     """
     sums = _sums(reward_columns, groups, std_ddof, std_eps)
-    return scaled(sums - moments.mean, moments, std_ddof, std_eps)
+    return scaled(sums, moments, std_ddof, std_eps)
 
 
 def _sums(reward_columns: F64, groups: Groups, std_ddof: int, std_eps: float) -> F64:

@@ -11,8 +11,8 @@ def ref_kl(log_ratio_ref: F64) -> PerToken:
     """On-policy distillation: A = sg[log π_ref − log π_θ], π_ref being the teacher.
 
     References:
-        Lu et al., On-Policy Distillation, 2025; prime-rl's ``opd``. NeMo-RL's has log π_old in place
-        of log π_θ, Tinker's log π_rollout.
+        Lu et al., On-Policy Distillation, 2025; prime-rl's ``opd``. NeMo-RL has log π_old in the
+        place of log π_θ, Tinker log π_rollout.
     """
     return PerToken(-log_ratio_ref)
 

@@ -21,7 +21,7 @@ class Moments(NamedTuple):
     ``count`` is the number of elements, ``mean`` their mean and ``squares`` Σ(x − mean)².
     """
 
-    count: F64
+    count: F64  # type: ignore[assignment]  # hides tuple.count
     mean: F64
     squares: F64
 

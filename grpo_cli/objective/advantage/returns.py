@@ -1,9 +1,9 @@
 """Rewards-to-go: group advantages from which a KL in the reward is taken off token by token.
 
-OpenRLHF, AReaL and REINFORCE++ put a response's score on its last token, take β·k off every token, and
-let each token's advantage be the sum over the tokens to come; slime's and NeMo-RL's
-REINFORCE++-baseline takes off each token's own β·k only. Without a KL in the reward the advantage is
-one per response.
+OpenRLHF, AReaL and REINFORCE++ put a response's score on its last token, take β·k off every token,
+and let each token's advantage be the sum over the tokens to come; slime's and NeMo-RL's
+REINFORCE++-baseline takes off each token's own β·k only. Without a KL in the reward the advantage
+is one per response.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.advantage.group import group_mean, group_std
 from grpo_cli.objective.advantage.baseline import leave_one_out
+from grpo_cli.objective.advantage.group import group_mean, group_std
 from grpo_cli.objective.advantage.result import Moments, PerToken, Sample
 from grpo_cli.objective.choice import Choice, positional
 from grpo_cli.objective.groups import Groups
@@ -99,7 +99,7 @@ def slime_baseline(
     responses: Segments,
     moments: Moments,
 ) -> Advantage:
-    """slime's REINFORCE++-baseline: r − r̄ − β·kₜ, whitened as (A − m)/√(v + 1e-8), ddof 1."""
+    """REINFORCE++-baseline of slime: r − r̄ − β·kₜ, whitened as (A − m)/√(v + 1e-8), ddof 1."""
     variance = moments.squares / np.maximum(moments.count - 1.0, 1.0)
     advantage = _own_penalty(task_rewards, groups, token_penalty, responses)
     return scaled(advantage, responses, moments, np.sqrt(variance + 1e-8))
@@ -126,9 +126,7 @@ def _own_penalty(
     return PerToken(responses.spread(scores) - token_penalty)
 
 
-def returns(
-    scores: F64, token_penalty: F64, responses: Segments, clip: float | None
-) -> Advantage:
+def returns(scores: F64, token_penalty: F64, responses: Segments, clip: float | None) -> Advantage:
     """The score of each response, less the penalty of each token and of those after it."""
     if clip is not None:
         scores = np.clip(scores, -clip, clip)
@@ -171,9 +169,7 @@ CHOICES = {
     "openrlhf/dr_grpo": Choice(dr_grpo, _CLIP),
     "openrlhf/rloo": Choice(rloo, _CLIP),
     "openrlhf/reinforce_baseline": Choice(reinforce_baseline, _CLIP, over_tokens(dr_grpo)),
-    "slime/reinforce_plus_plus_baseline": Choice(
-        slime_baseline, measure=over_tokens(_own_penalty)
-    ),
+    "slime/reinforce_plus_plus_baseline": Choice(slime_baseline, measure=over_tokens(_own_penalty)),
     "nemo-rl/reinforce_plus_plus": Choice(nemo_baseline, measure=over_tokens(_own_penalty)),
 }
 ALIASES = {"group_norm": "openrlhf/group_norm"}

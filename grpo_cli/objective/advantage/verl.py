@@ -1,8 +1,10 @@
 """verl's advantage estimators, with its constants and its rules for groups of one.
 
-verl adds up a response's token rewards to one score s, which is the reward here. Its group mean of a
-group of one is 0 (and its std 1), so a lone response keeps its raw reward. Equal rewards give exactly
-0 here; in verl they may leave rounding noise, up to 0.06 in float32 (s = 0.7, eight times).
+verl adds up a response's token rewards to one score s, which is the reward here. Its group mean of
+a group of one is 0 (and its std 1), so a lone response keeps its raw reward. Equal rewards give
+exactly 0 here; in verl they may leave rounding noise, up to 0.06 in float32 (s = 0.7, eight times).
+ReMax needs a greedy rollout's reward, GAE a critic and the optimal token baselines the sum of the
+squared probabilities: records hold none of them.
 """
 
 from __future__ import annotations
@@ -119,9 +121,7 @@ def plus_plus(
     return PerToken(whiten(returns, Moments(*(responses.spread(part) for part in moments))))
 
 
-def _returns(
-    task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float
-) -> Sample:
+def _returns(task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float) -> Sample:
     returns = to_go(task_rewards, token_penalty, responses, gamma)
     return Sample(returns, np.ones(len(returns)), per_token=True)
 

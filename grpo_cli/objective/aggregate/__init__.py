@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.aggregate import frameworks, mean, trl, trl_family, verl
+from grpo_cli.objective.aggregate import frameworks, mean, roll, trl, trl_family, verl
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {
@@ -13,5 +13,13 @@ CHOICES: Mapping[str, Choice] = {
     **verl.CHOICES,
     **frameworks.CHOICES,
     **trl_family.CHOICES,
+    **roll.CHOICES,
 }
-ALIASES: Mapping[str, str] = {**mean.ALIASES, **trl.ALIASES, **verl.ALIASES, **frameworks.ALIASES, **trl_family.ALIASES}
+ALIASES: Mapping[str, str] = {
+    **mean.ALIASES,
+    **trl.ALIASES,
+    **verl.ALIASES,
+    **frameworks.ALIASES,
+    **trl_family.ALIASES,
+    **roll.ALIASES,
+}

@@ -19,7 +19,7 @@ def nonempty_response_mean(lengths: I64) -> Weights:
 
 
 def slime_token_mean(lengths: I64) -> Weights:
-    """slime's ``--calculate-per-token-loss``: ``token-mean``, a masked-out response counting as 1."""
+    """``--calculate-per-token-loss`` of slime: ``token-mean``; an empty response counts as 1."""
     counts = np.maximum(lengths, 1).astype(np.float64)
     return Weights(np.ones(len(lengths)), counts, 1.0, "tokens, and 1 per response without any")
 

@@ -19,9 +19,7 @@ def liger_luspo(lengths: I64, *, response_length: float) -> Weights:
     return Weights(lengths.astype(np.float64), np.ones(len(lengths)), response_length, of)
 
 
-def unsloth_dapo(
-    lengths: I64, *, num_items_in_batch: float | None, num_processes: int
-) -> Weights:
+def unsloth_dapo(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
     """Unsloth's dapo, cispo and vespo: Σ over tokens ÷ (num_items_in_batch ÷ num_processes).
 
     As TRL before 1.16: neither accumulation nor generation steps scale it.

@@ -1,9 +1,9 @@
 """verl's loss aggregation, ``agg_loss``.
 
 A denominator is counted from the data (``None``), or is the whole mini-batch's, as verl's trainers
-pass it: ``batch_num_tokens`` or ``global_batch_size``, over ``dp_size`` since DDP averages the ranks.
-Counted from the data, responses without a token are left out; ``global_batch_size`` counts them.
-A batch without any token gives 0 here, nan in verl.
+pass it: ``batch_num_tokens`` or ``global_batch_size``, over ``dp_size`` since DDP averages the
+ranks. Counted from the data, responses without a token are left out; ``global_batch_size`` counts
+them. A batch without any token gives 0 here, nan in verl.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ def token_sum(lengths: I64, *, dp_size: int) -> Weights:
     return Weights(np.ones(len(lengths)), None, 1.0 / dp_size, "1 / dp_size")
 
 
-def seq_mean_token_sum(
-    lengths: I64, *, global_batch_size: float | None, dp_size: int
-) -> Weights:
+def seq_mean_token_sum(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
     """Mean of the token sums over responses that have tokens, or Σ·dp_size / global_batch_size."""
     return _over_responses(np.ones(len(lengths)), lengths, global_batch_size, dp_size, 1.0, "")
 
@@ -59,9 +57,7 @@ def seq_mean_token_sum_norm(
     return _over_responses(ones, lengths, global_batch_size, dp_size, scale, f" × {of}")
 
 
-def seq_mean_token_mean(
-    lengths: I64, *, global_batch_size: float | None, dp_size: int
-) -> Weights:
+def seq_mean_token_mean(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
     """Mean of the token means Σₜ/(|oᵢ| + 1e-8) over responses that have tokens."""
     own = 1.0 / (np.maximum(lengths, 1) + 1e-8)
     more = ", each by its own tokens"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.correction import areal, ms_swift, none, open_instruct, rollout, trl
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.correction import areal, ms_swift, none, open_instruct, rollout, trl
 
 CHOICES: Mapping[str, Choice] = {
     **none.CHOICES,

@@ -19,7 +19,7 @@ def sequence_mask(
     is_low: float | None,
     is_high: float | None,
 ) -> Correction:
-    """c = (Πₜ ρₜ)^(1/|o|) where that is between the bounds, else 0, for all tokens of a response.
+    """The weight (Πₜ ρₜ)^(1/|o|) where that is between the bounds, else 0, for a whole response.
 
     ρₜ = π_old/π_rollout; denominators keep every token.
 
@@ -40,7 +40,7 @@ def m2po(
     *,
     m2_threshold: float,
 ) -> Correction:
-    """c = 1 for the tokens whose mean (log π_old − log π_rollout)² is below a threshold, else 0.
+    """Keeps the tokens whose mean (log π_old − log π_rollout)² is below a threshold: c is 1 or 0.
 
     Per record, which stands for AReaL's micro-batch, the tokens of the greatest squares are dropped
     until the mean of the rest is below the threshold; one token always stays. The dropped leave the
@@ -55,9 +55,7 @@ def m2po(
         Zheng et al., M2PO, 2025 (arXiv 2510.01161), whose second moment is of π_θ against
         π_rollout.
     """
-    squares = np.square(log_probs_old - log_probs_rollout)
-    ends = np.cumsum(records.sum(responses.lengths))
-    kept = np.concatenate([_within(part, m2_threshold) for part in np.split(squares, ends[:-1])])
+    kept = _moment(log_probs_old - log_probs_rollout, responses, records, m2_threshold)
     return Correction(kept.astype(np.float64), kept=kept)
 
 
@@ -75,11 +73,18 @@ def m2po_token_mask(
 
     What ``token-mask`` drops of them stays in the denominator.
     """
-    moment = m2po(
-        log_probs_old, log_probs_rollout, responses, records, m2_threshold=m2_threshold
-    )
+    kept = _moment(log_probs_old - log_probs_rollout, responses, records, m2_threshold)
     bounded = token_mask(log_probs_old, log_probs_rollout, is_low=is_low, is_high=is_high)
-    return Correction(np.where(moment.kept, bounded.weight, 0.0), kept=moment.kept)
+    return Correction(np.where(kept, bounded.weight, 0.0), kept=kept)
+
+
+def _moment(
+    difference: F64, responses: Segments, records: Segments, threshold: float
+) -> NDArray[np.bool_]:
+    """[N] which tokens stay, record by record."""
+    ends = np.cumsum(records.sum(responses.lengths))
+    parts = np.split(np.square(difference), ends[:-1])
+    return np.concatenate([_within(part, threshold) for part in parts])
 
 
 def _within(squares: F64, threshold: float) -> NDArray[np.bool_]:

@@ -34,7 +34,8 @@ def off_policy_mask(
         advantage: [N] A.
         token_log_ratio: [N] log π_θ − log π_old, nats.
         responses: cuts the tokens into responses.
-        log_probs_new, log_probs_rollout: [N] nats.
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_rollout: [N] log μ, nats.
         off_policy_mask_threshold: nats per token; None: no mask.
 
     References:
@@ -63,10 +64,10 @@ def _with_weight(weigh: Callable[[F64, Segments, float], F64], doc: str) -> Call
         log_probs_rollout: F64,
         *,
         off_policy_mask_threshold: float | None,
-        is_high: float,
+        is_high: float | None,
     ) -> Correction:
         difference = np.clip(log_probs_old - log_probs_rollout, -_FARTHEST, _FARTHEST)
-        weight = weigh(difference, responses, is_high)
+        weight = weigh(difference, responses, np.inf if is_high is None else is_high)
         masked = off_policy_mask(
             advantage,
             token_log_ratio,
@@ -132,7 +133,7 @@ CHOICES = {
     "ms-swift/sequence-mask": Choice(
         _with_weight(
             _sequence_mask,
-            "ms-swift's sequence_mask: c = π_old/μ per token, 0 where the geometric mean exceeds C.",
+            "ms-swift's sequence_mask: c = π_old/μ per token, 0 where the geometric mean > C.",
         ),
         _BOUND,
     ),

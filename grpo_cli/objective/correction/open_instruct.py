@@ -1,7 +1,7 @@
 """open-instruct's ρ correction: a clamp and a mask together, per token, sequence or divergence.
 
-ρₜ = exp(dₜ), dₜ = log π_old − log π_rollout clamped to ±10. What the mask drops weighs 0; denominators
-keep every token. In open-instruct a bound of 0 is off, which is null here.
+ρₜ = exp(dₜ), dₜ = log π_old − log π_rollout clamped to ±10. What the mask drops weighs 0;
+denominators keep every token. A bound of 0 is off, as in open-instruct, and so is null.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def token(
     rho_mask_low: float | None,
     rho_mask_high: float | None,
 ) -> Correction:
-    """c = clip(ρₜ, is_low, is_high), 0 where ρₜ is outside [rho_mask_low, rho_mask_high].
+    """The weight clip(ρₜ, is_low, is_high), 0 where ρₜ is outside rho_mask_low and rho_mask_high.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
-        is_low, is_high: bounds that ρ is clamped to; None: none.
-        rho_mask_low, rho_mask_high: bounds beyond which a token is dropped; None: none.
+        is_low, is_high: bounds that ρ is clamped to; None or 0: none.
+        rho_mask_low, rho_mask_high: bounds beyond which a token is dropped; None or 0: none.
 
     References:
         open-instruct: clamped at 2 from above, no mask. With a mask and no clamp it is IcePop.
@@ -91,16 +91,11 @@ def _difference(log_probs_old: F64, log_probs_rollout: F64) -> F64:
 
 
 def _inside(values: F64, low: float | None, high: float | None) -> NDArray[np.bool_]:
-    return (values >= (-np.inf if low is None else low)) & (
-        values <= (np.inf if high is None else high)
-    )
+    return (values >= (low or 0.0)) & (values <= (high or np.inf))
 
 
-def _weight(
-    rho: F64, kept: NDArray[np.bool_], low: float | None, high: float | None
-) -> Correction:
-    clamped = np.clip(rho, 0.0 if low is None else low, np.inf if high is None else high)
-    return Correction(np.where(kept, clamped, 0.0))
+def _weight(rho: F64, kept: NDArray[np.bool_], low: float | None, high: float | None) -> Correction:
+    return Correction(np.where(kept, np.clip(rho, low or 0.0, high or np.inf), 0.0))
 
 
 _USUAL = {"is_low": None, "is_high": 2.0, "rho_mask_low": None, "rho_mask_high": None}

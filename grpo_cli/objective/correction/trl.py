@@ -32,8 +32,10 @@ def masks(
     Args:
         advantage: [N] A.
         token_log_ratio: [N] log π_θ − log π_old, nats.
-        responses, records: cut the tokens; the quantile is over a record, TRL's micro-batch.
-        log_probs_new, log_probs_rollout: [N] nats.
+        responses: cuts the tokens into responses.
+        records: cuts them into records; the quantile is over a record, TRL's micro-batch.
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_rollout: [N] log μ, nats.
         entropies: [N] of π_θ at each token, nats.
         off_policy_mask_threshold: nats per token; None: no such mask.
         top_entropy_quantile: the share of tokens, those of highest entropy, that is kept; 1 keeps
@@ -143,7 +145,9 @@ _PRODUCT = "with ρ of a response the product over its tokens"
 CHOICES = {
     "trl/masks": Choice(masks, _MASKS),
     "trl/token-truncate": Choice(
-        _with_ratio(_token_truncate, "TRL's token_truncate: c = clip(π_old/μ, min, max) per token."),
+        _with_ratio(
+            _token_truncate, "TRL's token_truncate: c = clip(π_old/μ, min, max) per token."
+        ),
         _BOUNDS,
     ),
     "trl/token-mask": Choice(

@@ -15,8 +15,12 @@ from grpo_cli.objective.kl.estimate import Estimator, absolute, in_loss, k1, k2,
 from grpo_cli.objective.kl.result import Kl
 from grpo_cli.objective.kl.reward import in_reward
 
-_CLAMPS = {k3: {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}}
-_FREE = {"kl_input_clamp": None, "kl_output_clamp": None}
+_FREE: dict[str, float | None] = {"kl_input_clamp": None, "kl_output_clamp": None}
+_BOUND: dict[str, float | None] = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
+
+
+def _clamps(estimator: Estimator) -> dict[str, float | None]:
+    return _BOUND if estimator is k3 else _FREE
 
 
 def straight_through(estimator: Estimator) -> Callable[..., Kl]:
@@ -47,19 +51,19 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
 
 def in_verl(estimator: Estimator) -> Callable[..., Kl]:
     """The estimator with verl's constants."""
-    general, clamps = in_loss(estimator), _CLAMPS.get(estimator, _FREE)
+    general, clamps = in_loss(estimator), _clamps(estimator)
 
     def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
         return general(log_ratio_ref, log_ratio_ref, beta=beta, kl_weight="none", **clamps)
 
-    bounds = ", d clamped to ±20 and the estimate to 10" if estimator in _CLAMPS else ""
+    bounds = ", d clamped to ±20 and the estimate to 10" if estimator is k3 else ""
     penalty.__doc__ = f"verl's {estimator.__name__} as a penalty in the loss{bounds}."
     return penalty
 
 
 def plus(estimator: Estimator) -> Callable[..., Kl]:
     """The straight-through estimator with verl's constants."""
-    general, clamps = straight_through(estimator), _CLAMPS.get(estimator, _FREE)
+    general, clamps = straight_through(estimator), _clamps(estimator)
 
     def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
         return general(log_ratio_ref, beta=beta, **clamps)
@@ -70,7 +74,7 @@ def plus(estimator: Estimator) -> Callable[..., Kl]:
 
 def off_reward(estimator: Estimator) -> Callable[..., F64]:
     """The estimate of π_old against the reference, taken off the reward."""
-    general, clamps = in_reward(estimator), _CLAMPS.get(estimator, _FREE)
+    general, clamps = in_reward(estimator), _clamps(estimator)
 
     def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
         return general(log_probs_old, log_probs_ref, beta=beta, **clamps)

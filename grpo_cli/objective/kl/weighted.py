@@ -31,7 +31,7 @@ def on_policy(estimator: Estimator) -> Callable[..., Kl]:
         ones = np.ones_like(log_ratio_ref)
         return _product(estimator, log_ratio_ref, ones, kl_input_clamp, kl_output_clamp)
 
-    penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/sg[π_θ]: the slope is k + k′.
+    penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/sg[π_θ]: slope k + k′.
 
     The clamp on d also holds back the score function's part; the one on k cuts both.
 
@@ -81,7 +81,7 @@ def _product(
 
 
 def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
-    """slime's ``low_var_kl``: k3, weighted with ρ first and clamped to ±10 after.
+    """The ``low_var_kl`` of slime: k3, weighted with ρ first and clamped to ±10 after.
 
     ``k3`` here, and verl's ``low_var_kl``, clamp before any weight.
 

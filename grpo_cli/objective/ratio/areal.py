@@ -20,8 +20,8 @@ def sequence_kept(
 ) -> Ratio:
     """``sequence`` over the tokens with is_low ≤ π_old/π_rollout ≤ is_high alone.
 
-    A dropped token has the response's ratio too, and no part in it or in its gradient; ``token-mask``
-    with the same bounds gives it weight 0.
+    A dropped token has the response's ratio too, and no part in it or in its gradient;
+    ``token-mask`` with the same bounds gives it weight 0.
 
     Args:
         token_log_ratio: [N] log π_θ − log π_old, nats.

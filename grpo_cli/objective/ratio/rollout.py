@@ -12,9 +12,7 @@ from grpo_cli.objective.ratio.level import sequence, token
 from grpo_cli.objective.ratio.result import Ratio
 
 
-def rollout(
-    log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: float | None
-) -> Ratio:
+def rollout(log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: float | None) -> Ratio:
     """Token level, against the sampling engine: wₜ = π_θ(oₜ) / π_rollout(oₜ).
 
     Args:

@@ -13,11 +13,12 @@ from grpo_cli.objective.surrogate import (
     future,
     offpolicy,
     rollout,
+    skyrl,
     soft,
     trl,
+    trl_vespo,
     verl,
     weighted,
-    trl_vespo,
 )
 
 CHOICES: Mapping[str, Choice] = {
@@ -33,6 +34,7 @@ CHOICES: Mapping[str, Choice] = {
     **verl.CHOICES,
     **rollout.CHOICES,
     **trl_vespo.CHOICES,
+    **skyrl.CHOICES,
 }
 ALIASES: Mapping[str, str] = {
     **clip.ALIASES,
@@ -47,4 +49,5 @@ ALIASES: Mapping[str, str] = {
     **verl.ALIASES,
     **rollout.ALIASES,
     **trl_vespo.ALIASES,
+    **skyrl.ALIASES,
 }

@@ -11,9 +11,7 @@ from grpo_cli.objective.surrogate.coupled import gmpo
 from grpo_cli.objective.surrogate.result import Surrogate, side
 
 
-def trl_cispo(
-    ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float
-) -> Surrogate:
+def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float) -> Surrogate:
     """TRL's CISPO: s = sg[min(ρ, ε_high)]·A·log π_θ; the cap is ε_high itself, not 1 + ε_high.
 
     There is no lower bound. With TRL's default ε_high (that of ε, 0.2) every ratio is capped at

@@ -37,8 +37,10 @@ def trl_vespo(
         advantage: [N] A.
         log_probs_new: [N] log π_θ, nats.
         responses: cuts the tokens into responses.
-        vespo_k_pos, vespo_lambda_pos: k and λ where A >= 0.
-        vespo_k_neg, vespo_lambda_neg: k and λ where A < 0.
+        vespo_k_pos: k where A >= 0.
+        vespo_lambda_pos: λ where A >= 0.
+        vespo_k_neg: k where A < 0.
+        vespo_lambda_neg: λ where A < 0.
 
     References:
         Shen et al., VESPO, 2026 (arXiv 2602.10693); TRL, GRPOTrainer, loss_type vespo.

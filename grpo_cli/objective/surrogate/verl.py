@@ -27,8 +27,10 @@ def dppo_tv(
     Args:
         ratio: [N] ρ.
         advantage: [N] A.
-        log_probs_new, log_probs_old: [N] nats.
-        epsilon_low, epsilon_high: bounds on the probabilities' difference, not on the ratio.
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_old: [N] log π_old, nats.
+        epsilon_low: bound on the fall of the probability, not of the ratio.
+        epsilon_high: bound on its rise.
         dual_clip: c, the cap on the ratio (verl's ``clip_ratio_c``): 3 by verl's configuration, 20
             by its code, 10000 by its example.
 
@@ -52,7 +54,8 @@ def dppo_kl(
 ) -> Surrogate:
     """DPPO, binary KL: as ``verl/dppo_tv``, with the KL of (π_old, 1 − π_old) as the distance.
 
-    A token leaves where that KL exceeds ε_high and π_θ rose (A > 0), or ε_low and π_θ fell (A <= 0).
+    A token leaves where that KL exceeds ε_high and π_θ rose (A > 0), or ε_low and π_θ fell
+    (A <= 0).
 
     References:
         Qi et al., DPPO, 2026 (arXiv 2602.04879).

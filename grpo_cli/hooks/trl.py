@@ -1,0 +1,254 @@
+"""What TRL's GRPOTrainer and RLOOTrainer compute, as records; read from trl 1.16.0.
+
+::
+
+    from grpo_cli.hooks.trl import record
+
+    record(trainer, "rollouts.jsonl")
+    trainer.train()
+
+One line for each micro-batch of the training: the log-probs as ``_compute_loss`` saw them, the
+loss that it returned before the backward pass, and what it logged. TRL shuffles the rows of a
+generation batch before it cuts it into micro-batches; rewards and group ids travel with the rows,
+but a micro-batch rarely holds whole groups, so the advantages that a record gives are the ones to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.hooks.columns import Array, copied, holes, number, per_response, ragged, widths
+from grpo_cli.hooks.gradient import gradient_of
+from grpo_cli.hooks.trl_settings import framework, hyperparameters
+from grpo_cli.hooks.writer import Writer, of_rank
+
+_REWARDS, _GROUPS = "recorded_rewards", "recorded_groups"
+_OLD, _REF = "recorded_old_per_token_logps", "recorded_ref_per_token_logps"
+_SAMPLED = "sampling_per_token_logps"
+
+
+def record(trainer: Any, path: str | Path, *, gradient: bool = True) -> Writer:
+    """Writes every micro-batch that ``trainer`` trains on to ``path``, until the writer is closed.
+
+    The file is complete when ``trainer.train()`` returns; an older one is replaced. With several
+    processes each writes what it saw into a file of its own (``rollouts.rank0.jsonl``, ...),
+    without TRL's metrics, which are over all of them.
+
+    Args:
+        trainer: a GRPOTrainer, an RLOOTrainer, or a subclass with a loss of its own.
+        path: where to; packed if it ends in ``.gz``.
+        gradient: also write ∂loss/∂per_token_logps, from one more backward pass through the loss
+            alone (not through the model).
+    """
+    accelerator = trainer.accelerator
+    writer = Writer(of_rank(path, accelerator.process_index, accelerator.num_processes))
+    _Recording(trainer, writer, gradient=gradient)
+    return writer
+
+
+def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Puts ``wrapper`` in the place of a method, which it is given first."""
+    original = getattr(owner, name)
+    setattr(owner, name, wraps(original)(partial(wrapper, original)))
+
+
+class _Recording:
+    """What has to be remembered between the trainer's methods.
+
+    Attributes:
+        scored: what the forward passes of the method that runs returned; None outside of one.
+        rewards: [P, K] what the reward functions returned last, over all processes.
+        groups: how many groups were generated before.
+        step, micro: the optimiser step, and the micro-batch in it.
+    """
+
+    def __init__(self, trainer: Any, writer: Writer, *, gradient: bool) -> None:
+        self.trainer = trainer
+        self.writer = writer
+        self.gradient = gradient
+        self.scored: list[Any] | None = None
+        self.rewards: Any = None
+        self.groups = 0
+        self.step, self.micro = -1, 0
+        self.words: dict[int, str] = {}
+        _around(trainer, "train", self.train)
+        _around(trainer, "_generate_and_score_completions", self.generate)
+        _around(trainer, "_calculate_rewards", self.score)
+        _around(trainer, "_get_per_token_logps_and_entropies", self.forward)
+        _around(trainer, "_compute_loss", self.compute)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be recorded."""
+        return self.writer.closed or not self.trainer.model.training
+
+    def train(self, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The training, and then the rest of the file."""
+        try:
+            return train(*args, **kwargs)
+        finally:
+            self.writer.flush()
+
+    def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Log-probs and entropies, which are kept while somebody waits for them."""
+        result = forward(*args, **kwargs)
+        if self.scored is not None:
+            self.scored.append(result)
+        return result
+
+    def score(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The rewards of all processes, by reward function."""
+        self.rewards = score(*args, **kwargs)
+        return self.rewards
+
+    def generate(self, generate: Callable[..., Any], inputs: Any) -> Any:
+        """A generation batch, with what its rows are to carry through the shuffle."""
+        if self.idle:
+            return generate(inputs)
+        output, passes = self._watch(generate, inputs)
+        count = len(output["completion_ids"])
+        output[_GROUPS] = self._group_ids(output["completion_ids"], count)
+        output[_REWARDS] = self._own(self.rewards, count).detach().to("cpu", copy=True)
+        if "old_per_token_logps" not in output and "old_logps" in output:  # RLOO keeps their sums
+            for name, one in zip((_OLD, _REF), passes, strict=False):
+                output[name] = one[0].detach().to("cpu", copy=True)
+        self.rewards = None
+        return output
+
+    def compute(self, compute: Callable[..., Any], model: Any, inputs: Any) -> Any:
+        """The loss of a micro-batch, which is recorded on the way."""
+        if self.idle:
+            return compute(model, inputs)
+        settings = hyperparameters(self.trainer, inputs)  # TRL moves entropy_coef along
+        logged = {name: len(values) for name, values in self._metrics.items()}
+        loss, passes = self._watch(compute, model, inputs)
+        log_probs, entropies = passes[-1][:2]
+        expected: dict[str, Any] = {}
+        if not self.trainer.aux_loss_enabled:  # the router's loss is no part of the objective
+            expected["loss"] = number(loss)
+        if self.gradient:
+            expected["loss_gradient"] = gradient_of(loss, log_probs)
+        if self.trainer.accelerator.num_processes == 1:
+            expected["metrics"] = self._logged_since(logged)
+        columns = _columns(inputs, log_probs)
+        if {"entropy_coef", "top_entropy_quantile"} & settings.keys():
+            columns["entropies"] = copied(entropies)
+        about = {"id": self._number(), "step": self.step}
+        rest = {"hyperparameters": settings, "framework": framework(self.trainer)}
+        self._learn_words(columns["completion_ids"])
+        rewards = _rewards(self.trainer, inputs.get(_REWARDS))
+        self.writer.write(partial(_made, about, columns, rewards, rest, expected, self.words))
+        return loss
+
+    def _watch(self, run: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
+        """What ``run`` returns, and the forward passes on its way."""
+        self.scored = []
+        try:
+            result = run(*args)
+            return result, self.scored
+        finally:
+            self.scored = None
+
+    def _own(self, everyone: Any, count: int) -> Any:
+        """The rows of this process among those of all."""
+        first = self.trainer.accelerator.process_index * count
+        return everyone[first : first + count]
+
+    def _group_ids(self, like: Any, count: int) -> Any:
+        """[R] a number for each row's group that no other generation and process has.
+
+        Rows of one prompt stand side by side, over all processes.
+        """
+        size = self.trainer.num_generations
+        total = count * self.trainer.accelerator.num_processes
+        rows = np.arange(total) // size + self.groups
+        self.groups += -(-total // size)
+        return like.new_tensor(self._own(rows, count).tolist(), device="cpu")
+
+    @property
+    def _metrics(self) -> Mapping[str, list[float]]:
+        metrics: Mapping[str, list[float]] = self.trainer._metrics["train"]
+        return metrics
+
+    def _logged_since(self, before: Mapping[str, int]) -> dict[str, float]:
+        return {
+            name: values[-1]
+            for name, values in self._metrics.items()
+            if len(values) > before.get(name, 0)
+        }
+
+    def _number(self) -> str:
+        """The optimiser step and the micro-batch in it."""
+        step = self.trainer.state.global_step
+        self.micro = self.micro + 1 if step == self.step else 0
+        self.step = step
+        return f"{step}/{self.micro}"
+
+    def _learn_words(self, ids: Array) -> None:
+        """Decodes new ids here: tokenizers do not bear two threads at once."""
+        tokenizer = getattr(self.trainer, "_tokenizer", self.trainer.processing_class)
+        for one in set(ids.ravel().tolist()) - self.words.keys():
+            self.words[one] = tokenizer.decode([one])
+
+
+def _columns(inputs: Mapping[str, Any], log_probs: Any) -> dict[str, Array]:
+    """Copies of what the loss was computed from."""
+    given = {
+        "completion_ids": inputs["completion_ids"],
+        "per_token_logps": log_probs,
+        "old_per_token_logps": inputs.get("old_per_token_logps", inputs.get(_OLD)),
+        "ref_per_token_logps": inputs.get("ref_per_token_logps", inputs.get(_REF)),
+        _SAMPLED: inputs.get(_SAMPLED),
+        "advantages": inputs["advantages"],
+        "group_ids": inputs.get(_GROUPS),
+        "completion_mask": inputs["completion_mask"],
+        "tool_mask": inputs.get("tool_mask"),
+    }
+    return {name: copied(tensor) for name, tensor in given.items() if tensor is not None}
+
+
+def _rewards(trainer: Any, table: Any) -> dict[str, Array]:
+    """[R] the weighted sum of the reward functions; beside it each, where there are several."""
+    if table is None:
+        return {}
+    each = copied(table)
+    weighted = each * copied(trainer.reward_weights)
+    if np.isnan(each).all(axis=1).any():  # a response that nobody scored has no reward
+        return {}
+    found = {"rewards": np.nansum(weighted, axis=1)}
+    if each.shape[1] > 1:
+        found |= {f"rewards/{name}": each[:, k] for k, name in enumerate(trainer.reward_func_names)}
+    return found
+
+
+def _made(
+    about: dict[str, Any],
+    columns: dict[str, Array],
+    rewards: dict[str, Array],
+    rest: dict[str, Any],
+    expected: dict[str, Any],
+    words: Mapping[int, str],
+) -> dict[str, Any]:
+    """The record; run by the writer's thread."""
+    shown = columns.pop("completion_mask")
+    lengths = widths(shown)
+    mask = holes(shown * columns.pop("tool_mask", np.ones_like(shown)), lengths)
+    ids = ragged(columns["completion_ids"], lengths)
+    found = about | {"tokens": [[words[one] for one in row.tolist()] for row in ids]}
+    if _SAMPLED in columns:  # TRL takes a token that the engine did not score to agree with it
+        sampled, old = columns[_SAMPLED], columns.get("old_per_token_logps", columns["per_token_logps"])
+        columns[_SAMPLED] = np.where(np.isnan(sampled), old, sampled)
+    if "group_ids" in columns:
+        found["group_ids"] = columns.pop("group_ids")
+    found |= {name: per_response(values, lengths) for name, values in columns.items()}
+    if mask is not None:
+        found["mask"] = mask
+    if "loss_gradient" in expected:
+        expected = expected | {"loss_gradient": ragged(expected["loss_gradient"], lengths)}
+    found |= {name: values.astype(np.float64) for name, values in rewards.items()}
+    return found | rest | {"expected": expected}

@@ -1,0 +1,26 @@
+"""ROLL's denominators, where they are not verl's, and SkyRL's names for the neutral ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import I64
+from grpo_cli.objective.aggregate.result import Weights
+from grpo_cli.objective.choice import Choice
+
+
+def seq_mean_token_sum_norm(lengths: I64, *, response_length: float) -> Weights:
+    """ROLL's: the token sum over the padded width, not divided by the number of responses."""
+    return Weights(np.ones(len(lengths)), None, response_length, "response_length")
+
+
+CHOICES = {"roll/seq-mean-token-sum-norm": Choice(seq_mean_token_sum_norm)}
+ALIASES = {
+    "roll/token-mean": "verl/token-mean",
+    "roll/seq-mean-token-sum": "verl/seq-mean-token-sum",
+    "roll/seq-mean-token-mean": "verl/seq-mean-token-mean",
+    "token_mean": "token-mean",
+    "sequence_mean": "response-mean",
+    "seq_mean_token_sum_norm": "token-sum-norm",
+    "prompt_mean": "prompt-mean",
+}

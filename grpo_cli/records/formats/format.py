@@ -1,0 +1,69 @@
+"""What a format is: how it is recognised, how it is read, and what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Translated:
+    """A record under canonical names, made from an object of some format.
+
+    Attributes:
+        value: the record.
+        spelled: its keys → where they stand in the file, as ``Origin`` has it.
+        notes: what there is to tell of it, beyond what the format always lacks.
+    """
+
+    value: Object
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Format:
+    """A row of the table of formats.
+
+    Attributes:
+        name: what ``--from`` calls it.
+        title: whose file it is.
+        keys: an object with all the keys of one of these sets may be of this format.
+        fits: whether it is, for an object that has such keys.
+        read: the object's records.
+        lacks: what is not in it and what that makes impossible, a sentence each.
+        source: where the field list comes from.
+        many: whether one object holds several records.
+    """
+
+    name: str
+    title: str
+    keys: Sequence[frozenset[str]]
+    fits: Callable[[Object], bool]
+    read: Callable[[Object], Iterator[Translated]]
+    lacks: Sequence[str] = ()
+    source: str = ""
+    many: bool = False
+
+
+def keys(*names: str) -> frozenset[str]:
+    """A set of keys."""
+    return frozenset(names)
+
+
+def carried(value: Object, *names: str) -> Object:
+    """The fields that go over as they are, where they are there and not null."""
+    return {name: value[name] for name in names if value.get(name) is not None}
+
+
+def is_row(value: object) -> bool:
+    """Whether it is a list that holds no lists: the tokens of one response."""
+    return isinstance(value, list) and not any(isinstance(one, list | dict) for one in value[:1])
+
+
+def is_rows(value: object) -> bool:
+    """Whether it is a list of lists: the tokens of several responses."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, list) for one in value)

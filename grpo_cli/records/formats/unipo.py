@@ -1,0 +1,79 @@
+"""UNIPO's canonical logs: a JSON document, or JSONL of a header and one step a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grpo_cli.objective import hyperparameters
+from grpo_cli.records.formats.format import Format, Object, Translated, carried, keys
+
+_TOKENS = {
+    "log_probs_new": "log_probs",
+    "log_probs_old": "old_log_probs",
+    "log_probs_ref": "ref_log_probs",
+    "advantages": "advantages",
+    "tokens": "strings",
+    "token_ids": "ids",
+}
+_RESPONSES = {"rewards": "reward", "advantages": "advantage"}
+
+
+def _fits(value: Object) -> bool:
+    if "entries" in value:
+        return isinstance(value["entries"], list) and isinstance(value["header"], dict)
+    return value["type"] == "header" or (value["type"] == "step" and "step" in value)
+
+
+def _read(value: Object) -> Iterator[Translated]:
+    settings: Object = {}
+    if "entries" not in value:
+        if value["type"] == "step":
+            yield from _entry(value, "", settings)
+        return
+    hparams = value["header"].get("hparams")
+    if isinstance(hparams, dict):
+        settings = {name: one for name, one in hparams.items() if name in hyperparameters.KNOWN}
+    for number, entry in enumerate(value["entries"]):
+        yield from _entry(entry, f"entries[{number}].", settings)
+
+
+def _entry(entry: Object, before: str, settings: Object) -> Iterator[Translated]:
+    for number, prompt in enumerate(entry.get("prompts") or ()):
+        made = _group(prompt["responses"], f"{before}prompts[{number}].responses[{{r}}]")
+        made.value["id"] = f"{entry.get('step')}.{number}"
+        made.value |= carried(entry, "step")
+        if settings:
+            made.value["hyperparameters"] = settings
+        yield made
+
+
+def _group(responses: list[Any], place: str) -> Translated:
+    record: Object = {}
+    spelled = {}
+    for name, own in _TOKENS.items():
+        if all(one["tokens"].get(own) is not None for one in responses):
+            record[name] = [one["tokens"][own] for one in responses]
+            spelled[name] = f"{place}.tokens.{own}[{{t}}]"
+    for name, own in _RESPONSES.items():
+        if name not in record and all(one.get(own) is not None for one in responses):
+            record[name] = [one[own] for one in responses]
+            spelled[name] = f"{place}.{own}"
+    if "log_probs_new" not in record:
+        spelled["log_probs_new"] = f"{place}.tokens.log_probs"
+    return Translated(record, spelled)
+
+
+UNIPO = Format(
+    name="unipo",
+    title="UNIPO canonical JSON or JSONL",
+    keys=(keys("header", "entries"), keys("type", "algorithm"), keys("type", "prompts")),
+    fits=_fits,
+    read=_read,
+    lacks=(
+        "a few prompts of each step only: totals are theirs, not the step's",
+        "token_objective and token_kl are not read, but computed",
+    ),
+    source="poloclub/unipo a9c9acf docs/canonical_schema.json, scripts/build_data.py",
+    many=True,
+)

@@ -1,0 +1,149 @@
+"""The tokens of a record as coloured text, in a terminal or as an SVG."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from typing import Any
+
+import numpy as np
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.report.grid import Column, column, grid
+from grpo_cli.report.numbers import shown, token_text
+from grpo_cli.report.palette import style
+from grpo_cli.report.picture import COLORS, STEPS, Picture, Response
+from grpo_cli.report.screen import written
+
+_PIPE = 100
+"""The width of running text where there is no terminal."""
+_PICTURE = 130
+"""The width of a picture, with room for the table."""
+_MOST = 4_000
+"""Tokens printed; a page holds them all."""
+
+_FONT_FACE = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
+
+
+def console_of(*, width: int | None, color: bool, record: bool = False) -> Console:
+    """A console in memory with as many colours as the terminal has."""
+    deep = os.environ.get("COLORTERM") in ("truecolor", "24bit") or record
+    return Console(
+        file=StringIO(),
+        width=width or _PIPE,
+        force_terminal=color,
+        color_system=("truecolor" if deep else "256") if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        record=record,
+    )
+
+
+def print_heat(console: Console, picture: Picture, top: int) -> int:
+    """Prints the record, its legend and its ``top`` tokens; returns how many tokens it left out."""
+    for line in _head(picture):
+        console.print(line, soft_wrap=not console.record, overflow="fold")
+    room = _MOST
+    for response in picture.responses:
+        console.print()
+        console.print(Text(response.title, "bold"), soft_wrap=True)
+        shown_here = min(len(response.texts), max(room, 0))
+        console.print(_text(picture, response, shown_here), overflow="fold")
+        room -= len(response.texts)
+    if top:
+        console.print()
+        _print_top(console, picture, top)
+    return max(-room, 0)
+
+
+def heat_text(picture: Picture, *, width: int | None, color: bool, top: int) -> tuple[str, int]:
+    """The same as text, and how many tokens it left out."""
+    console = console_of(width=width, color=color)
+    left_out = print_heat(console, picture, top)
+    return written(console), left_out
+
+
+def heat_svg(picture: Picture, top: int) -> str:
+    """The same as a picture that needs nothing from elsewhere."""
+    console = console_of(width=_PICTURE, color=True, record=True)
+    print_heat(console, picture, top)
+    plain = _FONT_FACE.sub("", CONSOLE_SVG_FORMAT)
+    return console.export_svg(title=_name(picture), code_format=plain)
+
+
+def _name(picture: Picture) -> str:
+    return f"grpo show: record {shown(picture.record['id'])}"
+
+
+def _head(picture: Picture) -> Iterator[Text]:
+    record = picture.record
+    yield Text.assemble(
+        (f"record {shown(record['id'])}", "bold"),
+        f": objective {shown(record['objective'])}, loss {shown(record['loss'])}, "
+        f"gradient norm {shown(record['gradient_norm'])}",
+    )
+    yield Text(record["signature"], "dim")
+    low, _, high = picture.legend.split(" … ")
+    bar = [(f" {low} " if step == -STEPS else f" {high} " if step == STEPS else "  ", style(step))
+           for step in range(-STEPS, STEPS + 1)]
+    yield Text.assemble(f"{COLORS[picture.color_by]}: ", *bar, "  ", ("clipped", "underline"))
+
+
+def _text(picture: Picture, response: Response, count: int) -> Text:
+    text = Text()
+    gap = "" if response.named else " "
+    clips = np.asarray(response.row["tokens"]["clip"]).tolist()[:count]
+    steps = [picture.step(value) for value in response.values[:count].tolist()]
+    for word, step, clip in zip(response.texts, steps, clips, strict=False):
+        text.append(word, " ".join(filter(None, (style(step), "underline" if clip else ""))))
+        if gap:
+            text.append(gap)
+    if not response.texts:
+        text.append("(no token counts)", "dim")
+    return text
+
+
+def _print_top(console: Console, picture: Picture, top: int) -> None:
+    rows = ranked(picture)[:top]
+    if rows:
+        words = COLORS[picture.color_by]
+        console.print(Text(f"the {len(rows)} tokens that matter most by {words}", "bold"))
+        width, console.width = console.width, 100_000
+        console.print(grid([*_columns(rows)]))
+        console.width = width
+
+
+def ranked(picture: Picture) -> list[dict[str, Any]]:
+    """The tokens, the greatest in absolute value of what colours them first."""
+    found = []
+    for response in picture.responses:
+        tokens = response.row["tokens"]
+        columns = {name: list(values) for name, values in tokens.items() if values is not None}
+        for at, (text, value) in enumerate(zip(response.texts, response.values, strict=True)):
+            size = abs(float(value))
+            row = {name: values[at] for name, values in columns.items()}
+            found.append((size, row | {"response": response.row["index"], "text": text}))
+    found.sort(key=lambda pair: -pair[0] if pair[0] == pair[0] else 0.0)
+    return [row for _, row in found]
+
+
+_TABLE = ("advantage", "ratio", "kl", "difference", "contribution", "gradient")
+_SIDES = {-1: "low", 0: "·", 1: "high"}
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[Column]:
+    yield column("response", [row["response"] for row in rows])
+    yield column("position", [int(row["position"]) for row in rows])
+    texts = [row["text"].replace("↵\n", "↵") for row in rows]
+    yield column("token", texts, show=token_text)
+    for name in _TABLE:
+        if name in rows[0]:
+            yield column(name, [float(row[name]) for row in rows])
+    yield column("clip", [int(row["clip"]) for row in rows], show=_SIDES.__getitem__)

@@ -1,0 +1,101 @@
+"""SkyRL at commit a9564572 (2026-08-21), with the defaults of its configuration.
+
+The KL is a mean over responses of token means whatever ``loss_reduction`` says, and the entropy a
+mean over the tokens of a micro-batch. SkyRL exponentiates in float32. Its clip_cov and kl_cov are
+not here: their terms are scaled otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grpo_cli.objective.entropy import entropy_bonus
+from grpo_cli.objective.objective import bind
+from grpo_cli.variants.variant import Variant
+
+_FREE = bind("ratio", "token")
+
+_REGULAR = Variant(
+    title="SkyRL policy loss regular (PPO)",
+    paper="1707.06347",
+    version="skyrl a9564572",
+    checked="golden",
+    aliases=("skyrl/grpo", "skyrl/ppo"),
+    advantage=bind("advantage", "verl/grpo"),
+    ratio=bind("ratio", "token", log_ratio_clamp=20.0),
+    surrogate=bind("surrogate", "clip"),
+    kl=bind("kl", "verl/low_var_kl", beta=0.001),
+    correction=bind("correction", "none"),
+    aggregate=bind("aggregate", "token-mean"),
+    kl_aggregate=bind("aggregate", "response-mean"),
+    entropy=entropy_bonus(0.0),
+    entropy_aggregate=bind("aggregate", "token-mean"),
+    note="The KL is on by default, with β 0.001; --beta 0 does without a reference. Reductions are "
+    "--aggregate token_mean, sequence_mean, prompt_mean and seq_mean_token_sum_norm.",
+)
+
+SKYRL = {
+    "skyrl/regular": _REGULAR,
+    "skyrl/dual_clip": replace(
+        _REGULAR,
+        title="SkyRL policy loss dual_clip",
+        paper="1912.09729",
+        aliases=(),
+        surrogate=bind("surrogate", "clip", dual_clip=3.0),
+        note="verl's vanilla, which always has it.",
+    ),
+    "skyrl/gspo": replace(
+        _REGULAR,
+        title="SkyRL policy loss gspo (GSPO-token)",
+        paper="2507.18071",
+        aliases=(),
+        ratio=bind("ratio", "verl/sequence-token"),
+        note="loss_reduction is token_mean unless it is changed, with a warning only; the "
+        "paper's is sequence_mean.",
+    ),
+    "skyrl/sapo": replace(
+        _REGULAR,
+        title="SkyRL policy loss sapo",
+        paper="2511.20347",
+        aliases=(),
+        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
+        note="loss_reduction is token_mean unless it is changed; verl always takes the response "
+        "mean.",
+    ),
+    "skyrl/cispo": replace(
+        _REGULAR,
+        title="SkyRL policy loss cispo",
+        paper="2510.13786",
+        aliases=(),
+        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=4.0),
+        note="The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1].",
+    ),
+    "skyrl/rollout_is": replace(
+        _REGULAR,
+        title="SkyRL policy loss rollout_is (GLM-5)",
+        paper="2602.15763",
+        aliases=(),
+        surrogate=bind("surrogate", "skyrl/rollout_is"),
+        note="The ratio is to the engine's policy; log_probs_old play no part.",
+    ),
+    "skyrl/dppo": replace(
+        _REGULAR,
+        title="SkyRL policy loss dppo (DPPO, binary TV)",
+        paper="2602.04879",
+        aliases=(),
+        surrogate=bind("surrogate", "skyrl/dppo_tv"),
+        note="Anchored on the engine's log-probs where the record has them, else on π_old. verl "
+        "caps the ratio and multiplies log π_θ: the same gradient up to the cap, another value.",
+    ),
+    "skyrl/importance_sampling": replace(
+        _REGULAR,
+        title="SkyRL policy loss importance_sampling (Tinker's)",
+        paper="",
+        aliases=(),
+        checked="read",
+        ratio=_FREE,
+        surrogate=bind("surrogate", "unclipped"),
+        aggregate=bind("aggregate", "sum"),
+        note="A plain sum.",
+    ),
+}

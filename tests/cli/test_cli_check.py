@@ -1,0 +1,86 @@
+"""``grpo check`` as users run it: what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+DAPO = Path(__file__).parent.parent / "data" / "rollouts" / "trl-1.16.0-dapo.jsonl"
+
+
+def rows():
+    return [json.loads(line) for line in DAPO.read_text().splitlines()]
+
+
+def written(tmp_path, records):
+    path = tmp_path / "dump.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in records))
+    return str(path)
+
+
+def probabilities(tmp_path):
+    records = rows()
+    key = "old_per_token_logps"
+    records[1][key] = [[math.exp(value) for value in values] for values in records[1][key]]
+    return written(tmp_path, records)
+
+
+def test_a_clean_dump_is_0(grpo):
+    result = grpo("check", str(DAPO))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "12 info in 8 records, 64 responses, 1,834 tokens"
+    assert "… 5 more length-cap" in result.stdout
+    assert result.stderr == ""
+
+
+def test_an_error_is_1_though_eval_could_not_read_it(grpo, tmp_path):
+    path = probabilities(tmp_path)
+    assert grpo("eval", path, "--beta", "0").exit_code == 3
+    result = grpo("check", path)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("error probabilities\n")
+    assert "dump.jsonl:2, record dapo/1" in result.stdout
+    assert "→ take the natural logarithm" in result.stdout
+
+
+def test_json_has_the_shape_that_is_promised(grpo, tmp_path):
+    result = grpo("check", probabilities(tmp_path), "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    (error,) = [row for row in document["findings"] if row["severity"] == "error"]
+    assert error["code"] == "probabilities"
+    assert (error["record"], error["response"], error["token"]) == ("dapo/1", 0, 0)
+    assert error["evidence"]["column"] == "log_probs_old"
+    assert error["advice"]
+    assert {row["severity"] for row in document["findings"]} <= {"error", "warning", "info"}
+    assert document["more"] == {"length-cap": 5}
+    assert document["counts"]["length-cap"] == 8
+
+
+def test_limit_0_shows_all(grpo):
+    document = json.loads(grpo("check", str(DAPO), "--json", "--limit", "0").stdout)
+    assert len(document["findings"]) == 12
+    assert document["more"] == {}
+
+
+def test_several_files_and_stdin(grpo, tmp_path):
+    one, two = written(tmp_path, rows()[:1]), str(DAPO)
+    assert json.loads(grpo("check", one, two, "--json").stdout)["records"] == 9
+    result = grpo("check", "--json", stdin=json.dumps(rows()[0]))
+    assert json.loads(result.stdout)["findings"][0]["source"] == "<stdin>"
+
+
+def test_what_cannot_be_read_is_3(grpo, dump):
+    path = str(dump('{"log_probs_new": [["x"]]}', {}))
+    assert grpo("check", path).exit_code == 3
+    result = grpo("check", path, "--on-error", "skip")
+    assert result.exit_code == 3
+    assert "1 record, 2 responses" in result.stdout
+    assert "skipped 1 records" in result.stderr
+    assert grpo("check", "/nowhere.jsonl").exit_code == 3
+
+
+def test_markup_and_control_characters_of_the_data_are_inert(grpo, dump):
+    result = grpo("check", str(dump({"id": "[red]\u001b[2J", "rewards": [1.0, 1.0]})))
+    assert "record [red]\\x1b[2J" in result.stdout

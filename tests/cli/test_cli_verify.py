@@ -1,0 +1,115 @@
+"""``grpo verify`` as users run it: streams, exit codes, what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
+DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
+
+
+def planted(tmp_path, change):
+    rows = [json.loads(line) for line in DAPO.read_text().splitlines()]
+    change(rows[2])
+    path = tmp_path / "dump.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_real_dump_agrees_and_the_row_taken_is_said(grpo):
+    result = grpo("verify", str(DAPO))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("8 records agree: loss_gradient, loss, ")
+    assert "8 records evaluated as -v trl/dapo" in result.stderr
+    assert "not compared: metrics.entropy" in result.stderr
+    assert grpo("verify", str(DAPO), "-q").stderr == ""
+
+
+def test_every_rollout_just_works(grpo):
+    assert grpo("verify", *map(str, sorted(ROLLOUTS.glob("*.jsonl")))).exit_code == 0
+
+
+def test_a_difference_is_1_with_its_place_and_cause(grpo, tmp_path):
+    def negate(row):
+        row["expected"]["loss"] *= -1
+        del row["expected"]["loss_gradient"]
+
+    result = grpo("verify", planted(tmp_path, negate))
+    assert result.exit_code == 1
+    assert "differs record dapo/2" in result.stdout
+    assert "wrong sign" in result.stdout
+    assert "1 of 8 records differ" in result.stdout
+
+
+def test_json_has_the_shape_that_is_promised(grpo, tmp_path):
+    def nudge(row):
+        row["expected"]["loss_gradient"][3][1] += 1.0
+
+    result = grpo("verify", planted(tmp_path, nudge), "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert document["agrees"] is False
+    assert [row["agrees"] for row in document["records"]] == [at != 2 for at in range(8)]
+    row = document["records"][2]
+    assert row["id"] == "dapo/2"
+    first = row["first"]
+    assert (first["stage"], first["response"], first["token"]) == ("gradient", 3, 1)
+    assert first["expected"] - first["got"] == pytest.approx(1.0, rel=1e-3)
+    assert first["cause"] is None
+    assert document["records"][0]["first"] is None
+
+
+def test_flags_win_over_what_the_record_says(grpo):
+    assert grpo("verify", str(DAPO), "-v", "trl/dapo").exit_code == 0
+    assert grpo("verify", str(DAPO), "-v", "dr", "-q").exit_code == 1
+    assert grpo("verify", str(DAPO), "--surrogate", "unclipped", "-q").exit_code == 1
+    assert "aggregate" in grpo("verify", str(DAPO), "-v", "dr", "-q").stdout
+
+
+def test_tolerances(grpo, tmp_path):
+    def nudge(row):
+        row["expected"]["loss"] *= 1.001
+
+    path = planted(tmp_path, nudge)
+    assert grpo("verify", path).exit_code == 1
+    assert grpo("verify", path, "--rtol", "0.01").exit_code == 0
+    assert grpo("verify", path, "--atol", "0.1").exit_code == 0
+    assert grpo("verify", path, "--rtol", "-1").exit_code == 2
+
+
+def test_nothing_expected_is_bad_input_with_a_hint(grpo, dump):
+    result = grpo("verify", str(dump({})))
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert '"expected"' in result.stderr
+
+
+def test_records_without_expected_are_counted(grpo, dump):
+    loss = json.loads(grpo("eval", str(dump({})), "--json").stdout)["total"]["loss"]
+    path = str(dump({}, {"expected": {"loss": loss}}, {}))
+    result = grpo("verify", path)
+    assert result.exit_code == 0
+    assert '2 of 3 records have no "expected"' in result.stderr
+    assert "1 record agrees: loss" in result.stdout
+
+
+def test_bad_records_stop_or_are_skipped(grpo, dump):
+    path = str(dump('{"log_probs_new": [[1.0]], "expected": {"loss": 0}}', {"expected": {"loss": 9}}))
+    assert grpo("verify", path).exit_code == 3
+    result = grpo("verify", path, "--on-error", "skip")
+    assert result.exit_code == 1
+    assert "skipped 1 of 2 records" in result.stderr
+
+
+def test_what_grpo_says_of_its_tokens_can_be_expected(grpo, dump):
+    path = str(dump({}))
+    record = json.loads(grpo("eval", path, "-f", "jsonl", "--level", "token").stdout)
+    expected = {"objective": record["objective"], "kl": record["kl"]}
+    for name in ("ratio", "surrogate", "weight", "contribution", "gradient", "log_ratio"):
+        expected[name] = [one["tokens"][name] for one in record["responses"]]
+    expected["advantages"] = [one["advantage"] for one in record["responses"]]
+    result = grpo("verify", str(dump({"expected": expected})), "--rtol", "1e-12", "--atol", "0")
+    assert result.exit_code == 0, result.stdout

@@ -1,0 +1,135 @@
+"""However a run with workers ends, nothing hangs, nothing is left, and one line says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from grpo_cli.engine import Evaluation
+from grpo_cli.engine.pool import WorkerError
+from grpo_cli.variants.plan import plan
+
+LINE = json.dumps(
+    {
+        "log_probs_new": [[-0.5] * 200, [-0.7] * 200],
+        "log_probs_old": [[-0.6] * 200, [-0.6] * 200],
+        "rewards": [1, 0],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / f"unmistakable-{os.getpid()}.jsonl"
+    path.write_text((LINE + "\n") * 12_000)
+    return path
+
+
+def dies(records, breakdown) -> list[bytes]:
+    if any(record.line == 9000 for record in records):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [b""] * len(records)
+
+
+def processes(path: Path) -> list[str]:
+    """The command lines of all processes that work on ``path``."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = one.read_bytes()
+        except OSError:
+            continue
+        if path.name.encode() in text:
+            found.append(text.decode())
+    return found
+
+
+def gone(path: Path) -> bool:
+    deadline = time.monotonic() + 10
+    while processes(path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not processes(path)
+
+
+@contextmanager
+def started(path: Path, *arguments: str) -> Iterator[subprocess.Popen]:
+    command = [sys.executable, "-m", "grpo_cli", "eval", str(path), "-v", "dr", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_a_worker_that_dies(large):
+    evaluation = Evaluation([str(large)], plan("dr"), encode=dies, skip=False, jobs=2)
+    done: list[bytes] = []
+    with pytest.raises(WorkerError, match=r"died on .*unmistakable-.*, at or after line"):
+        done.extend(piece for pieces in evaluation for piece in pieces)
+    assert len(done) == evaluation.total["records"] < 9000
+
+
+def test_ctrl_c(large):
+    with started(large, "--level", "token", "-f", "jsonl") as process:
+        process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        process.stdout.close()
+        assert process.wait(timeout=20) in (130, -signal.SIGPIPE)
+        assert b"Traceback" not in process.stderr.read()
+        assert gone(large)
+
+
+def test_a_closed_pipe(large):
+    with started(large, "--level", "token", "-f", "jsonl") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=20) == -signal.SIGPIPE  # the shell shows it as 141
+        assert process.stderr.read() == b""
+        assert gone(large)
+
+
+def test_a_parent_that_is_killed(large):
+    with started(large, "--level", "token", "-f", "jsonl") as process:
+        process.stdout.readline()
+        process.kill()
+        assert gone(large)
+        process.stdout.close()
+        process.wait(timeout=20)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk(large):
+    with started(large, "--level", "record", "-f", "jsonl", "-o", "/dev/full") as process:
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 3
+        assert told.decode().splitlines() == ["grpo: No space left on device"]
+        assert gone(large)
+
+
+def test_an_output_that_was_interrupted_is_not_there(large, tmp_path):
+    place = tmp_path / "out.jsonl"
+    with started(large, "--level", "token", "-f", "jsonl", "-o", str(place)) as process:
+        deadline = time.monotonic() + 20
+        while not any(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        assert list(tmp_path.iterdir()) == []
+        assert gone(large)

@@ -1,0 +1,100 @@
+"""The same bytes for any jobs, any block size, and by the short way or the careful one."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from grpo_cli.engine import Evaluation, worker
+from grpo_cli.report.encode import encode_json
+from grpo_cli.variants.plan import plan
+
+SEED = 7
+
+
+def made(number: int, rng: random.Random) -> dict:
+    """A record; some are unusual: masked, without tokens, with ids, with their own settings."""
+    lengths = [rng.choice([0, 1, 2, 5, 9]) for _ in range(rng.choice([1, 2, 4]))]
+
+    def column(spread: float) -> list[list[float]]:
+        return [[-abs(rng.gauss(1, spread)) for _ in range(length)] for length in lengths]
+
+    record = {
+        "id": f"r{number}",
+        "log_probs_new": column(0.5),
+        "log_probs_old": column(0.6),
+        "log_probs_ref": column(0.7),
+        "rewards": [rng.choice([0.0, 1.0, 0.3]) for _ in lengths],
+    }
+    if number % 5 == 0:
+        record["mask"] = [[rng.randrange(2) for _ in range(length)] for length in lengths]
+    if number % 7 == 0:
+        record["group_ids"] = [rng.choice("ab") for _ in lengths]
+    if number % 11 == 0:
+        record["hyperparameters"] = {"beta": 0.1, "epsilon": 0.3}
+    if number % 13 == 0:
+        record["tokens"] = [["é\n"] * length for length in lengths]
+    return record
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = random.Random(SEED)
+    file = tmp_path_factory.mktemp("data") / "data.jsonl"
+    file.write_text("".join(json.dumps(made(n, rng)) + "\n\n" * (n % 3) + "\n" for n in range(150)))
+    return file
+
+
+def run(path: Path, variant: str, batch: str = "input", **options) -> tuple[list[bytes], str, str]:
+    encode = partial(encode_json, level="token", fields=None)
+    evaluation = Evaluation(
+        [str(path)], plan(variant, batch=batch), encode=encode, skip=True, **options
+    )
+    pieces = [piece for some in evaluation for piece in some]
+    return pieces, json.dumps(evaluation.total), evaluation.signature
+
+
+@pytest.mark.parametrize("batch", ["input", "record"])
+@pytest.mark.parametrize("variant", ["grpo", "gspo", "lite-ppo"])
+def test_jobs_and_blocks(path, variant, batch):
+    expected = run(path, variant, batch, jobs=1)
+    assert len(expected[0]) == 150
+    for block_bytes in (1, 700, 5000):
+        assert run(path, variant, batch, jobs=1, block_bytes=block_bytes) == expected
+    assert run(path, variant, batch, jobs=2, block_bytes=3000) == expected
+
+
+def test_the_short_way_is_the_careful_way(path, monkeypatch):
+    expected = run(path, "grpo", jobs=1)
+    monkeypatch.setattr(worker.Task, "_quickly", lambda *_: None)
+    assert run(path, "grpo", jobs=1) == expected
+
+
+def test_order_of_records_changes_no_bit_of_the_total(path, tmp_path):
+    lines = [line for line in path.read_text().splitlines() if line]
+    shuffled = tmp_path / "shuffled.jsonl"
+    random.Random(SEED).shuffle(lines)
+    shuffled.write_text("\n".join(lines))
+    assert run(shuffled, "grpo", jobs=1)[1:] == run(path, "grpo", jobs=1)[1:]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_errors_are_the_same(path, tmp_path, jobs):
+    lines = path.read_text().splitlines()
+    lines[100] = '{"log_probs_new": [[0.5]], "rewards": [1]}'
+    lines[160] = "{broken"
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("\n".join(lines))
+    encode = partial(encode_json, level="record", fields=None)
+    evaluation = Evaluation(
+        [str(bad)], plan("grpo"), encode=encode, skip=True, jobs=jobs, block_bytes=2000
+    )
+    list(evaluation)
+    assert [str(error) for error in evaluation.skipped] == [
+        f"{bad}:101: log_probs_new[0][0]: expected a log-prob <= 0, got 0.5",
+        f"{bad}:161: malformed JSON at column 2: expected a key in double quotes, got broken",
+    ]

@@ -1,0 +1,159 @@
+"""One set of rewards, many advantages: the frameworks' own functions, executed.
+
+The expected numbers are those of OpenRLHF 3c3be62, slime 624b824, NeMo-RL 7ea279a, AReaL 4aef98d,
+prime-rl 559b447 and open-instruct e6c3044, run in float64, to six digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grpo_cli import evaluate
+
+
+def advantages(
+    variant: str, rewards: Any, advantage: str | None = None, **values: Any
+) -> list[float]:
+    """One advantage per token, of responses of one token unless log-probs are given."""
+    tokens = values.pop("tokens", [[-1.0]] * len(rewards))
+    record = {"log_probs_new": tokens, "log_probs_ref": tokens, "rewards": rewards}
+    record |= values.pop("record", {})
+    stages = {"correction": "none", "ratio": "token"}
+    stages |= {} if advantage is None else {"advantage": advantage}
+    surrogate = {"surrogate": "unclipped", "aggregate": "sum"}
+    found = evaluate(record, variant, stages={**stages, **surrogate}, **values)
+    return [x for row in found.advantages for x in row.tolist()]
+
+
+OTHERS = {
+    # rewards: OpenRLHF, slime, NeMo, NeMo without leave-one-out, AReaL (group), open-instruct
+    # standard, MaxRL, RLOO, centred; first two responses
+    (1.0, 0.0, 0.0, 0.0): (
+        (1.5, -0.5),
+        (1.499997, -0.499999),
+        (1.0, -0.577349),
+        (1.499997, -0.499999),
+        (1.49997, -0.49999),
+        (1.732051, -0.57735),
+        (3.0, -1.0),
+        (1.0, -0.333333),
+        (0.75, -0.25),
+    ),
+    (1.0, 0.0, 1.0, 0.0): (
+        (0.866025, -0.866025),
+        (0.866024, -0.866024),
+        (1.154699, -1.154699),
+        (0.866024, -0.866024),
+        (0.86601, -0.86601),
+        (1.0, -1.0),
+        (1.0, -1.0),
+        (0.666667, -0.666667),
+        (0.5, -0.5),
+    ),
+    (1.0, 0.0): (
+        (0.707107, -0.707107),
+        (0.707106, -0.707106),
+        (1.0, -1.0),
+        (0.707106, -0.707106),
+        (0.707097, -0.707097),
+        (1.0, -1.0),
+        (1.0, -1.0),
+        (1.0, -1.0),
+        (0.5, -0.5),
+    ),
+    (0.2, 0.9, 0.5, 0.5): (
+        (-1.131505, 1.305582),
+        (-1.131501, 1.305578),
+        (-1.87638, 2.886735),
+        (-1.131501, 1.305578),
+        (-1.131465, 1.305537),
+        (-1.306549, 1.507557),
+        (-0.619048, 0.714286),
+        (-0.433333, 0.5),
+        (-0.325, 0.375),
+    ),
+}
+
+
+@pytest.mark.parametrize("rewards", OTHERS)
+def test_advantages_of_equal_rewards(rewards: tuple[float, ...]) -> None:
+    standard = {"std_ddof": 0, "std_eps": 1e-8}
+    engine = {"log_probs_rollout": [[-1.0]] * len(rewards)}
+    found = (
+        advantages("openrlhf/ppo", list(rewards)),
+        advantages("slime/grpo", list(rewards)),
+        advantages("nemo-rl/grpo", list(rewards)),
+        advantages("nemo-rl/dapo", list(rewards)),
+        advantages("areal/grpo", list(rewards), "group-std", std_ddof=1, std_eps=1e-5),
+        advantages("open-instruct/grpo", list(rewards), "group-std", **standard),
+        advantages("prime-rl/max_rl", list(rewards), record=engine),
+        advantages("openrlhf/rloo", list(rewards)),
+        advantages("open-instruct/grpo", list(rewards)),
+    )
+    for ours, theirs in zip(found, OTHERS[rewards], strict=True):
+        assert ours[:2] == pytest.approx(theirs, abs=1e-6)
+
+
+def test_nemo_last_two() -> None:
+    assert advantages("nemo-rl/grpo", [0.2, 0.9, 0.5, 0.5])[2:] == pytest.approx(
+        [-0.094916, -0.094916], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("variant", "kl", "expected"),
+    [
+        ("openrlhf/reinforce_baseline", "k1-in-reward", [0.979569, 1.020173, -1.010022, -0.98972]),
+        (
+            "slime/reinforce_plus_plus_baseline",
+            "k1-in-reward",
+            [0.883341, 0.848357, -0.848357, -0.883341],
+        ),
+        (
+            "nemo-rl/reinforce_plus_plus",
+            "k1-in-reward",
+            [1.019994, 0.979598, -0.979598, -1.019994],
+        ),
+    ],
+)
+def test_reinforce_plus_plus_baseline(variant: str, kl: str, expected: list[float]) -> None:
+    # rewards 1 and 0, two tokens each, log π_old − log π_ref = 0.2, 0.4 and 0.1, 0.3, β = 0.1
+    reference = [[-1.2, -1.4], [-1.1, -1.3]]
+    found = evaluate(
+        {
+            "log_probs_new": [[-1.0, -1.0]] * 2,
+            "log_probs_old": [[-1.0, -1.0]] * 2,
+            "log_probs_ref": reference,
+            "rewards": [1.0, 0.0],
+        },
+        variant,
+        stages={"kl": kl},
+        beta=0.1,
+    )
+    ours = [x for row in found.advantages for x in row.tolist()]
+    # NeMo-RL's own run was with k1 of the same values; fp32 left it two units in the last digit
+    assert ours == pytest.approx(expected, abs=2e-6 if variant.startswith("nemo") else 1e-6)
+
+
+def test_nemo_gdpo() -> None:
+    # two groups of three, two reward functions
+    rewards = {"a": [1.0, 0.0, 1.0, 0.0, 0.0, 1.0], "b": [1.0, 1.0, 0.0, 0.5, 0.0, 0.0]}
+    found = advantages("nemo-rl/gdpo", rewards, tokens=[[-1.0]] * 6, record={"group_size": 3})
+    expected = [1.290995, -0.645498, -0.645498, 0.645495, -1.290994, 0.645499]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, 1.0])
+def test_equal_rewards_give_exactly_nothing(reward: float) -> None:
+    # in float32 OpenRLHF gives −7.45 for 0.1, eight times
+    for variant in ("openrlhf/ppo", "slime/grpo", "nemo-rl/grpo", "open-instruct/grpo"):
+        assert advantages(variant, [reward] * 8) == [0.0] * 8
+
+
+def test_openrlhf_clips_after_normalising_and_areal_before() -> None:
+    rewards = [0.0] * 200 + [1000.0]
+    assert advantages("openrlhf/ppo", rewards)[-1] == 10.0
+    clipped = advantages("areal/grpo", [0.0, 0.0, 3.0, 30.0])
+    assert clipped[2] == clipped[3]

@@ -1,0 +1,282 @@
+"""Choices that no paper's row uses, and what every choice says when it cannot work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grpo_cli.batch import Batch, Segments
+from grpo_cli.errors import InputError
+from grpo_cli.objective import moments
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.hyperparameters import HyperparameterError
+from grpo_cli.objective.pipeline import run
+from grpo_cli.variants.plan import plan
+
+# Two groups; the second is one response. Tokens per response: 2, 1, 3.
+BATCH = Batch(
+    responses=Segments(np.array([2, 1, 3])),
+    records=Segments(np.array([3])),
+    groups=np.array([0, 0, 1]),
+    group_count=2,
+    log_probs_new=np.array([-0.5, -1.0, -0.7, -0.2, -1.1, -0.3]),
+    log_probs_old=np.array([-0.6, -0.8, -0.7, -0.3, -1.0, -0.5]),
+    log_probs_ref=np.array([-0.4, -0.9, -1.0, -0.2, -1.3, -0.5]),
+    log_probs_rollout=np.array([-0.9, -0.6, -2.0, -0.3, -1.2, -0.4]),
+    entropies=np.array([0.1, 0.4, 0.2, 0.3, 0.8, 0.6]),
+    rewards=np.array([1.0, 0.0, 0.5]),
+)
+BEHIND = BATCH.log_probs_old - BATCH.log_probs_rollout  # 0.3 −0.2 | 1.3 | 0 0.2 −0.1
+
+
+def evaluate(batch: Batch = BATCH, variant: str = "dr", **choices: object) -> Breakdown:
+    """``choices`` are stages; whatever else is a hyperparameter."""
+    stages = {key: choices.pop(key) for key in list(choices) if key in _STAGES}
+    made = plan(variant, stages=stages, hyperparameters=choices)
+    objective = made.objective({}, advantages_given=False)
+    wanted = objective.advantage.choice.measure is not None
+    return run(batch, objective, moments.of_records(batch, objective) if wanted else None)
+
+
+_STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
+
+
+def close(found: object, wanted: object) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-14, atol=1e-15)
+
+
+# ---- advantages --------------------------------------------------------------------------------
+
+
+def test_batch_whiten_counts_responses():
+    # offsets ½, −½, 0: mean 0, σ² = ½ / 2
+    found = evaluate(advantage="batch-whiten", std_eps=0.0)
+    close(found.response_advantage, [1.0, -1.0, 0.0])
+
+
+def test_token_whiten_counts_tokens():
+    # ½ twice, −½ once, 0 three times: mean 1/12, Σ(x − mean)² = ¾ − 6/144
+    found = evaluate(advantage="token-whiten", std_eps=0.0)
+    sigma = math.sqrt((0.75 - 6 / 144) / 5)
+    # the lone response's own offset is 0, but the batch's mean is not
+    close(
+        found.response_advantage, [(0.5 - 1 / 12) / sigma, (-0.5 - 1 / 12) / sigma, -1 / 12 / sigma]
+    )
+
+
+def test_returns_are_discounted_from_the_last_token():
+    close(evaluate(advantage="returns", gamma=0.5).advantage, [0.5, 1.0, 0.0, 0.125, 0.25, 0.5])
+
+
+def test_returns_pay_for_the_kl_to_come():
+    found = evaluate(advantage="returns", kl="k1-in-reward", beta=0.5, gamma=1.0)
+    # d = −0.2 0.1 | 0.3 | −0.1 0.3 0
+    close(found.advantage, [1.05, 0.95, -0.15, 0.4, 0.35, 0.5])
+
+
+def test_lone_response_has_no_batch_std():
+    alone = Batch(
+        responses=Segments(np.array([1])),
+        records=Segments(np.array([1])),
+        groups=np.array([0]),
+        group_count=1,
+        log_probs_new=np.array([-1.0]),
+        log_probs_old=np.array([-1.5]),
+        rewards=np.array([3.0]),
+    )
+    names = ("batch-std", "batch-whiten", "token-whiten", "leave-one-out", "live-mean", "pass-at-k")
+    for name in (*names, "max-rl", "length-weighted", "decoupled", "returns-whiten"):
+        assert evaluate(alone, advantage=name).advantage.tolist() == [0.0], name
+
+
+@pytest.mark.parametrize("name", ["batch-std", "batch-whiten", "returns-whiten"])
+def test_std_ddof_must_be_less_than_the_batch(name: str):
+    with pytest.raises(HyperparameterError, match="std_ddof: expected less than the batch's"):
+        evaluate(advantage=name, std_ddof=6)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("grpo", "group-std"),
+        ("rloo", "leave-one-out"),
+        ("opo", "length-weighted"),
+        ("reinforce_plus_plus", "returns-whiten"),
+        ("reinforce_plus_plus_baseline", "token-whiten"),
+        ("grpo_passk", "pass-at-k"),
+        ("gpg", "live-mean"),
+        ("gdpo", "decoupled"),
+    ],
+)
+def test_frameworks_names(alias: str, name: str):
+    assert evaluate(advantage=alias).objective.advantage.name == name
+
+
+# ---- KL ----------------------------------------------------------------------------------------
+
+TO_REF = BATCH.log_probs_old - BATCH.log_probs_ref
+ESTIMATES = {
+    "k1": lambda d: d,
+    "k2": lambda d: d * d / 2,
+    "k3": lambda d: np.exp(-d) - 1 + d,
+    "abs": np.abs,
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_kl_in_the_reward_is_off_the_reward(name: str):
+    found = evaluate(kl=f"{name}-in-reward", beta=0.5)
+    spent = 0.5 * BATCH.responses.sum(ESTIMATES[name](TO_REF))
+    wanted = evaluate(replace(BATCH, rewards=BATCH.rewards - spent))
+    close(found.record_objective, wanted.record_objective)
+    close(found.gradient, wanted.gradient)
+    assert found.kl is None
+    assert found.beta == 0.0
+
+
+def test_kl_in_the_reward_needs_the_reference():
+    with pytest.raises(InputError, match=r"log_probs_ref: missing; the kl stage \(k1-in-reward\)"):
+        evaluate(replace(BATCH, log_probs_ref=None), kl="k1-in-reward", beta=0.5)
+
+
+def test_kl_in_the_reward_may_be_switched_off_without_one():
+    found = evaluate(replace(BATCH, log_probs_ref=None), variant="rloo", beta=0.0)
+    assert np.isfinite(found.record_objective).all()
+
+
+@pytest.mark.parametrize("name", ["k1", "k3", "abs"])
+def test_straight_through_has_the_gradient_of_k2(name: str):
+    value, slope, plus = (evaluate(kl=kl, beta=0.5) for kl in (name, "k2", f"{name}+"))
+    close(plus.record_objective, value.record_objective)
+    close(plus.gradient, slope.gradient)
+
+
+# ---- correction --------------------------------------------------------------------------------
+
+TOKEN = np.exp(BEHIND)
+PRODUCT = np.exp(np.array([0.1, 0.1, 1.3, 0.1, 0.1, 0.1]))
+GEOMETRIC = np.exp(np.array([0.05, 0.05, 1.3, 0.1 / 3, 0.1 / 3, 0.1 / 3]))
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "wanted"),
+    [
+        ("token-truncate", 0.9, 1.3, np.clip(TOKEN, 0.9, 1.3)),
+        ("token-truncate", None, None, TOKEN),
+        ("token-mask", 0.9, 1.3, [0, 0, 0, 1.0, TOKEN[4], TOKEN[5]]),
+        ("sequence-truncate", None, 2.0, np.minimum(PRODUCT, 2.0)),
+        ("sequence-mask", None, 2.0, np.where(PRODUCT <= 2.0, PRODUCT, 0.0)),
+        ("geometric-truncate", 1.04, 3.0, np.clip(GEOMETRIC, 1.04, 3.0)),
+        ("geometric-mask", None, 2.0, np.where(GEOMETRIC <= 2.0, TOKEN, 0.0)),
+        ("geometric-mask", 1.04, None, np.where(GEOMETRIC >= 1.04, TOKEN, 0.0)),
+    ],
+)
+def test_rollout_correction(name: str, low: float | None, high: float | None, wanted: object):
+    plain = evaluate()
+    found = evaluate(correction=name, is_low=low, is_high=high)
+    close(found.correction, wanted)
+    close(found.contribution, np.asarray(wanted) * plain.contribution)
+    close(found.gradient, np.asarray(wanted) * plain.gradient)
+
+
+def test_bounds_of_a_mask_are_inclusive():
+    exact = replace(BATCH, log_probs_rollout=BATCH.log_probs_old)
+    kept = evaluate(exact, correction="token-mask", is_low=1.0, is_high=1.0)
+    assert kept.correction.tolist() == [1.0] * 6
+
+
+def test_off_policy_mask_drops_losing_responses_only():
+    # Response 1 has A < 0: the engine is 1.3 nats behind π_θ there, π_old 0; response 0 has A > 0.
+    far = replace(BATCH, log_probs_rollout=BATCH.log_probs_rollout + 2.0)
+    found = evaluate(far, correction="off-policy-mask", off_policy_mask_threshold=0.1)
+    assert found.correction.tolist() == [1, 1, 0, 1, 1, 1]
+    near = evaluate(correction="off-policy-mask", off_policy_mask_threshold=0.1)
+    assert near.correction.tolist() == [1] * 6
+    old = evaluate(far, correction="off-policy-mask-old", off_policy_mask_threshold=0.1)
+    assert old.correction.tolist() == [1] * 6
+    strict = evaluate(far, correction="off-policy-mask-old", off_policy_mask_threshold=-0.1)
+    assert strict.correction.tolist() == [1, 1, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["token-truncate", "sequence-mask", "off-policy-mask"])
+def test_correction_needs_the_engine_s_log_probs(name: str):
+    with pytest.raises(InputError, match=rf"log_probs_rollout: missing.* \({name}\)"):
+        evaluate(replace(BATCH, log_probs_rollout=None), correction=name)
+
+
+# ---- the rest ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregate", ["token-mean", "response-mean", "token-sum"])
+def test_entropy_bonus_is_aggregated_like_the_policy(aggregate: str):
+    plain = evaluate(aggregate=aggregate)
+    found = evaluate(aggregate=aggregate, entropy_coef=0.1)
+    bonus = 0.1 * np.repeat(plain.weight, [2, 1, 3]) * BATCH.entropies
+    close(found.contribution, plain.contribution + bonus)
+    close(found.record_objective, plain.record_objective + bonus.sum())
+    close(found.gradient, plain.gradient)
+    assert "ent:bonus[entropy_coef=0.1]" in found.objective.signature
+
+
+def test_entropy_bonus_needs_entropies():
+    with pytest.raises(InputError, match="entropies: missing"):
+        evaluate(replace(BATCH, entropies=None), entropy_coef=0.1)
+
+
+def test_clip_cov_needs_a_seed():
+    with pytest.raises(InputError, match="clip_cov_seed: missing; clip-cov needs it"):
+        evaluate(variant="clip-cov")
+
+
+def test_clip_cov_s_choice_is_the_seed_s():
+    chosen = {
+        tuple(
+            evaluate(
+                variant="clip-cov",
+                clip_cov_seed=seed,
+                clip_cov_ratio=0.2,
+                clip_cov_lb=-5.0,
+                epsilon=9.0,
+            ).surrogate.tolist()
+        )
+        for seed in range(20)
+    }
+    assert len(chosen) > 1
+
+
+@pytest.mark.parametrize("aggregate", ["response-mean", "token-sum", "token-mean", "prompt-mean"])
+@pytest.mark.parametrize("correction", ["none", "token-truncate"])
+@pytest.mark.parametrize("variant", ["real", "gmpo", "gspo"])
+def test_coupled_tokens_keep_the_exact_gradient(variant: str, correction: str, aggregate: str):
+    """Under weights and corrections that differ between the tokens that are coupled."""
+    direction = np.array([0.3, -0.7, 0.2, 0.9, -0.4, 0.5])
+    chosen = {"variant": variant, "correction": correction, "aggregate": aggregate}
+    batch = replace(BATCH, groups=np.array([0, 0, 0]), group_count=1)
+    found = evaluate(batch, **chosen)
+    above, below = (
+        evaluate(replace(batch, log_probs_new=batch.log_probs_new + s * direction), **chosen)
+        for s in (1e-6, -1e-6)
+    )
+    slope = (above.record_objective[0] - below.record_objective[0]) / 2e-6
+    assert abs(found.gradient @ direction - slope) < 1e-9
+
+
+def test_dppo_survives_certain_tokens():
+    certain = replace(
+        BATCH,
+        log_probs_new=np.array([0.0, -1.0, 0.0, -0.2, -1.1, -800.0]),
+        log_probs_old=np.array([0.0, 0.0, -0.7, -0.3, -800.0, -0.5]),
+    )
+    for variant in ("dppo-tv", "dppo-kl"):
+        assert np.isfinite(evaluate(certain, variant=variant).gradient).all()
+
+
+def test_sapo_and_vespo_survive_huge_ratios():
+    huge = replace(BATCH, log_probs_old=np.full(6, -2000.0))
+    for variant in ("sapo", "vespo"):
+        found = evaluate(huge, variant=variant)
+        assert np.isfinite(found.record_objective).all()
+        close(found.gradient, np.zeros(6))

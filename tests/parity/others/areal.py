@@ -1,0 +1,131 @@
+"""AReaL: ppo_actor_loss_fn, sapo_loss_fn, its M2PO mask and its Normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..framework_sources import Clones
+from .inputs import SIZE, Case, Inputs, Loss
+
+
+def areal(clones: Clones) -> Iterator[Case]:
+    """ppo_actor_loss_fn with its rejection sampling, sapo_loss_fn, the M2PO mask."""
+    name = "inclusionAI/AReaL"
+    own = clones.load(
+        name,
+        "areal/utils/functional/functional.py",
+        [
+            "RejectionSamplingResult",
+            "_check_bounds",
+            "_compute_sequence_level_ratio_and_advantages",
+            "apply_rejection_sampling",
+            "ppo_actor_loss_fn",
+            "sapo_loss_fn",
+        ],
+    )
+    actor = clones.load(
+        name, "areal/trainer/ppo/actor.py", ["_apply_m2po_masking", "_get_m2po_loss_mask"]
+    )
+
+    def rejection(level: str = "token", action: str = "mask", **bounds: Any) -> SimpleNamespace:
+        return SimpleNamespace(
+            level=level, action=action, metric="ratio", agg="mean", **{"lower": None, **bounds}
+        )
+
+    def run(m2: float | None = None, clip: float = 0.4, **settings: Any) -> Loss:
+        def value(x: Inputs) -> torch.Tensor:
+            mask = x.mask.bool()
+            if m2 is not None:
+                mask = actor._apply_m2po_masking(x.gen, x.old, mask, m2)
+            tables = (x.new, x.old, x.gen, x.advantages)
+            return own.ppo_actor_loss_fn(*tables, eps_clip=clip, loss_mask=mask, **settings)[0]
+
+        return value
+
+    def sapo(x: Inputs) -> torch.Tensor:
+        return own.sapo_loss_fn(x.new, x.old, x.advantages, 1.0, 1.05, x.mask.bool())[0]
+
+    example = {"rejection_sampling": rejection(upper=5.0)}
+    yield name, "areal/grpo", {}, {}, run(**example)
+    yield name, "areal/grpo", {"correction": "none"}, {}, run()
+    yield (
+        name,
+        "areal/grpo",
+        {},
+        {"is_low": 0.9, "is_high": 1.1},
+        run(rejection_sampling=rejection(lower=0.9, upper=1.1)),
+    )
+    yield (
+        name,
+        "areal/grpo",
+        {"correction": "token-truncate"},
+        {"is_high": 1.1},
+        run(rejection_sampling=rejection(action="clamp", upper=1.1)),
+    )
+    yield (
+        name,
+        "areal/grpo",
+        {"correction": "areal/sequence-mask"},
+        {
+            "is_low": 0.9,
+            "is_high": 1.1,
+        },
+        run(rejection_sampling=rejection("sequence", lower=0.9, upper=1.1)),
+    )
+    yield (
+        name,
+        "areal/dapo",
+        {},
+        {"dual_clip": 3.0},
+        run(clip=0.2, eps_clip_higher=0.28, c_clip=3.0, **example),
+    )
+    yield name, "areal/gspo", {}, {}, run(importance_sampling_level="sequence", **example)
+    yield (
+        name,
+        "areal/gspo",
+        {},
+        {"is_low": 0.9, "is_high": 1.1, "epsilon": 0.02},
+        run(
+            clip=0.02,
+            importance_sampling_level="sequence",
+            rejection_sampling=rejection(lower=0.9, upper=1.1),
+        ),
+    )
+    yield name, "areal/sapo", {}, {}, sapo
+    yield name, "areal/m2po", {}, {}, run(0.04, 0.0, **example)
+    yield (
+        name,
+        "areal/m2po",
+        {},
+        {"m2_threshold": 0.001, "epsilon": 0.2, "is_high": 1.1},
+        run(0.001, 0.2, rejection_sampling=rejection(upper=1.1)),
+    )
+    yield name, "areal/m2po", {"correction": "areal/m2po"}, {}, run(0.04, 0.0)
+
+
+def areal_advantages(clones: Clones) -> Iterator[Case]:
+    """Normalization of the rewards in the group, then of the advantages over the batch's tokens."""
+    name = "inclusionAI/AReaL"
+    own = clones.load(name, "areal/utils/data.py", ["Normalization"])
+
+    def norm(level: str) -> Any:
+        return own.Normalization(
+            SimpleNamespace(
+                mean_level=level,
+                std_level=level,
+                mean_leave1out=False,
+                std_unbiased=True,
+                group_size=SIZE,
+                eps=1e-5,
+            )
+        )
+
+    def value(x: Inputs) -> torch.Tensor:
+        scores = norm("group")(((x.rewards - 0.5) * 10.0).clip(-20.0, 20.0))
+        return norm("batch")(scores[:, None] * x.mask, x.mask)
+
+    yield name, "areal/grpo", {}, {}, value

@@ -1,0 +1,100 @@
+"""Writes tests/golden/others.json.
+
+``cd tests && python -m parity.others.write OWNER/NAME=CLONE...`` with a git clone, which may be
+bare, of each repository of ``framework_sources.COMMITS``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..batches import Ragged, ragged
+from ..framework_sources import COMMITS, Clones, in_float64
+from .areal import areal, areal_advantages
+from .inputs import SIZE, Case, Inputs, Loss
+from .nemo_rl import nemo_advantages, nemo_rl
+from .open_instruct import open_instruct
+from .openrlhf import openrlhf, openrlhf_advantages
+from .prime_rl import prime_rl
+from .slime import slime, slime_advantages
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
+BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
+GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
+"""For advantages."""
+
+
+def cases(clones: Clones) -> Iterator[Case]:
+    """Every case of every framework."""
+    for framework in (openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct):
+        yield from framework(clones)
+
+
+def advantage_cases(clones: Clones) -> Iterator[Case]:
+    """Every case of every framework that gives advantages [R, T]."""
+    for framework in (openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages):
+        yield from framework(clones)
+
+
+def evaluated(batch: Ragged, loss: Loss) -> dict[str, Any]:
+    """The loss, and ∂(−loss)/∂log π_θ per response, of the tokens that count."""
+    inputs = Inputs(batch)
+    value = loss(inputs)
+    value.backward()
+    return {"loss": value.item(), "gradient": _rows(batch, -inputs.new.grad)}
+
+
+def _rows(batch: Ragged, table: torch.Tensor) -> list[list[float]]:
+    """The tokens that count, to 13 digits."""
+    rows = batch.counted(table.detach())
+    return [[float(f"{x:.12e}") for x in row.tolist()] for row in rows]
+
+
+def _ours(case: Case) -> dict[str, Any]:
+    framework, variant, stages, values, _ = case
+    return {
+        "framework": framework,
+        "variant": variant,
+        "stages": stages,
+        "hyperparameters": values,
+    }
+
+
+def golden(clones: Clones) -> dict[str, Any]:
+    """The whole document."""
+    found = [
+        {**_ours(case), "batch": kind, **evaluated(batch, case[-1])}
+        for case in cases(clones)
+        for kind, batch in BATCHES.items()
+    ]
+    advantages = [
+        {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
+        for case in advantage_cases(clones)
+        for kind, batch in GROUPED.items()
+    ]
+    return {
+        "provenance": "tests/parity/others: the frameworks' own functions, executed in "
+        f"float64 with torch {torch.__version__}",
+        "commits": COMMITS,
+        "reduced": "slime's and open-instruct's denominators are written out there",
+        "batches": {
+            **{kind: batch.record() for kind, batch in BATCHES.items()},
+            **{kind: batch.record(rewards=True) for kind, batch in GROUPED.items()},
+        },
+        "cases": found,
+        "advantages": advantages,
+    }
+
+
+if __name__ == "__main__":
+    in_float64()
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    document = golden(Clones({name: Path(path) for name, path in given.items()}))
+    text = json.dumps(document, separators=(",", ":")).replace("},{", "},\n{")
+    GOLDEN.write_text(text + "\n")

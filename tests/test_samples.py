@@ -1,0 +1,87 @@
+"""Every seed objective's sample against its documented answer, or a few lines written apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from grpo_cli import evaluate
+from grpo_cli.cli.main import app
+
+SAMPLES = Path(__file__).parent.parent / "samples"
+
+
+def load(name: str) -> list[dict]:
+    text = (SAMPLES / name).read_text()
+    return (
+        [json.loads(line) for line in text.splitlines()] if "jsonl" in name else [json.loads(text)]
+    )
+
+
+def test_dr_grpo():
+    # documented: -0.074929, from the worked example of the Dr. GRPO objective
+    (record,) = load("dr_grpo.json")
+    assert round(evaluate(record, variant="dr").objective, 6) == -0.074929
+
+
+def test_unbiased_kl():
+    # documented: 1.03277, from the GRPO objective with an importance-weighted KL
+    (record,) = load("unbiased_kl.json")
+    assert round(evaluate(record, variant="grpo-unbiased-kl").objective, 5) == 1.03277
+
+
+def test_dr_grpo_cases():
+    # documented: (0.0 by a wrong sum; the formula gives) -0.074929, 0.0 and 0.0
+    objectives = [
+        evaluate(record, variant="dr").objective for record in load("dr_grpo_cases.jsonl")
+    ]
+    assert [round(value, 6) for value in objectives] == [-0.074929, 0.0, 0.0]
+
+
+def test_grpo_k1():
+    (record,) = load("grpo_k1.json")
+    new, old, ref, rewards = (
+        np.array(record[key]) for key in ("log_probs", "log_probs_old", "ref_log_probs", "rewards")
+    )
+    advantages = (rewards - rewards.mean()) / rewards.std()
+    ratio = np.exp(new - old)
+    surrogate = np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages)
+    loss = -(surrogate.mean() - 0.04 * (new - ref).mean())
+    assert evaluate(record, variant="grpo-k1").loss == pytest.approx(loss, rel=1e-14)
+
+
+def test_grpo_batch():
+    (record,) = load("grpo_batch.json")
+    new, old, ref = (np.array(record[f"{name}logp_per_token"]) for name in ("", "old_", "ref_"))
+    rewards = np.array(record["rewards"])
+    std = rewards.std(axis=-1, ddof=1, keepdims=True)
+    advantages = ((rewards - rewards.mean(axis=-1, keepdims=True)) / (std + 1e-8))[..., None]
+    ratio = np.exp(new - old)
+    surrogate = np.minimum(ratio * advantages, np.clip(ratio, 0.75, 1.25) * advantages)
+    kl = np.exp(ref - new) - (ref - new) - 1
+    loss = 0.01 * kl.mean() - surrogate.mean()
+    assert evaluate(record).loss == pytest.approx(loss, rel=1e-13)
+
+
+def test_trl_slice():
+    # expected.loss is what trl 1.16.0's own GRPOTrainer returned, in float32
+    for record in load("trl_grpo.jsonl"):
+        found = evaluate(record, stages={"aggregate": "trl/grpo"}, kl_weight="ratio")
+        assert found.loss == pytest.approx(record["expected"]["loss"], rel=2e-5)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json*")), ids=lambda path: path.name)
+def test_every_sample_runs(path):
+    variant = "dr" if path.name.startswith("dr_") else "grpo"
+    result = CliRunner().invoke(app, ["eval", str(path), "--json", "-v", variant])
+    bad = path.name.startswith("bad_")
+    assert result.exit_code == (3 if bad else 0)
+    if bad:
+        (line,) = result.stderr.strip().splitlines()
+        assert json.loads(line)["error"]["kind"] == "input"
+    else:
+        assert json.loads(result.stdout)["total"]["records"] > 0
