@@ -10,10 +10,10 @@ from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.failure import failures, say, tell
 from grpo_cli.cli.options import Files, paths
 from grpo_cli.cli.page import PageOptions
+from grpo_cli.cli.source import RecordOption, SourceOptions, tell_notes
 from grpo_cli.diagnose.check import Findings
 from grpo_cli.diagnose.check import check as look
 from grpo_cli.errors import InputError
-from grpo_cli.records import cut, raws
 from grpo_cli.report.findings import print_findings
 
 NO = 1
@@ -30,7 +30,13 @@ Limit = Annotated[
 
 @bundled
 def check(
-    *, files: Files = None, on_error: OnError = "stop", limit: Limit = 3, page: PageOptions
+    *,
+    files: Files = None,
+    source: SourceOptions,
+    chosen: RecordOption,
+    on_error: OnError = "stop",
+    limit: Limit = 3,
+    page: PageOptions,
 ) -> None:
     """Lint a dump: shifts, padding, temperatures, dead groups, duplicates and more.
 
@@ -43,10 +49,12 @@ def check(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         findings = Findings(limit)
-        items = (raw for path in paths(files) for block in cut(path) for raw in raws(block))
+        notes: dict[str, None] = {}
+        items = source.reading(chosen.record).items(paths(files), notes)
         look(items, findings, skip=on_error == "skip")
         document = _document(findings)
         page.write(document, lambda console, screen: print_findings(console, screen, document))
+        tell_notes(notes, quiet=page.quiet)
         code = _finish(findings, page)
     raise typer.Exit(code)
 

@@ -13,12 +13,13 @@ from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.failure import failures, say, tell
 from grpo_cli.cli.options import Files, ReadingOptions, StageOptions, paths
 from grpo_cli.cli.page import PageOptions
+from grpo_cli.cli.source import RecordOption, tell_notes
 from grpo_cli.diagnose.compare import Comparison
 from grpo_cli.diagnose.source import Source
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.report.comparison import print_comparison
-from grpo_cli.variants import NAMES, VARIANTS
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
 _USUAL = "grpo,dr,dapo,bnpo,gspo,cispo"
@@ -43,6 +44,7 @@ def compare(
     variants: Names = _USUAL,
     stages: StageOptions,
     reading: ReadingOptions,
+    chosen: RecordOption,
     page: PageOptions,
 ) -> None:
     """Evaluate several variants on the same data, side by side.
@@ -57,7 +59,8 @@ def compare(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plans = _plans(_names(variants), stages, quiet=page.quiet)
-        source = Source(paths(files), skip=reading.on_error == "skip")
+        skip, read = reading.on_error == "skip", reading.reading(chosen.record)
+        source = Source(paths(files), skip=skip, reading=read)
         comparison = Comparison(plans, source)
         rows, skipped = comparison.rows(), comparison.reasons()
         document = {"variants": rows, "skipped": skipped, **comparison.counts}
@@ -67,6 +70,7 @@ def compare(
 
 
 def _finish(source: Source, page: PageOptions, *, served: bool) -> int:
+    tell_notes(source.notes, quiet=page.quiet)
     for error in source.skipped:
         tell(error, as_json=page.json)
     if source.skipped:
@@ -94,7 +98,7 @@ def _matching(name: str) -> Iterable[str]:
         if not matching:
             raise UsageError(f"--variants: no variant matches {name!r}; see grpo variants")
         return matching
-    return [NAMES[complete.known("--variants", name, NAMES)]]
+    return [plan(name).variant]
 
 
 def _plans(names: list[str], stages: StageOptions, *, quiet: bool) -> list[Plan]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from grpo_cli.cli.bar import Bar
 from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.destination import destination
 from grpo_cli.cli.failure import failures
 from grpo_cli.cli.options import Files, ObjectiveOptions, ReadingOptions, paths
-from grpo_cli.cli.bar import Bar
 from grpo_cli.cli.printing import PrintingOptions
 from grpo_cli.cli.run import Run
+from grpo_cli.cli.source import RecordOption
 from grpo_cli.cli.writers import WRITERS
 from grpo_cli.engine import Evaluation
 
@@ -21,6 +22,7 @@ def evaluate(
     files: Files = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
+    chosen: RecordOption,
     printing: PrintingOptions,
 ) -> None:
     """Evaluate the objective on dumped log-probs.
@@ -41,6 +43,7 @@ def evaluate(
             plan,
             encode=wanted.encode,
             skip=reading.on_error == "skip",
+            reading=reading.reading(chosen.record),
             jobs=reading.jobs,
             progress=bar.advance,
         )

@@ -13,6 +13,7 @@ from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.failure import failures, tell
 from grpo_cli.cli.options import ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.cli.page import PageOptions
+from grpo_cli.cli.source import tell_notes
 from grpo_cli.diagnose.explain import Wanted, explain
 from grpo_cli.diagnose.page import page as page_of
 from grpo_cli.diagnose.source import Source
@@ -21,6 +22,7 @@ from grpo_cli.report.explained import print_page, print_why
 from grpo_cli.report.screen import Screen
 from grpo_cli.report.worked import print_worked
 from grpo_cli.variants import NAMES
+from grpo_cli.variants.plan import plan
 
 Topic = Annotated[
     str | None,
@@ -79,7 +81,7 @@ def explain_topic(
             page.write(document, lambda console, screen: print_page(console, screen, document))
             return
         places = paths(None if topic is None else [_file(topic)])
-        source = Source(places, skip=reading.on_error == "skip")
+        source = Source(places, skip=reading.on_error == "skip", reading=reading.reading())
         found = explain(objective.plan(), source, Wanted(record, response))
 
         def draw(console: Console, screen: Screen) -> None:
@@ -87,6 +89,7 @@ def explain_topic(
             print_worked(console, screen, found["record"])
 
         page.write(found, draw)
+        tell_notes(source.notes, quiet=page.quiet)
         for error in source.skipped:
             tell(error, as_json=page.json)
     raise typer.Exit(InputError.exit_code if source.skipped else 0)
@@ -106,5 +109,4 @@ def _file(topic: str) -> str:
     """
     if topic == "-" or "." in topic or Path(topic).exists():
         return topic
-    complete.known("VARIANT", topic, NAMES)
-    return topic
+    return plan(topic).variant

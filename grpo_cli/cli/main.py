@@ -5,42 +5,40 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from importlib.metadata import version
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.cli.check import check
-from grpo_cli.cli.compare import compare
-from grpo_cli.cli.eval import evaluate
-from grpo_cli.cli.explain import explain_topic
 from grpo_cli.cli.failure import say, tell
-from grpo_cli.cli.match import match_number
-from grpo_cli.cli.split import split_batch
-from grpo_cli.cli.show import show
-from grpo_cli.cli.variants import list_variants
-from grpo_cli.cli.verify import verify
 from grpo_cli.errors import GrpoError
+from grpo_cli.version import VERSION
 
 BUG = 70
 
-app = typer.Typer(
-    name="grpo",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS: Mapping[str, str] = {
+    "eval": "eval:evaluate",
+    "compare": "compare:compare",
+    "match": "match:match_number",
+    "split": "split:split_batch",
+    "explain": "explain:explain_topic",
+    "verify": "verify:verify",
+    "check": "check:check",
+    "show": "show:show",
+    "convert": "convert:convert",
+    "formats": "formats:list_formats",
+    "variants": "variants:list_variants",
+}
+"""Command → module:function in this package, in the order of ``grpo --help``."""
 
 
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"grpo {version('grpo-cli')}")
+        typer.echo(f"grpo {VERSION}")
         raise typer.Exit
 
 
-@app.callback()
 def _grpo(
     *,
     version: Annotated[
@@ -63,23 +61,41 @@ def _grpo(
     del version
 
 
-app.command("eval")(evaluate)
-app.command("compare")(compare)
-app.command("match")(match_number)
-app.command("split")(split_batch)
-app.command("explain")(explain_topic)
-app.command("verify")(verify)
-app.command("check")(check)
-app.command("show")(show)
-app.command("variants")(list_variants)
+def application(only: str | None = None) -> typer.Typer:
+    """The command line, with all commands, or with the one that is going to run.
+
+    A command's module is imported when the command is added: that is most of the time that a
+    small file takes.
+    """
+    made = typer.Typer(
+        name="grpo",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_grpo)
+    for name, place in COMMANDS.items():
+        if only is None or name == only:
+            module, _, function = place.partition(":")
+            made.command(name)(getattr(import_module(f"grpo_cli.cli.{module}"), function))
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return application()
+    raise AttributeError(name)
 
 
 def main() -> None:
     """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app()
+        application(wanted if wanted in COMMANDS else None)()
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)

@@ -10,8 +10,9 @@ from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.failure import failures, say, tell
 from grpo_cli.cli.options import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.cli.page import PageOptions
+from grpo_cli.cli.source import RecordOption, tell_notes
 from grpo_cli.cli.values import number
-from grpo_cli.diagnose.match import RTOL, Answer, Target, described, match
+from grpo_cli.diagnose.match import RTOL, Answer, Search, Target, described
 from grpo_cli.diagnose.source import Source
 from grpo_cli.diagnose.sums import Data
 from grpo_cli.errors import InputError, UsageError
@@ -57,6 +58,7 @@ def match_number(
     ] = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
+    chosen: RecordOption,
     page: PageOptions,
 ) -> None:
     """Find the conventions that reproduce a logged loss.
@@ -74,13 +76,15 @@ def match_number(
     with failures(as_json=page.json):
         target = _checked(loss, target_objective, RTOL if rtol is None else rtol)
         plan, places = objective.plan(), paths(files)
-        source = Source(places, skip=reading.on_error == "skip")
+        skip, read = reading.on_error == "skip", reading.reading(chosen.record)
+        source = Source(places, skip=skip, reading=read)
         data = Data([*source])
         if not data.pieces:
             raise InputError("no record can be read")
-        answer = match(plan, data, target, _numbers(betas))
+        answer = Search(plan, data, _numbers(betas)).answer(target)
         document = _document(answer, data, places, target)
         page.write(document, lambda console, screen: print_matches(console, screen, document))
+        tell_notes(source.notes, quiet=page.quiet)
         for error in source.skipped:
             tell(error, as_json=page.json)
         if len(answer.matches) > _SHOWN and not page.quiet:

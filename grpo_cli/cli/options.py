@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.cli import complete
+from grpo_cli.cli.source import SourceOptions
 from grpo_cli.cli.values import assignment, number
 from grpo_cli.errors import UsageError
 from grpo_cli.variants.plan import Plan, plan
@@ -17,7 +18,8 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE",
-        help="JSON or JSONL, plain, .gz or .zst; - or nothing reads standard input.",
+        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; "
+        "- or nothing reads standard input.",
         show_default=False,
     ),
 ]
@@ -122,7 +124,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
+class ReadingOptions(SourceOptions):
     """How the input is read."""
 
     on_error: Annotated[

@@ -17,11 +17,12 @@ from grpo_cli.cli.destination import destination
 from grpo_cli.cli.failure import failures, say
 from grpo_cli.cli.options import Files, ObjectiveOptions, paths
 from grpo_cli.cli.printing import Quiet
+from grpo_cli.cli.source import SourceOptions, tell_notes
 from grpo_cli.diagnose.evaluate import Runner, Unserved
 from grpo_cli.diagnose.source import Piece
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record, assemble, cut, raws
+from grpo_cli.records import Reading, Record, assemble
 from grpo_cli.records import record as read
 from grpo_cli.report.heat import heat_svg, heat_text
 from grpo_cli.report.picture import COLORS, Picture, picture
@@ -87,7 +88,13 @@ class ShowOptions:
 
 
 @bundled
-def show(*, files: Files = None, objective: ObjectiveOptions, options: ShowOptions) -> None:
+def show(
+    *,
+    files: Files = None,
+    objective: ObjectiveOptions,
+    source: SourceOptions,
+    options: ShowOptions,
+) -> None:
     """Show the tokens of a record as text, coloured by what each of them does.
 
     \b
@@ -99,15 +106,18 @@ def show(*, files: Files = None, objective: ObjectiveOptions, options: ShowOptio
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
         plan = objective.plan()
-        found, breakdown = _evaluated(_chosen(paths(files), options.record), plan)
+        notes: dict[str, None] = {}
+        records = _records(paths(files), source.reading(), notes)
+        found, breakdown = _evaluated(_chosen(records, options.record), plan)
         drawn = _picture(found, breakdown, options)
         _write(drawn, options)
+        tell_notes(notes, quiet=options.quiet)
 
 
-def _chosen(files: list[str], wanted: str | None) -> Record:
+def _chosen(records: Iterator[Record], wanted: str | None) -> Record:
     """The record with that id, or else with that number."""
     by_number: Record | None = None
-    for number, one in enumerate(_records(files)):
+    for number, one in enumerate(records):
         if wanted is None or str(one.id) == wanted:
             return one
         if wanted == str(number):
@@ -119,8 +129,8 @@ def _chosen(files: list[str], wanted: str | None) -> Record:
     return by_number
 
 
-def _records(files: list[str]) -> Iterator[Record]:
-    for raw in (raw for path in files for block in cut(path) for raw in raws(block)):
+def _records(files: list[str], reading: Reading, notes: dict[str, None]) -> Iterator[Record]:
+    for raw in reading.items(files, notes):
         one = raw if isinstance(raw, InputError) else read(raw)
         if isinstance(one, InputError):
             raise one
@@ -147,10 +157,10 @@ def _picture(one: Record, breakdown: Breakdown, options: ShowOptions) -> Picture
         raise UsageError(f"--response: the record has responses 0 to {count - 1}")
     color_by = options.color_by or "contribution"
     if color_by == "kl" and breakdown.kl is None:
-        raise UsageError("--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref")
-    return picture(
-        row, color_by=color_by, only=options.response, clip_range=_clip_range(breakdown)
-    )
+        raise UsageError(
+            "--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref"
+        )
+    return picture(row, color_by=color_by, only=options.response, clip_range=_clip_range(breakdown))
 
 
 def _clip_range(breakdown: Breakdown) -> tuple[float, float] | None:

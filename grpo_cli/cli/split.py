@@ -10,6 +10,7 @@ from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.failure import failures, say, tell
 from grpo_cli.cli.options import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.cli.page import PageOptions
+from grpo_cli.cli.source import RecordOption, tell_notes
 from grpo_cli.diagnose.source import Source
 from grpo_cli.diagnose.split import cut, split
 from grpo_cli.diagnose.whole import whole
@@ -42,6 +43,7 @@ def split_batch(
     ] = 1,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
+    chosen: RecordOption,
     page: PageOptions,
 ) -> None:
     """Compare a batch with the same batch cut into micro-batches, per aggregation.
@@ -57,7 +59,8 @@ def split_batch(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.plan()
-        source = Source(paths(files), skip=reading.on_error == "skip")
+        skip, read = reading.on_error == "skip", reading.reading(chosen.record)
+        source = Source(paths(files), skip=skip, reading=read)
         data = whole(source)
         cutting = cut(data.piece.batch.responses.count, micro_batch, accumulate, ranks)
         rows, skipped = split(plan, data.piece, cutting)
@@ -73,6 +76,7 @@ def split_batch(
             "steps": int(cutting.steps[-1]) + 1,
         }
         page.write(document, lambda console, screen: print_splits(console, screen, document))
+        tell_notes(source.notes, quiet=page.quiet)
         for error in source.skipped:
             tell(error, as_json=page.json)
         if not page.quiet:

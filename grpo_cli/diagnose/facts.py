@@ -154,8 +154,8 @@ def _centred(breakdown: Breakdown) -> bool:
 
 
 def _per_group(batch: Batch, values: F64) -> F64:
-    sums: F64 = np.bincount(batch.groups, weights=values, minlength=batch.group_count)
-    return sums
+    sums = np.bincount(batch.groups, weights=values, minlength=batch.group_count)
+    return sums.astype(np.float64)
 
 
 def _cancelled(batch: Batch) -> int:

@@ -20,6 +20,7 @@ from grpo_cli.diagnose import probe
 from grpo_cli.diagnose.axes import BETAS, axes
 from grpo_cli.diagnose.command import command, pruned
 from grpo_cli.diagnose.evaluate import Runner, Unserved
+from grpo_cli.diagnose.features import present
 from grpo_cli.diagnose.scan import Scan, scan
 from grpo_cli.diagnose.sums import Data
 from grpo_cli.engine.totals import Totals
@@ -106,30 +107,22 @@ class Answer:
         return len(self.matches) > 1
 
 
-def match(base: Plan, data: Data, target: Target, betas: Sequence[float] = ()) -> Answer:
-    """Searches for the conventions that give the target on the data.
+class Search:
+    """All candidates, as flat arrays: J, the magnitude of its parts, the cost, and the plans.
+
+    Made once, it answers for any number of targets.
 
     Args:
         base: what the flags say; stages that flags swap stay as they are.
         data: the records.
-        target: the logged number.
         betas: values of β to try; by default the given one, or a few usual ones.
     """
-    pool = _Pool(base, data, target, betas)
-    fitting = pool.fitting()
-    families = _families(fitting, data)
-    nearest = _families(pool.nearest(4 * NEAREST), data)[:NEAREST]
-    return Answer(families, nearest, _apart(families, data), pool.reasons, pool.tried)
 
-
-class _Pool:
-    """All candidates, as flat arrays: J, the magnitude of its parts, the cost, and the plans."""
-
-    def __init__(self, base: Plan, data: Data, target: Target, betas: Sequence[float]) -> None:
-        self._target = target
+    def __init__(self, base: Plan, data: Data, betas: Sequence[float] = ()) -> None:
         rows = [*_rows(base, data)]
         found = _scan(base, data, betas)
-        self.reasons = found.reasons
+        self._data = data
+        self._reasons = found.reasons
         self._rows = [made for made, *_ in rows]
         self._scan = found
         self._values = np.concatenate([np.array([value for _, value, _ in rows]), found.values])
@@ -137,7 +130,14 @@ class _Pool:
         own = np.array([0 if made is base else 1 for made in self._rows], dtype=np.int64)
         self._costs = np.concatenate([own, found.costs + 2])
         self._times = _times(data)
-        self.tried = int(np.isfinite(self._values).sum())
+
+    def answer(self, target: Target) -> Answer:
+        """The conventions that give the target on the data."""
+        self._target = target
+        families = _families(self._fitting(), self._data)
+        nearest = _families(self._nearest(4 * NEAREST), self._data)[:NEAREST]
+        tried = int(np.isfinite(self._values).sum())
+        return Answer(families, nearest, _apart(families, self._data), self._reasons, tried)
 
     def _off(self, times: float) -> F64:
         """[C] how far each value is from the target, with a factor and a sign."""
@@ -147,7 +147,7 @@ class _Pool:
     def _allowed(self, times: float) -> F64:
         return self._target.rtol * abs(self._target.number) + _FLOAT32 * abs(times) * self._scales
 
-    def fitting(self) -> list[Candidate]:
+    def _fitting(self) -> list[Candidate]:
         """Those within the tolerance; nearest first, the plainer first among equals."""
         plain = self._within(1.0)
         best = min((abs(one.difference) for one in plain), default=math.inf)
@@ -168,12 +168,13 @@ class _Pool:
         order = np.lexsort((self._costs[found], off[found]))[:_MOST]
         return [self._candidate(int(at), times) for at in found[order]]
 
-    def nearest(self, count: int) -> list[Candidate]:
+    def _nearest(self, count: int) -> list[Candidate]:
         """The nearest as they are; those with another sign or factor only if they are nearer."""
         found = []
         for times in (1.0, *self._times):
             off = self._off(times)
-            order = np.lexsort((self._costs, off))[: count if times == 1.0 else 1]
+            kept = min(count if times == 1.0 else 1, len(off) - 1)
+            order = np.argpartition(off, kept)[:kept] if kept > 0 else np.arange(len(off))
             found += [self._candidate(int(at), times) for at in order if np.isfinite(off[at])]
         return _sorted(found)
 
@@ -292,17 +293,23 @@ def without_eps(objective: Objective) -> Objective:
 
 
 def _apart(matches: Sequence[Candidate], data: Data) -> list[str]:
-    """What data would tell the matches apart, in words; the first against each of the others."""
+    """What data would tell the matches apart, in words; the first against each of the others.
+
+    Where no single feature does, any batch with those that this data lacks.
+    """
     if len(matches) < 2:
         return []
     first, *others = (
         (one, without_eps(Runner(one.plan).objective(data.pieces[0]))) for one in matches[:20]
     )
-    needed: dict[str, None] = {}
+    has = present([piece.batch for piece in data.pieces])
+    missing = frozenset(probe.FEATURES.keys() - has)
+    needed: set[str] = set()
     for other, objective in others:
         if other.times == first[0].times:
-            needed |= dict.fromkeys(probe.tell_apart(first[1], objective))
-    return [probe.FEATURES[name] for name in needed]
+            needed |= probe.tell_apart(first[1], objective, missing)
+    chosen = needed or missing - {"rollout", "reference"}
+    return [words for name, words in probe.FEATURES.items() if name in chosen]
 
 
 def described(one: Candidate, data: Data, paths: Sequence[str], target: Target) -> dict[str, Any]:

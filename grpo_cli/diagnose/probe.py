@@ -113,14 +113,13 @@ def same(left: float | None, right: float | None) -> bool:
     return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 0.5)
 
 
-def tell_apart(left: Objective, right: Objective) -> list[str]:
-    """The features that a batch needs for two objectives to differ on it; none if nothing helps."""
-    needed = []
-    for feature in FEATURES:
-        lacking = frozenset({feature})
-        if same(value(left, lacking), value(right, lacking)):
-            needed.append(feature)
-    return needed
+def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> set[str]:
+    """Those of the missing features any one of which makes two objectives differ."""
+    return {
+        feature
+        for feature in missing
+        if not same(value(left, missing - {feature}), value(right, missing - {feature}))
+    }
 
 
 def same_gradient(left: Objective, right: Objective) -> bool:

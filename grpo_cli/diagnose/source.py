@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
 from typing import IO
 
@@ -13,7 +13,8 @@ from grpo_cli.batch import Batch
 from grpo_cli.engine.stretch import chunks
 from grpo_cli.errors import InputError
 from grpo_cli.objective.hyperparameters import HyperparameterError
-from grpo_cli.records import Block, Record, assemble, cut, records
+from grpo_cli.records import PLAIN, Reading, Record, assemble, record
+from grpo_cli.records import Source as File
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,8 @@ class Piece:
 
     def located(self, error: InputError | HyperparameterError) -> InputError:
         """What went wrong when these records were evaluated, with its place."""
+        if isinstance(error, InputError) and error.source is not None:
+            return error
         if isinstance(error, HyperparameterError):
             path, number = error.name, 0
         else:
@@ -49,20 +52,26 @@ class Source:
     Args:
         paths: files; ``-`` is standard input, which is kept in a temporary file.
         skip: whether to go on behind records that cannot be read.
+        reading: how the files become records.
 
     Raises:
         InputError: while iterating, at the first bad record, unless it is to be skipped.
     """
 
-    def __init__(self, paths: Sequence[str], *, skip: bool = False) -> None:
+    def __init__(
+        self, paths: Sequence[str], *, skip: bool = False, reading: Reading = PLAIN
+    ) -> None:
         self._paths = paths
         self._skip = skip
+        self._reading = reading
         self._spool: IO[bytes] | None = None
         self.skipped: list[InputError] = []
+        self.notes: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[Piece]:
         self.skipped = []
-        for item in chunks(one for block in self._blocks() for one in records(block)):
+        raws = self._reading.items(self._files(), self.notes)
+        for item in chunks(one if isinstance(one, InputError) else record(one) for one in raws):
             if isinstance(item, InputError):
                 self._bad(item)
             else:
@@ -85,17 +94,10 @@ class Source:
             raise error
         self.skipped.append(error)
 
-    def _blocks(self) -> Iterator[Block]:
+    def _files(self) -> Iterator[File]:
         for path in self._paths:
-            if path != "-":
-                yield from cut(path)
-                continue
-            try:
-                for block in cut(self._kept()):
-                    yield replace(block, source="<stdin>")
-            except InputError as error:
-                error.source = "<stdin>"
-                raise
+            own = File.of(path)
+            yield File(own.name, self._kept()) if path == "-" else own
 
     def _kept(self) -> str:
         """Standard input as a file, which lives as long as this source."""

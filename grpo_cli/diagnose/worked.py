@@ -39,7 +39,8 @@ def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> R
         "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
         "groups": [*_groups(piece, breakdown)],
         "responses": [
-            _response(piece, breakdown, at, shown=at in chosen) for at in range(_count(piece))
+            _response(piece, breakdown, at, shown=at in chosen)
+            for at in range(piece.batch.responses.count)
         ],
         "denominator": float(breakdown.denominator[0]),
         "denominator_of": breakdown.counted,
@@ -49,10 +50,6 @@ def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> R
         "objective": float(breakdown.record_objective[0]) + 0.0,
         "loss": -float(breakdown.record_objective[0]) + 0.0,
     }
-
-
-def _count(piece: Piece) -> int:
-    return piece.batch.responses.count
 
 
 def _chosen(breakdown: Breakdown, response: int | None) -> set[int]:

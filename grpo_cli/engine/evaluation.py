@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
-from grpo_cli.engine.pool import Piece, cores, in_order
 from grpo_cli.engine.totals import Totals
 from grpo_cli.engine.worker import Encode, Outcome, Task
 from grpo_cli.errors import InputError
 from grpo_cli.objective.moments import ExactMoments
-from grpo_cli.records import Source, cut, raws, spans
+from grpo_cli.records import PLAIN, Piece, Reading, Source
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
@@ -34,9 +31,10 @@ class _Measured:
     """The first pass of a task, as a function that travels between processes."""
 
     task: Task
+    reading: Reading
 
     def __call__(self, piece: Piece) -> ExactMoments:
-        return self.task.measure(raws(piece))
+        return self.task.measure(self.reading.raws(piece, {}))
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,13 @@ class _Worked:
     """The evaluation of a task, likewise."""
 
     task: Task
+    reading: Reading
 
     def __call__(self, piece: Piece) -> Outcome:
-        return self.task.work(raws(piece))
+        notes: dict[str, None] = {}
+        outcome = self.task.work(self.reading.raws(piece, notes))
+        outcome.notes = notes | outcome.notes
+        return outcome
 
 
 class Evaluation:
@@ -61,6 +63,7 @@ class Evaluation:
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         skip: whether to go on behind records that cannot be evaluated.
+        reading: how the files become records.
         jobs: worker processes; None: the cores available where the input is large, else one.
         progress: called with the bytes and tokens of each block that is done.
         block_bytes: text that is read, or goes to a worker, at once.
@@ -73,12 +76,14 @@ class Evaluation:
         *,
         encode: Encode | None,
         skip: bool,
+        reading: Reading = PLAIN,
         jobs: int | None = None,
         progress: Progress | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self._sources = [Source.of(path) for path in paths]
         self._task = Task(plan, encode, skip)
+        self._reading = reading
         self._jobs = jobs
         self._progress = progress
         self._block_bytes = block_bytes
@@ -90,15 +95,17 @@ class Evaluation:
         if not self._two_passes:
             yield from self._evaluate(self._task)
             return
+        import tempfile  # slow to import, and rarely needed
+
         with tempfile.TemporaryDirectory(prefix="grpo-") as folder:
             self._spool(Path(folder))
             moments = ExactMoments()
-            for _, part in self._map(_Measured(self._task)):
+            for _, part in self._map(_Measured(self._task, self._reading)):
                 moments.merge(part)
             yield from self._evaluate(replace(self._task, moments=moments))
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
-        for piece, outcome in self._map(_Worked(task)):
+        for piece, outcome in self._map(_Worked(task, self._reading)):
             self._totals.merge(outcome.totals)
             self.skipped += outcome.skipped
             self._notes |= outcome.notes
@@ -107,6 +114,8 @@ class Evaluation:
             yield outcome.pieces
             if outcome.error is not None:
                 raise outcome.error
+        if self._reading.selects and not self._totals.records and not self.skipped:
+            raise self._reading.nothing()
 
     @property
     def _two_passes(self) -> bool:
@@ -116,6 +125,8 @@ class Evaluation:
 
     def _spool(self, folder: Path) -> None:
         """Keeps standard input in a file, to be read twice."""
+        import shutil
+
         for number, source in enumerate(self._sources):
             if source.path == "-":
                 kept = folder / "stdin"
@@ -128,6 +139,8 @@ class Evaluation:
         """``work`` on every block, in order, in this process or in several."""
         if self._jobs == 1:
             return self._serially(work, self._blocks())
+        from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
+
         blocks = self._blocks()
         beginning = list(islice(blocks, _WORTH_IT))
         jobs = self._jobs or (cores() if len(beginning) == _WORTH_IT else 1)
@@ -140,9 +153,9 @@ class Evaluation:
         return ((block, work(block)) for block in blocks)
 
     def _blocks(self) -> Iterator[Piece]:
+        apart = self._jobs != 1
         for source in self._sources:
-            found = None if self._jobs == 1 else spans(source, self._block_bytes)
-            yield from cut(source, self._block_bytes) if found is None else found
+            yield from self._reading.pieces(source, self._block_bytes, apart=apart)
 
     @property
     def total(self) -> dict[str, object]:

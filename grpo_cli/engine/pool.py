@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_cli.errors import GrpoError
-from grpo_cli.records import Block, Span
+from grpo_cli.records import Block, Piece
 
-Piece = Block | Span
 T = TypeVar("T")
 
 _AHEAD = 2  # pieces a worker is given at once: it has the next when it is done with one
@@ -59,7 +58,9 @@ class _Worker:
     @property
     def wants_more(self) -> bool:
         """Whether it has less than it should; a large message must not wait for its attention."""
-        return not self.given or (len(self.given) < _AHEAD and isinstance(self.given[-1][1], Span))
+        if not self.given:
+            return True
+        return len(self.given) < _AHEAD and not isinstance(self.given[-1][1], Block)
 
     def give(self, number: int, piece: Piece) -> None:
         """Hands over a piece."""

@@ -156,6 +156,8 @@ def _each(records: Sequence[Record], evaluate: Callable[[Sequence[Record]], Any]
 
 
 def _located(error: InputError | HyperparameterError, record: Record) -> InputError:
+    if isinstance(error, InputError) and error.source is not None:
+        return error
     path = error.path if isinstance(error, InputError) else error.name
     path = path.removeprefix(record.prefix)
     return InputError(

@@ -14,9 +14,9 @@ def gradient_of(loss: Any, log_probs: Any) -> Array:
 
     Only the graph between the two is walked, and it stays for the backward pass that follows.
     """
-    import torch
-
     found = None
     if loss.requires_grad:
+        import torch
+
         (found,) = torch.autograd.grad(loss, log_probs, retain_graph=True, allow_unused=True)
     return np.zeros(tuple(log_probs.shape)) if found is None else copied(found)

@@ -10,7 +10,8 @@
 One line for each micro-batch of the training: the log-probs as ``_compute_loss`` saw them, the
 loss that it returned before the backward pass, and what it logged. TRL shuffles the rows of a
 generation batch before it cuts it into micro-batches; rewards and group ids travel with the rows,
-but a micro-batch rarely holds whole groups, so the advantages that a record gives are the ones to use.
+but a micro-batch rarely holds whole groups, so the advantages that a record gives are the ones to
+use.
 """
 
 from __future__ import annotations
@@ -22,14 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.hooks.columns import Array, copied, holes, number, per_response, ragged, widths
+from grpo_cli.hooks.columns import Array, copied, number
 from grpo_cli.hooks.gradient import gradient_of
+from grpo_cli.hooks.trl_record import GROUPS, OLD, REF, REWARDS, columns_of, made, rewards_of
 from grpo_cli.hooks.trl_settings import framework, hyperparameters
 from grpo_cli.hooks.writer import Writer, of_rank
-
-_REWARDS, _GROUPS = "recorded_rewards", "recorded_groups"
-_OLD, _REF = "recorded_old_per_token_logps", "recorded_ref_per_token_logps"
-_SAMPLED = "sampling_per_token_logps"
 
 
 def record(trainer: Any, path: str | Path, *, gradient: bool = True) -> Writer:
@@ -112,10 +110,10 @@ class _Recording:
             return generate(inputs)
         output, passes = self._watch(generate, inputs)
         count = len(output["completion_ids"])
-        output[_GROUPS] = self._group_ids(output["completion_ids"], count)
-        output[_REWARDS] = self._own(self.rewards, count).detach().to("cpu", copy=True)
+        output[GROUPS] = self._group_ids(output["completion_ids"], count)
+        output[REWARDS] = self._own(self.rewards, count).detach().to("cpu", copy=True)
         if "old_per_token_logps" not in output and "old_logps" in output:  # RLOO keeps their sums
-            for name, one in zip((_OLD, _REF), passes, strict=False):
+            for name, one in zip((OLD, REF), passes, strict=False):
                 output[name] = one[0].detach().to("cpu", copy=True)
         self.rewards = None
         return output
@@ -135,14 +133,14 @@ class _Recording:
             expected["loss_gradient"] = gradient_of(loss, log_probs)
         if self.trainer.accelerator.num_processes == 1:
             expected["metrics"] = self._logged_since(logged)
-        columns = _columns(inputs, log_probs)
+        columns = columns_of(inputs, log_probs)
         if {"entropy_coef", "top_entropy_quantile"} & settings.keys():
             columns["entropies"] = copied(entropies)
         about = {"id": self._number(), "step": self.step}
         rest = {"hyperparameters": settings, "framework": framework(self.trainer)}
         self._learn_words(columns["completion_ids"])
-        rewards = _rewards(self.trainer, inputs.get(_REWARDS))
-        self.writer.write(partial(_made, about, columns, rewards, rest, expected, self.words))
+        rewards = rewards_of(self.trainer, inputs.get(REWARDS))
+        self.writer.write(partial(made, about, columns, rewards, rest, expected, self.words))
         return loss
 
     def _watch(self, run: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
@@ -194,61 +192,3 @@ class _Recording:
         tokenizer = getattr(self.trainer, "_tokenizer", self.trainer.processing_class)
         for one in set(ids.ravel().tolist()) - self.words.keys():
             self.words[one] = tokenizer.decode([one])
-
-
-def _columns(inputs: Mapping[str, Any], log_probs: Any) -> dict[str, Array]:
-    """Copies of what the loss was computed from."""
-    given = {
-        "completion_ids": inputs["completion_ids"],
-        "per_token_logps": log_probs,
-        "old_per_token_logps": inputs.get("old_per_token_logps", inputs.get(_OLD)),
-        "ref_per_token_logps": inputs.get("ref_per_token_logps", inputs.get(_REF)),
-        _SAMPLED: inputs.get(_SAMPLED),
-        "advantages": inputs["advantages"],
-        "group_ids": inputs.get(_GROUPS),
-        "completion_mask": inputs["completion_mask"],
-        "tool_mask": inputs.get("tool_mask"),
-    }
-    return {name: copied(tensor) for name, tensor in given.items() if tensor is not None}
-
-
-def _rewards(trainer: Any, table: Any) -> dict[str, Array]:
-    """[R] the weighted sum of the reward functions; beside it each, where there are several."""
-    if table is None:
-        return {}
-    each = copied(table)
-    weighted = each * copied(trainer.reward_weights)
-    if np.isnan(each).all(axis=1).any():  # a response that nobody scored has no reward
-        return {}
-    found = {"rewards": np.nansum(weighted, axis=1)}
-    if each.shape[1] > 1:
-        found |= {f"rewards/{name}": each[:, k] for k, name in enumerate(trainer.reward_func_names)}
-    return found
-
-
-def _made(
-    about: dict[str, Any],
-    columns: dict[str, Array],
-    rewards: dict[str, Array],
-    rest: dict[str, Any],
-    expected: dict[str, Any],
-    words: Mapping[int, str],
-) -> dict[str, Any]:
-    """The record; run by the writer's thread."""
-    shown = columns.pop("completion_mask")
-    lengths = widths(shown)
-    mask = holes(shown * columns.pop("tool_mask", np.ones_like(shown)), lengths)
-    ids = ragged(columns["completion_ids"], lengths)
-    found = about | {"tokens": [[words[one] for one in row.tolist()] for row in ids]}
-    if _SAMPLED in columns:  # TRL takes a token that the engine did not score to agree with it
-        sampled, old = columns[_SAMPLED], columns.get("old_per_token_logps", columns["per_token_logps"])
-        columns[_SAMPLED] = np.where(np.isnan(sampled), old, sampled)
-    if "group_ids" in columns:
-        found["group_ids"] = columns.pop("group_ids")
-    found |= {name: per_response(values, lengths) for name, values in columns.items()}
-    if mask is not None:
-        found["mask"] = mask
-    if "loss_gradient" in expected:
-        expected = expected | {"loss_gradient": ragged(expected["loss_gradient"], lengths)}
-    found |= {name: values.astype(np.float64) for name, values in rewards.items()}
-    return found | rest | {"expected": expected}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grpo_cli.batch import F64
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay exact
 _ROOM = 1 << 25  # so many halves of 27 bits add up to less than 2⁵³
@@ -57,22 +60,30 @@ class ExactSum:
         for key, part in other._bins.items():
             self._bins[key] = self._bins.get(key, 0) + part
 
+    def scaled(self) -> tuple[int, int]:
+        """The sum as a whole number and the power of two that multiplies it."""
+        if not self._bins:
+            return 0, 0
+        lowest = min(self._bins)
+        return sum(part << (key - lowest) for key, part in self._bins.items()), lowest
+
     def fraction(self) -> Fraction:
         """The sum as a rational number."""
-        if not self._bins:
-            return Fraction(0)
-        lowest = min(self._bins)
-        whole = sum(part << (key - lowest) for key, part in self._bins.items())
-        return Fraction(whole) * Fraction(2) ** lowest
+        from fractions import Fraction  # slow to import, and few objectives need it
+
+        whole, exponent = self.scaled()
+        return Fraction(whole) * Fraction(2) ** exponent
 
     def value(self) -> float:
         """The sum, rounded once."""
         if self._broken or math.isnan(self._broken):
             return self._broken
+        whole, exponent = self.scaled()
         try:
-            return float(self.fraction())
+            # Python divides whole numbers with one rounding, however long they are.
+            return whole / (1 << -exponent) if exponent < 0 else float(whole << exponent)
         except OverflowError:
-            return math.inf if self.fraction() > 0 else -math.inf
+            return math.copysign(math.inf, whole)
 
 
 def row_sums(rows: F64) -> F64:

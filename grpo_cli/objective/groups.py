@@ -46,7 +46,7 @@ class Groups:
         order = np.argsort(self.index, kind="stable") if self._order is None else self._order
         starts = np.cumsum(self.sizes) - self.sizes
         found = []
-        for size in np.unique(self.sizes[self.sizes > 0]).tolist():
+        for size in (np.flatnonzero(np.bincount(self.sizes)[1:]) + 1).tolist():
             groups = np.flatnonzero(self.sizes == size)
             found.append((groups, order[starts[groups, None] + np.arange(size)]))
         return found

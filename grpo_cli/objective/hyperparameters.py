@@ -334,7 +334,8 @@ KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     """Checks hyperparameters and returns them under their canonical names.
 
-    A name that sets several (``epsilon``) gives way to the particular ones beside it.
+    A name that sets several (``epsilon``) gives way to the particular ones beside it; an
+    ``epsilon_high`` of null is not set.
 
     Raises:
         HyperparameterError: for an unknown name (the near match is named) or a value outside its
@@ -343,12 +344,13 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     broad: dict[str, Value] = {}
     exact: dict[str, Value] = {}
     for given, value in values.items():
-        name = _SET_ALIASES.get(given, given)
+        name = _SET_ALIASES.get(given, _ALIASES.get(given, given))
+        if value is None and name == "epsilon_high":
+            continue  # the frameworks' way to write: as epsilon_low
         if name in SETS:
             for one in SETS[name]:
                 broad[one] = HYPERPARAMETERS[one].check(given, value)
             continue
-        name = _ALIASES.get(given, given)
         if name not in HYPERPARAMETERS:
             raise HyperparameterError(given, unknown(given))
         exact[name] = HYPERPARAMETERS[name].check(given, value)

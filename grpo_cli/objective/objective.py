@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from functools import cached_property
 
 from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.hyperparameters import Value
 from grpo_cli.objective.signature import Part, Parts, line
+from grpo_cli.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Objective:
             Part(_KEYS[stage], bound.name, tuple(bound.values.items()))
             for stage, bound in self.stages.items()
         ]
-        return (Part("", self.name), *stages, Part("batch", self.batch), Part("v", _version()))
+        return (Part("", self.name), *stages, Part("batch", self.batch), Part("v", VERSION))
 
     @cached_property
     def signature(self) -> str:
@@ -117,11 +117,3 @@ _KEYS = {name: stage.key for name, stage in STAGES.items()} | {
     "entropy": "ent",
     "entropy_aggregate": "ent_agg",
 }
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("grpo-cli")
-    except PackageNotFoundError:  # a checkout that was never installed
-        return "0"

@@ -3,6 +3,7 @@
 from grpo_cli.records.assemble import assemble, layout
 from grpo_cli.records.gather import Packed, gather, headers, lay, pack
 from grpo_cli.records.parse import parse
+from grpo_cli.records.reading import PLAIN, Piece, Reading
 from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.stream import (
     Block,
@@ -17,9 +18,12 @@ from grpo_cli.records.stream import (
 )
 
 __all__ = [
+    "PLAIN",
     "Block",
     "Packed",
+    "Piece",
     "Raw",
+    "Reading",
     "Record",
     "Source",
     "Span",

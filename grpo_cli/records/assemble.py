@@ -186,4 +186,8 @@ def _fault(record: Record, number: int, name: str, at: int, message: str) -> Inp
     place = places.index(at, record.nested, record.widths, record.shape)
     name = "advantages" if name == "token_advantages" else name
     path = f"{record.prefix}{record.names.get(name, name)}{place}"
-    return InputError(message, path=path, source=record.source, line=record.line, record=number)
+    line = record.line
+    error = InputError(message, path=path, source=record.source, line=line, record=number)
+    if record.origin is not None:
+        record.origin.place(error, record.prefix)
+    return error

@@ -117,6 +117,18 @@ class Fields:
     hyperparameters: tuple[str, ...]
 
 
+MASKS = ("loss_mask", "response_mask")
+"""Masks that stand side by side in some dumps; the first is the one that the loss used."""
+
+GROUPS = "groups"
+"""The groups' ids, where it is a list of them and nothing else names the groups."""
+
+
+def canonical_name(key: str) -> str | None:
+    """What a key means, where that does not depend on the keys beside it."""
+    return _CANONICAL.get(key)
+
+
 def read_fields(record: Mapping[str, object]) -> Fields:
     """What the keys of ``record`` mean; a key whose value is null counts as absent.
 
@@ -126,7 +138,13 @@ def read_fields(record: Mapping[str, object]) -> Fields:
     nulls: tuple[str, ...] = ()
     if None in record.values():
         nulls = tuple(key for key, value in record.items() if value is None)
+    if GROUPS in record and not _are_labels(record[GROUPS]):
+        nulls += (GROUPS,)
     return _read_keys(tuple(record), nulls)
+
+
+def _are_labels(value: object) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= {str, int}
 
 
 @lru_cache(maxsize=1024)
@@ -135,12 +153,14 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
     settings = []
     for key in keys:
         if key in _CANONICAL:
-            if key not in nulls:
+            if key not in nulls and not (key == MASKS[1] and MASKS[0] in keys):
                 _claim(names, _CANONICAL[key], key)
         elif key in hyperparameters.KNOWN:
             settings.append(key)
-        elif key != ACTION:
+        elif key not in (ACTION, GROUPS):
             _refuse_slip(key)
+    if GROUPS in keys and GROUPS not in nulls:
+        names.setdefault("group_ids", GROUPS)
     if ACTION in keys and ACTION not in nulls:
         _place_action(names)
     _refuse_both(names)

@@ -22,7 +22,7 @@ from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.records.assemble import grouped, kept_lengths
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse import record_id
-from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.record import Raw, Record, listed
 
 _LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 _PLAIN = {
@@ -32,6 +32,7 @@ _PLAIN = {
 }
 Mask = NDArray[np.bool_]
 Objects = Sequence[dict[str, Any]]
+Flat = list[Any] | NDArray[Any]
 
 
 class Unusual(Exception):  # noqa: N818 - nothing is wrong with the records yet
@@ -91,7 +92,9 @@ def _pack_all(objects: Objects) -> Packed:
         if name in names
     }
     _check_words(objects, names, counts, widths)
-    by_token = "advantages" in names and type(objects[0][names["advantages"]][0]) is list
+    by_token = "advantages" in names and _is_row(
+        objects[0][names["advantages"]][0]
+    )
     advantages = names.get("advantages")
     return Packed(
         counts=counts,
@@ -105,6 +108,10 @@ def _pack_all(objects: Objects) -> Packed:
         ),
         groups=_groups(objects, names, counts),
     )
+
+
+def _is_row(value: object) -> bool:
+    return type(value) is list or type(value) is np.ndarray
 
 
 def lay(packed: Sequence[Packed]) -> Batch | None:
@@ -173,21 +180,26 @@ def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
     return reduce(iconcat, values, [])
 
 
-def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:
+def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> Flat:
     """[N] the elements of a token column."""
     rows = _rows(objects, key, counts)
-    if list(map(len, rows)) != widths or set(map(type, rows)) != {list}:
+    kinds = set(map(type, rows))
+    if list(map(len, rows)) != widths or kinds not in ({list}, {np.ndarray}):
         raise Unusual
-    return reduce(iconcat, rows, [])
+    return np.concatenate(rows) if kinds == {np.ndarray} else reduce(iconcat, rows, [])
 
 
-def _numbers(flat: list[Any], *, below: float = -np.inf) -> bytes:
-    """The float64 bytes of a list without booleans.
+def _numbers(flat: Flat, *, below: float = -np.inf) -> bytes:
+    """The float64 bytes of a list, or an array, without booleans.
 
     Args:
         flat: what should be numbers.
         below: a bound that most lists stay under, where no boolean could be.
     """
+    if isinstance(flat, np.ndarray):
+        if flat.dtype.kind not in "fiu":
+            raise Unusual
+        return flat.astype(np.float64).tobytes()
     data = struct.pack(f"{len(flat)}d", *flat)
     numbers = np.frombuffer(data)
     if not numbers.max(initial=-1.0) < below:
@@ -200,7 +212,12 @@ def _numbers(flat: list[Any], *, below: float = -np.inf) -> bytes:
 def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int]) -> bytes | None:
     if key is None:
         return None
-    data = bytes(_flat(objects, key, counts, widths))
+    flat = _flat(objects, key, counts, widths)
+    if isinstance(flat, np.ndarray):
+        if not np.isin(flat, (0, 1)).all():
+            raise Unusual
+        flat = flat.astype(np.uint8)
+    data = bytes(flat)
     if data.strip(b"\0\1"):
         raise Unusual
     return data if b"\0" in data else None
@@ -212,7 +229,10 @@ def _check_words(
     for name, kind in (("tokens", str), ("token_ids", int)):
         if name in names:
             flat = _flat(objects, names[name], counts, widths)
-            if not set(map(type, flat)) <= {kind}:
+            if isinstance(flat, np.ndarray):
+                if kind is not int or flat.dtype.kind not in "iu":
+                    raise Unusual
+            elif not set(map(type, flat)) <= {kind}:
                 raise Unusual
 
 
@@ -265,5 +285,6 @@ def _header(raw: Raw, names: Mapping[str, str]) -> Record:
         names=names,
         group_labels=labels,
         tokens=value[names["tokens"]] if "tokens" in names else None,
-        token_ids=value[names["token_ids"]] if "token_ids" in names else None,
+        token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
+        origin=raw.origin,
     )

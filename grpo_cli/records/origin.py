@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from grpo_cli.errors import InputError
 
+_LIKE = re.compile(r"\(as (\S+) has\)")
 _PLACE = re.compile(r"([^\[\]]+)((?:\[\d+\])*)")
 
 
@@ -26,7 +27,8 @@ class Origin:
 
     Attributes:
         spelled: key of the record → what stands in the file, where ``{r}`` and ``{t}`` are the
-            indexes of the response and the token. Without them indexes stay behind it.
+            indexes of the response and the token, and ``{}`` says that the response has none.
+            Without them indexes stay behind it.
         rows: where each response stands, where they were put together from several objects.
     """
 
@@ -38,24 +40,33 @@ class Origin:
         found = _PLACE.fullmatch(error.path.removeprefix(prefix))
         if found is None:
             return
-        key, brackets = found[1], found[2]
-        indexes = [int(one) for one in brackets[1:-1].split("][")] if brackets else []
+        error.message = _LIKE.sub(lambda like: f"(as {self._reworded(like[1])} has)", error.message)
+        key, indexes = found[1], _indexes(found[2])
         if self.rows is not None and indexes and indexes[0] < len(self.rows):
             row = self.rows[indexes[0]]
             error.line, prefix, indexes[0] = row.line, row.prefix, row.index
         error.path = prefix + self._spell(key, indexes)
 
+    def _reworded(self, place: str) -> str:
+        """Another place that a message names."""
+        found = _PLACE.fullmatch(place)
+        return place if found is None else self._spell(found[1], _indexes(found[2]))
+
     def _spell(self, key: str, indexes: list[int]) -> str:
         base, dot, rest = key.partition(".")
         template = self.spelled.get(base, base)
-        if "{t}" in template and len(indexes) < 2:
+        # Where rows were put together, the line says which response it is.
+        used = 2 if "{t}" in template else int("{" in template or self.rows is not None)
+        if len(indexes) < 2:
             template = template.partition("[{t}]")[0]
-        if "{r}" in template and not indexes:
+        if not indexes:
             template = template.partition("[{r}]")[0]
-        used = ("{r}" in template or "{t}" in template) + ("{t}" in template)
-        numbers = dict(zip("rt", indexes, strict=False))
-        for name, number in numbers.items():
+        for name, number in zip("rt", indexes, strict=False):
             template = template.replace("{" + name + "}", str(number))
-        if used == 0 and self.rows is not None:
-            used = 1  # the row's own line says which response
-        return template + dot + rest + "".join(f"[{one}]" for one in indexes[used:])
+        return template.replace("{}", "") + dot + rest + "".join(
+            f"[{one}]" for one in indexes[used:]
+        )
+
+
+def _indexes(brackets: str) -> list[int]:
+    return [int(one) for one in brackets[1:-1].split("][")] if brackets else []

@@ -12,13 +12,21 @@ from grpo_cli.records.decode import as_object
 from grpo_cli.records.derive import derive
 from grpo_cli.records.groups import read_groups
 from grpo_cli.records.numbers import is_number
+from grpo_cli.records.origin import Origin
 from grpo_cli.records.record import Record
 from grpo_cli.records.rewards import read_advantages, read_rewards
 from grpo_cli.records.settings import read_settings
 from grpo_cli.records.words import read_words
 
 
-def parse(value: object, *, source: str = "", line: int | None = None, prefix: str = "") -> Record:
+def parse(
+    value: object,
+    *,
+    source: str = "",
+    line: int | None = None,
+    prefix: str = "",
+    origin: Origin | None = None,
+) -> Record:
     """Reads one record.
 
     Log-probs are checked for being numbers here, and for their values when they are assembled.
@@ -28,16 +36,21 @@ def parse(value: object, *, source: str = "", line: int | None = None, prefix: s
         source: the file as the user named it.
         line: its 1-based line, if it has one.
         prefix: what stands before paths in messages, as ``"[4]."``.
+        origin: where its parts stand in the file, where it was made from something else.
 
     Raises:
         InputError: with the place, for anything that is missing, inconsistent or no number.
     """
     try:
-        return _read(as_object(value), source, line, prefix)
+        record = _read(as_object(value), source, line, prefix)
     except InputError as error:
         error.source, error.line = source, line
         error.path = (prefix + error.path).rstrip(".")
+        if origin is not None:
+            origin.place(error, prefix)
         raise
+    record.origin = origin
+    return record
 
 
 def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) -> Record:

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from grpo_cli.objective.hyperparameters import Value
+from grpo_cli.records.origin import Origin
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +20,10 @@ class Raw:
         value: any JSON value.
         source, line, prefix: where it stands, as ``Record`` has it.
         size: about how many bytes it took.
-        text: what it was decoded from, where that is its own line.
+        text: what it was decoded from, where that is its own line and says it all.
+        origin: where its parts stand in the file, where it was made from something else.
+        arrays: whether lists of numbers in it are arrays.
+        key: what rows of one group have in common; None where they are not put together.
     """
 
     value: Any
@@ -26,6 +32,24 @@ class Raw:
     prefix: str
     size: int
     text: bytes | None = None
+    origin: Origin | None = None
+    arrays: bool = False
+    key: Any = None
+
+    def plain(self) -> Any:
+        """The value, of lists only."""
+        return listed(self.value) if self.arrays else self.value
+
+
+def listed(value: Any) -> Any:
+    """A value with its arrays as the lists that a JSON file would have."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, list) and value and isinstance(value[0], list | np.ndarray):
+        return [listed(one) for one in value]
+    if isinstance(value, dict):
+        return {key: listed(one) for key, one in value.items()}
+    return value
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +81,7 @@ class Record:
             it; do not change it.
         tokens, token_ids: [R] lists for display, or None.
         expected: what the record says the result should be, as it stands, or None.
+        origin: where its parts stand in the file, where it was made from something else.
     """
 
     source: str
@@ -79,3 +104,4 @@ class Record:
     tokens: list[list[str]] | None = None
     token_ids: list[list[int]] | None = None
     expected: dict[str, Any] | None = None
+    origin: Origin | None = None

@@ -19,6 +19,7 @@ LIMIT = 1 << 30
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+_BINARY = (b"PAR1", b"ARRO", b"PK\x03\x04")
 _ZSTD_STEP = 128 << 10  # what a block of zstd unpacks to is not known before
 
 
@@ -68,6 +69,8 @@ def _unpacked(stream: io.BufferedReader, size: int) -> Iterator[bytes]:
         return _read(gzip.GzipFile(fileobj=stream), size)
     if head.startswith(_ZSTD):
         return _unzstd(stream)
+    if head.startswith(_BINARY):
+        raise InputError("Parquet, Arrow and npz are read from files, not from pipes")
     if head.startswith(_UTF16_BOMS):
         raise InputError("expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
     return _read(stream, size)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
+from typing import NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
@@ -14,6 +15,14 @@ from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.sources import BLOCK, LIMIT, blocks, chunks, plain, shown
 
 Lines = tuple[int, list[bytes]]
+
+
+class Cut(NamedTuple):
+    """A group of rows in a block: how many lines it has, its name, and what is wrong with it."""
+
+    size: int
+    label: object
+    fault: InputError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +34,16 @@ class Block:
         line: the 1-based number of its first line.
         lines: whole lines, without their ends.
         document: whether the lines are one JSON text together, not one each.
+        numbers: the 1-based number of each line, where they do not follow each other.
+        groups: the groups that the lines are, where rows are put together; each is whole.
     """
 
     source: str
     line: int
     lines: list[bytes]
     document: bool = False
+    numbers: list[int] | None = None
+    groups: list[Cut] | None = None
 
     @property
     def size(self) -> int:
@@ -171,16 +184,25 @@ def _whole(everything: Iterator[Lines]) -> Lines:
     return numbers[0], whole
 
 
-def raws(block: Block | Span) -> Iterator[Raw | InputError]:
-    """Decodes the records of a block; in the place of one that is no JSON stands its error."""
+def raws(
+    block: Block | Span, wanted: Callable[[bytes, int], bool] | None = None
+) -> Iterator[Raw | InputError]:
+    """Decodes the objects of a block; in the place of one that is no JSON stands its error.
+
+    Args:
+        block: what to read.
+        wanted: whether a line is to be read, by its text and number; None for all of them.
+    """
     block = block.fetch() if isinstance(block, Span) else block
-    return _of_document(block) if block.document else _of_lines(block)
+    return _of_document(block) if block.document else _of_lines(block, wanted)
 
 
-def _of_lines(block: Block) -> Iterator[Raw | InputError]:
+def _of_lines(
+    block: Block, wanted: Callable[[bytes, int], bool] | None
+) -> Iterator[Raw | InputError]:
     source = block.source
-    for line, text in enumerate(block.lines, block.line):
-        if not text or text.isspace():
+    for line, text in zip(block.numbers or count(block.line), block.lines, strict=False):
+        if not text or text.isspace() or (wanted is not None and not wanted(text, line)):
             continue
         try:
             yield Raw(decode(text), source, line, "", len(text), text)
@@ -209,9 +231,11 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
 
 def record(raw: Raw) -> Record | InputError:
     """The record that was decoded, or what is wrong with it."""
-    value = raw.value if raw.text is None else decode(raw.text)
+    value = raw.plain() if raw.text is None else decode(raw.text)
     try:
-        return parse(value, source=raw.source, line=raw.line, prefix=raw.prefix)
+        return parse(
+            value, source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
+        )
     except InputError as error:
         return error
 

@@ -46,7 +46,7 @@ def _bar(one: Response, value: float, top: float, middle: float, length: float) 
 
 
 def histogram(log_ratios: F64, clip_range: tuple[float, float] | None) -> str:
-    """How many tokens have which ratio, on a log axis; beyond the edges they are in the last bin."""
+    """How many tokens have which ratio, on log axes; those beyond an edge are in the last bin."""
     edge = _edge(log_ratios, clip_range)
     counts, _ = np.histogram(np.clip(log_ratios, -edge, edge), bins=_BINS, range=(-edge, edge))
     step, most = _WIDTH / _BINS, max(int(counts.max(initial=0)), 1)

@@ -69,16 +69,10 @@ def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
         f"{shown(document[name])} {name}" for name in ("records", "groups", "responses", "tokens")
     )
     tokens = _percent(first["longest_quarter_tokens"])
-    console.print(
-        Text(f"\n{counts}; cosine: of the token gradient with that of {first['variant']}")
-    )
-    console.print(
-        Text(
-            "longest quarter, A > 0, A < 0: their share of Σ|gradient| "
-            f"(the longest quarter of the responses has {tokens} of the tokens)",
-            "dim",
-        )
-    )
+    console.print(Text(f"\n{counts}"))
+    console.print(Text(f"cosine: of the token gradient with that of {first['variant']}", "dim"))
+    console.print(Text("longest quarter, A > 0, A < 0: their share of Σ|gradient|", "dim"))
+    console.print(Text(f"(the longest quarter of the responses has {tokens} of the tokens)", "dim"))
 
 
 def _print_skipped(console: Console, skipped: Sequence[Mapping[str, str]]) -> None:

@@ -49,7 +49,8 @@ def console_of(*, width: int | None, color: bool, record: bool = False) -> Conso
 def print_heat(console: Console, picture: Picture, top: int) -> int:
     """Prints the record, its legend and its ``top`` tokens; returns how many tokens it left out."""
     for line in _head(picture):
-        console.print(line, soft_wrap=not console.record, overflow="fold")
+        # A terminal wraps by itself; a picture has to be wrapped.
+        console.print(line, soft_wrap=not console.record)
     room = _MOST
     for response in picture.responses:
         console.print()
@@ -91,8 +92,10 @@ def _head(picture: Picture) -> Iterator[Text]:
     )
     yield Text(record["signature"], "dim")
     low, _, high = picture.legend.split(" … ")
-    bar = [(f" {low} " if step == -STEPS else f" {high} " if step == STEPS else "  ", style(step))
-           for step in range(-STEPS, STEPS + 1)]
+    bar = [
+        (f" {low} " if step == -STEPS else f" {high} " if step == STEPS else "  ", style(step))
+        for step in range(-STEPS, STEPS + 1)
+    ]
     yield Text.assemble(f"{COLORS[picture.color_by]}: ", *bar, "  ", ("clipped", "underline"))
 
 

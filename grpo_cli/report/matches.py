@@ -21,6 +21,8 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
     tried = f"{document['tried']:,} conventions tried, rtol {document['rtol']:g}"
     if not document["matches"]:
         console.print(Text(f"nothing reproduces the {target} ({tried})", "bold yellow"))
+        for line in _rounded(document["target"]):
+            console.print(Text(line, "yellow"))
         console.print(Text("\nthe nearest", "bold"))
         for found in document["nearest"]:
             _print(console, found)
@@ -35,6 +37,21 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
         console.print(Text(f"one convention gives the {target} ({tried})", "bold green"))
     for found in document["matches"]:
         _print(console, found)
+
+
+def _rounded(target: float) -> list[str]:
+    """A remark on a number that has few digits; its last one is half a unit off at most."""
+    mantissa = f"{target:e}"
+    digits = len(
+        repr(float(mantissa[: mantissa.index("e")])).strip("-").replace(".", "").rstrip("0")
+    )
+    if digits > _FEW or not target:
+        return []
+    rtol = 0.5 * 10.0 ** (1 - digits)
+    return [f"the number has {digits} digits; if it was rounded, try --rtol {rtol:g}"]
+
+
+_FEW = 5
 
 
 def _remedy(document: Found) -> list[str]:

@@ -61,7 +61,8 @@ def _conclusion(document: Row, differing: Sequence[Row]) -> Text:
     verified = document["verified"]
     records = f"{verified:,} record{'' if verified == 1 else 's'}"
     if differing:
-        return Text(f"{len(differing):,} of {records} differ", "bold red")
+        differ = "differs" if len(differing) == 1 else "differ"
+        return Text(f"{len(differing):,} of {records} {differ}", "bold red")
     keys = dict.fromkeys(key for row in document["records"] for key in row["compared"])
     agree = "agrees" if verified == 1 else "agree"
     return Text(f"{records} {agree}: {', '.join(keys)} (rtol {document['rtol']:g})", "bold green")

@@ -76,10 +76,14 @@ def _body(picture: Picture, top: int) -> Iterator[str]:
     place = record["source"] + ("" if record["line"] is None else f":{record['line']}")
     yield f"<h1>record {escape(shown(record['id']))}</h1>"
     yield f"<p>{escape(place)}<br><code>{escape(record['signature'])}</code></p>"
-    yield "<dl>" + "".join(
-        f"<div><dt>{name.replace('_', ' ')}</dt><dd>{escape(shown(record[name]))}</dd></div>"
-        for name in _NUMBERS
-    ) + "</dl>"
+    yield (
+        "<dl>"
+        + "".join(
+            f"<div><dt>{name.replace('_', ' ')}</dt><dd>{escape(shown(record[name]))}</dd></div>"
+            for name in _NUMBERS
+        )
+        + "</dl>"
+    )
     if picture.responses:
         yield f"<h2>Contribution of each response to J</h2>{bars(picture.responses)}"
     ratios = [np.asarray(one.row["tokens"]["log_ratio"]) for one in picture.responses]

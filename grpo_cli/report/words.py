@@ -14,8 +14,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 def readable(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The tokens of all responses as text.
 
-    Byte-level BPE (GPT-2's alphabet, seen by its Ġ and Ċ) is decoded to UTF-8, half characters as
-    ``\\xe2``; SentencePiece's ▁ is a space and its ``<0x0A>`` a byte; other tokens are text already.
+    Byte-level BPE (GPT-2's alphabet, seen by its Ġ and Ċ) is decoded to UTF-8, half a character
+    as escaped bytes; SentencePiece's ▁ is a space and its ``<0x0A>`` a byte; others are text.
     """
     everything = "".join(token for row in rows for token in row)
     if "Ġ" in everything or "Ċ" in everything:

@@ -20,8 +20,8 @@ GRPO = Variant(
     version="4aef98d (2026-05-21)",
     note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in "
     "the group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and "
-    "stay in the denominator; without rejection sampling (--correction none) no behaviour weight is "
-    "applied at all, so that decoupled PPO is plain PPO.",
+    "stay in the denominator; without rejection sampling (--correction none) no behaviour weight "
+    "is applied at all, so that decoupled PPO is plain PPO.",
 )
 
 AREAL = {

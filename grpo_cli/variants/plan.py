@@ -105,7 +105,7 @@ class Plan:
     def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         values: dict[str, Value] = {}
         for wanted in choice.hyperparameters:
-            for source in (given, self._row_values(), choice.defaults):
+            for source in (given, *self._usual(name, choice)):
                 if wanted in source:
                     values[wanted] = source[wanted]
                     break
@@ -117,6 +117,16 @@ class Plan:
                     record=0,
                 )
         return Bound(name, choice, values)
+
+    def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
+        """Where a value comes from that neither a flag nor the record gives.
+
+        A framework's choice that a flag swapped in brings its own; a neutral one keeps what the
+        variant has.
+        """
+        row = self._row_values()
+        own = "/" in name and name in self.swapped.values()
+        return (choice.defaults, row) if own else (row, choice.defaults)
 
     def _row_values(self) -> dict[str, Value]:
         own = [getattr(self.row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]

@@ -31,7 +31,7 @@ _GRPO = Variant(
     entropy_aggregate=bind("aggregate", "trl/bnpo"),
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.16 left the KL "
     "unweighted (--kl k3 -p kl_weight=none) by default. " + _MASKS + " multiplies the policy term. "
-    "Over entropy_coef, top_entropy_quantile does not restrict the bonus, as TRL's does.",
+    "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
 )
 
 TRL = {

@@ -57,7 +57,15 @@ def browse(grpo, tmp_path):
         theme = ("--blink-settings=preferredColorScheme=0",) if dark else ()
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         done = subprocess.run(
-            [BROWSER, *FLAGS, *theme, profile, "--virtual-time-budget=2000", "--dump-dom", out.as_uri()],
+            [
+                BROWSER,
+                *FLAGS,
+                *theme,
+                profile,
+                "--virtual-time-budget=2000",
+                "--dump-dom",
+                out.as_uri(),
+            ],
             capture_output=True,
             timeout=90,
             check=True,
@@ -118,13 +126,15 @@ def test_light_and_dark_are_both_readable(browse):
 
 
 def test_tokens_are_seen_as_they_are_written(browse, dump):
-    path = dump({
-        "id": "<i>&amp;",
-        "log_probs_new": [[-0.1, -0.9, -0.3, -1.0], [-1.0]],
-        "log_probs_old": [[-0.4, -0.5, -0.3, -1.0], [-1.0]],
-        "log_probs_ref": [[-0.4, -0.5, -0.3, -1.0], [-1.0]],
-        "tokens": [["[red]", "<b>x</b>", "\n", "שלום"], ["界"]],
-    })
+    path = dump(
+        {
+            "id": "<i>&amp;",
+            "log_probs_new": [[-0.1, -0.9, -0.3, -1.0], [-1.0]],
+            "log_probs_old": [[-0.4, -0.5, -0.3, -1.0], [-1.0]],
+            "log_probs_ref": [[-0.4, -0.5, -0.3, -1.0], [-1.0]],
+            "tokens": [["[red]", "<b>x</b>", "\n", "שלום"], ["界"]],
+        }
+    )
     seen = browse(path)
     assert "record <i>&amp;" in seen["text"]
     assert "[red]<b>x</b>↵\nשלום" in seen["text"]
@@ -135,8 +145,13 @@ def test_the_screenshot_is_not_blank(grpo, tmp_path):
     out, picture = tmp_path / "page.html", tmp_path / "page.png"
     grpo("show", str(DATA), "--html", str(out))
     subprocess.run(
-        [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}",
-         f"--screenshot={picture}", out.as_uri()],
+        [
+            BROWSER,
+            *FLAGS,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--screenshot={picture}",
+            out.as_uri(),
+        ],
         capture_output=True,
         timeout=90,
         check=True,

@@ -100,7 +100,7 @@ def test_help_and_version(grpo):
     result = grpo("eval", "-h")
     assert "zcat dump.jsonl.gz | grpo eval" in result.stdout
     assert "--epsilon-low NUMBER" in result.stdout
-    assert "[FILE]..." in result.stdout
+    assert "[FILE]" in result.stdout
     assert grpo("-V").stdout == grpo("--version").stdout == "grpo 0.1.0\n"
 
 

@@ -144,7 +144,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.outside += [
-            value for name, value in attributes
+            value
+            for name, value in attributes
             if name in ("src", "href") and not value.startswith("#")
         ]
         if tag not in self.VOID:
@@ -179,7 +180,14 @@ def test_the_page_is_whole_escaped_and_alone(grpo, dump, tmp_path):
     assert "http" not in text
     assert "@import" not in text
     assert parsed.tokens == [
-        " hi", "[red]", "↵\n", "\\xe7\\x95", "\\x8c界", "של", "<b>&", "[/oops]"
+        " hi",
+        "[red]",
+        "↵\n",
+        "\\xe7\\x95",
+        "\\x8c界",
+        "של",
+        "<b>&",
+        "[/oops]",
     ]
     assert "<b>" not in text
 
@@ -212,11 +220,15 @@ def test_the_svg_asks_nothing_of_the_network(grpo, dump, tmp_path):
 def test_an_empty_response_and_numbers_alone_can_be_drawn(grpo, dump, tmp_path):
     text = page(
         grpo,
-        str(dump({
-            "log_probs_new": [[], [-1.0]],
-            "log_probs_old": [[], [-1.0]],
-            "log_probs_ref": [[], [-1.0]],
-        })),
+        str(
+            dump(
+                {
+                    "log_probs_new": [[], [-1.0]],
+                    "log_probs_old": [[], [-1.0]],
+                    "log_probs_ref": [[], [-1.0]],
+                }
+            )
+        ),
         tmp_path,
     )
     assert "(no token counts)" in text

@@ -41,7 +41,7 @@ def test_a_difference_is_1_with_its_place_and_cause(grpo, tmp_path):
     assert result.exit_code == 1
     assert "differs record dapo/2" in result.stdout
     assert "wrong sign" in result.stdout
-    assert "1 of 8 records differ" in result.stdout
+    assert "1 of 8 records differs" in result.stdout
 
 
 def test_json_has_the_shape_that_is_promised(grpo, tmp_path):
@@ -97,7 +97,9 @@ def test_records_without_expected_are_counted(grpo, dump):
 
 
 def test_bad_records_stop_or_are_skipped(grpo, dump):
-    path = str(dump('{"log_probs_new": [[1.0]], "expected": {"loss": 0}}', {"expected": {"loss": 9}}))
+    path = str(
+        dump('{"log_probs_new": [[1.0]], "expected": {"loss": 0}}', {"expected": {"loss": 9}})
+    )
     assert grpo("verify", path).exit_code == 3
     result = grpo("verify", path, "--on-error", "skip")
     assert result.exit_code == 1

@@ -157,7 +157,10 @@ def test_planted_faults_are_named(wrong, keys, stage, response, token, cause):
 
 def test_mean_where_a_sum_is_meant():
     verdict = verify(
-        record({"loss": worked(beta=0.0)["loss"]}), "grpo", stages={"aggregate": "token-sum"}, beta=0.0
+        record({"loss": worked(beta=0.0)["loss"]}),
+        "grpo",
+        stages={"aggregate": "token-sum"},
+        beta=0.0,
     )
     assert any(one.startswith("mean where a sum is meant") for one in verdict.causes)
 
@@ -177,7 +180,12 @@ def test_mask_ignored():
     old = [[*row, -2.0] for row in OLD]
     mask = [[1] * len(row) + [0] for row in NEW]
     whole = verify(
-        {"log_probs_new": wide, "log_probs_old": old, "rewards": REWARDS, "expected": {"loss": 9.0}},
+        {
+            "log_probs_new": wide,
+            "log_probs_old": old,
+            "rewards": REWARDS,
+            "expected": {"loss": 9.0},
+        },
         "dr",
     )
     assert whole.first is not None

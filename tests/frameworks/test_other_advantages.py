@@ -157,3 +157,5 @@ def test_openrlhf_clips_after_normalising_and_areal_before() -> None:
     assert advantages("openrlhf/ppo", rewards)[-1] == 10.0
     clipped = advantages("areal/grpo", [0.0, 0.0, 3.0, 30.0])
     assert clipped[2] == clipped[3]
+    shifted = advantages("areal/grpo", [-1.6, -1.5, 0.0, 0.0])  # −21 and −20, after the bias
+    assert shifted[0] == shifted[1]

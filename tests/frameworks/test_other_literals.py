@@ -174,3 +174,18 @@ def test_open_instruct_rho_literals() -> None:
     assert found == pytest.approx([1.0] * 3 + [0.0] * 6, rel=1e-12)
     found = weights(rows[:2], "open-instruct/rho-divergence", [1.0] * 2, rho_mask_high=2.0)
     assert found == pytest.approx([0.25, 1.0, 4.0, 0.0, 0.0, 0.0], rel=1e-12)
+
+
+def test_clamps_that_only_extreme_tokens_meet() -> None:
+    # OpenRLHF clamps the log ratio to ±20 before exp, open-instruct log π_θ − log π_ref to ±40;
+    # Tinker's cispo caps the weight itself at 4 (by their formulas)
+    far = flat([-1.0], [-31.0], [-1.0])
+    assert evaluate(far, "openrlhf/ppo").loss == pytest.approx(math.exp(20.0), rel=1e-12)
+    assert evaluate(far, "openrlhf/ppo").gradient[0].tolist() == [0.0]
+    distant = flat([-50.0], [-50.0], [0.0], log_probs_ref=[-1.0], log_probs_rollout=[-50.0])
+    found = evaluate(distant, "open-instruct/grpo")
+    assert found.loss == pytest.approx(0.05 * (math.exp(40.0) - 41.0), rel=1e-12)
+    assert found.gradient[0].tolist() == [0.0]
+    capped = flat([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0], log_probs_rollout=[-9.0, -1.5])
+    found = evaluate(capped, "tinker/cispo").breakdown
+    assert found.gradient.tolist() == pytest.approx([4.0, math.exp(0.5)], rel=1e-12)

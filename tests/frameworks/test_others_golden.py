@@ -52,3 +52,10 @@ def test_rows_state_the_commits_that_ran() -> None:
     for variant in ran:
         assert VARIANTS[variant].version.split()[0] in commits
         assert VARIANTS[variant].checked == "executed"
+
+
+def test_rows_that_claim_to_have_run_did() -> None:
+    ran = {case["variant"] for case in CASES} | {case["variant"] for case in GOLDEN["advantages"]}
+    prefixes = ("openrlhf/", "slime/", "nemo-rl/", "areal/", "prime-rl/", "open-instruct/")
+    claimed = {n for n, row in VARIANTS.items() if row.checked == "executed"}
+    assert {name for name in claimed if name.startswith(prefixes)} == ran

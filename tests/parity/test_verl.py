@@ -80,6 +80,7 @@ def compare(
     beta: float = 0.0,
     entropy_coeff: float = 0.0,
     label: str = "",
+    stages: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
     """Loss, gradient, KL and metrics of a row against verl's function."""
@@ -91,7 +92,8 @@ def compare(
     if mode == "seq-mean-token-sum-norm":
         given["response_length"] = batch.width
     given = {name: value for name, value in given.items() if value is not None}
-    ours = _with_hyperparameters(batch, row, stages_for(loss, mode, kl=f"verl/{kl}"), given)
+    stages = stages_for(loss, mode, kl=f"verl/{kl}") if stages is None else stages
+    ours = _with_hyperparameters(batch, row, stages, given)
     if loss == "clip_cov":
         _choose_as_we_did(monkeypatch, ours)
     theirs = verl_functions.compute(
@@ -158,6 +160,14 @@ def test_policy_losses(loss: str, kind: str, monkeypatch: pytest.MonkeyPatch) ->
         batch = ragged(seed, kind)
         if telling(batch, loss):
             compare(batch, loss, monkeypatch, mode=mode, beta=0.1 * (seed % 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_as_they_are(loss: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = ragged(180, kind)
+    if telling(batch, loss):
+        compare(batch, loss, monkeypatch, beta=0.3, entropy_coeff=0.02, stages={})
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -326,9 +336,10 @@ def test_gdpo(kind: str) -> None:
 
 
 def far(batch: Ragged) -> Ragged:
-    """The batch with whole responses so far off that gspo's bound on the log ratio acts."""
+    """The batch with responses so far off that the bounds on the log ratio act: 10 and 20."""
     for index in range(0, batch.count, 2):
         batch.columns["log_probs_old"][index][:] -= 14.0
+        batch.columns["log_probs_old"][index][::2] -= 8.0
     return batch
 
 
@@ -371,6 +382,10 @@ def test_write_the_golden_numbers(writing: bool, monkeypatch: pytest.MonkeyPatch
         for index in range(len(MODES))
     ]
     cases += [_golden_loss(index, "gspo", monkeypatch, far) for index in (1, 3)]
+    cases += [
+        _golden_loss(0, loss, monkeypatch, far, stages={})
+        for loss in ("vanilla", *sorted(OWN_MODE))
+    ]
     cases += [_golden_kl(index, kl) for index, kl in enumerate(KLS)]
     cases += [_golden_advantages(index, choice) for index, choice in enumerate(ESTIMATORS)]
     if writing:
@@ -401,6 +416,7 @@ def _golden_loss(
     loss: str,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[Ragged], Ragged] = lambda batch: batch,
+    stages: dict[str, str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     batch, mode = change(_golden_batch(index + 200)), MODES[index % len(MODES)]
@@ -409,7 +425,7 @@ def _golden_loss(
         hyperparameters=settings
         | {"beta": 0.2, "entropy_coef": 0.01, "response_length": batch.width}
     )
-    stages = stages_for(loss, mode)
+    stages = stages_for(loss, mode) if stages is None else stages
     if loss == "clip_cov":  # every candidate is taken, so that the draw does not matter
         monkeypatch.setattr(torch, "randperm", torch.arange)
     theirs = verl_functions.compute(

@@ -51,7 +51,9 @@ def _beyond(wins: F64, counted: F64, sigmas: float) -> np.ndarray:
     """Which of the counts are too one-sided for a coin."""
     enough = counted >= _LEAST
     trials = np.maximum(counted, 1.0)
-    return enough & (wins > _SHARE * counted) & ((wins / trials - 0.5) * 2 * np.sqrt(trials) > sigmas)
+    return (
+        enough & (wins > _SHARE * counted) & ((wins / trials - 0.5) * 2 * np.sqrt(trials) > sigmas)
+    )
 
 
 def _whole(view: View, pair: tuple[str, str], first: F64, second: F64) -> Finding | None:
@@ -64,9 +66,7 @@ def _whole(view: View, pair: tuple[str, str], first: F64, second: F64) -> Findin
     return None
 
 
-def _single(
-    view: View, pair: tuple[str, str], first: F64, second: F64
-) -> Iterator[Finding]:
+def _single(view: View, pair: tuple[str, str], first: F64, second: F64) -> Iterator[Finding]:
     for lag in (1, -1):
         wins, counted = (view.responses.sum(one) for one in _wins(view, first, second, lag))
         for response in np.flatnonzero(_beyond(wins, counted, 5.0)).tolist():
@@ -79,8 +79,10 @@ def _finding(
 ) -> Finding:
     one, other = (view.key(name) for name in pair)
     where = "next" if lag > 0 else "previous"
-    place = {} if response is None else dict(
-        zip(("record", "response"), view.local(response), strict=True)
+    place = (
+        {}
+        if response is None
+        else dict(zip(("record", "response"), view.local(response), strict=True))
     )
     return Finding(
         "shifted",

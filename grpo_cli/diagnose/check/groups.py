@@ -13,13 +13,17 @@ from grpo_cli.diagnose.check.finding import Finding
 from grpo_cli.diagnose.check.view import View
 
 _NOISE = 2.0**-20
-"""8 roundings of float32, relative: what a sum of a few rewards computed in two orders differs by."""
+"""8 roundings of float32, relative: how far two orders of adding a few rewards are apart."""
 _NEAR = 1e-5
 """Below this spread a group's std is under the eps that some framework adds to it."""
 
 
-def _scores(view: View) -> F64 | None:
-    return view.advantages if view.rewards is None else view.rewards
+def _groups(view: View) -> Iterator[tuple[list[int], F64]]:
+    """Each group's responses, and their rewards or else advantages."""
+    scores = view.advantages if view.rewards is None else view.rewards
+    if scores is not None:
+        for members in view.groups:
+            yield members, scores[members]
 
 
 def _what(view: View) -> str:
@@ -33,9 +37,7 @@ def _place(view: View, members: list[int]) -> dict[str, Any]:
 
 def dead_group(view: View) -> Iterator[Finding]:
     """All rewards of a group are equal, so all its advantages are 0."""
-    scores = _scores(view)
-    for members in [] if scores is None else view.groups:
-        values = scores[members]
+    for members, values in _groups(view):
         if len(members) > 1 and (values == values[0]).all():
             if view.rewards is None and values[0] != 0.0:
                 continue
@@ -56,20 +58,19 @@ def near_dead_group(view: View) -> Iterator[Finding]:
     The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
     the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
     """
-    scores = _scores(view)
-    for members in [] if scores is None else view.groups:
-        values = scores[members]
+    for members, values in _groups(view):
         spread = float(values.max() - values.min())
         size = max(1.0, float(np.abs(values).max())) if view.rewards is not None else 1.0
         if len(members) > 1 and 0.0 < spread <= _NEAR * size:
             std = float(values.std(ddof=1))
             advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
+            least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
             yield Finding(
                 "near-dead-group",
                 "warning",
                 f"the {len(members)} {_what(view)} differ by {spread:.3g} only: the sign of the "
-                f"advantages is rounding, their size is std_eps's (from {advantages['eps_0.0001']:.2g} "
-                f"at 1e-4 to {advantages['eps_1e-08']:.2g} at 1e-8)",
+                f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
+                f"1e-4, by {most:.2g} with 1e-8)",
                 "round the rewards, or set std_min above their noise, so that the group is dead",
                 {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
                 **_place(view, members),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.diagnose.check.finding import Finding
@@ -21,8 +23,7 @@ def _edge_runs(view: View, values: F64, *, end: bool) -> I64:
     filled = np.flatnonzero(responses.lengths)
     if not len(filled):
         return runs
-    edges = responses.starts + (responses.lengths - 1 if end else 0)
-    same = values == np.repeat(values[np.where(responses.lengths > 0, edges, 0)], responses.lengths)
+    same = values == np.repeat(values[_edges(view, end=end)], responses.lengths)
     broken = np.flatnonzero(~same)
     index = responses.index[broken]
     runs[:] = responses.lengths
@@ -34,50 +35,59 @@ def _edge_runs(view: View, values: F64, *, end: bool) -> I64:
 
 
 def padding(view: View) -> Iterator[Finding]:
-    """Padding that counts as tokens: a run of one value at the end, in every log-prob column.
+    """Padding that counts as tokens: runs of one value at an edge, in every log-prob column.
 
-    Policies do repeat a log-prob, exact 0.0 above all when they are sure. So the run is held
-    against how often a token's value repeats (or is 0.0) elsewhere in these records, with
-    Laplace's p = (k + 1)/(n + 2): reported where p^run, over all responses, is below 1e-6. Where
-    token ids are known they must repeat too, so that sure words are not taken for padding.
+    Policies end in sure words, whose log-probs are exactly 0.0, and get stuck in loops. So a run
+    counts from 4 tokens on, and is held against how often a value repeats, or is 0.0, elsewhere
+    in the record: reported where chance makes such runs once in a million (``_chance``). It is an
+    error where sure words are excluded: the value is not 0.0; or the runs are of one and the
+    same token in several responses; or all responses have one length, as padded ones do, and the
+    runs differ; or a run has 8 tokens. Otherwise it is a warning. Runs of several different
+    tokens (by id or string) are text.
     """
     yield from _padded(view, end=True)
     yield from _padded(view, end=False)
 
 
+_RUN, _LONG = 4, 8
+
+
 def _padded(view: View, *, end: bool) -> Iterator[Finding]:
     columns = list(view.log_probs.values())
-    if not columns or columns[0].size < 3:
+    if not columns or columns[0].size < _RUN:
         return
     runs = np.min([_edge_runs(view, one, end=end) for one in columns], axis=0)
-    runs = np.where(runs > 1, runs, 0)
-    runs = np.array([_same_words(view, at, int(run), end=end) for at, run in enumerate(runs)])
-    if not runs.any():
+    words = [_word(view, at, int(run), end=end) for at, run in enumerate(runs)]
+    runs = np.where([word is _TEXT for word in words], 0, runs)
+    first = columns[0]
+    runs = np.where((runs > 1) | (first[_edges(view, end=end)] == 0.0), runs, 0)
+    if not (runs >= _RUN).any() or _chance(view, first, runs, end=end) > _CHANCE:
         return
-    first, index = columns[0], view.responses.index
-    inside = ~_at_edge(view, runs, end=end)
-    repeats = (first[1:] == first[:-1]) & (index[1:] == index[:-1]) & inside[1:] & inside[:-1]
-    known = int(np.count_nonzero(inside))
-    chance = (int(repeats.sum()) + int((first[inside] == 0.0).sum()) + 1) / (known + 2)
-    total = int(np.maximum(runs - 1, 0).sum()) + int(_zero_runs(view, first, runs, end=end))
-    if total * math.log(min(chance, 0.99)) > _CHANCE:
-        return
+    runs = np.where(runs >= _RUN, runs, 0)
     at = int(np.argmax(runs))
+    value = float(first[_edges(view, end=end)[at]])
+    known = {word for word, run in zip(words, runs, strict=True) if run and word is not None}
+    rows = int(np.count_nonzero(runs))
+    lengths = view.responses.lengths
+    sure = (
+        value != 0.0
+        or (len(known) == 1 and rows > 1)
+        or (len(lengths) > 1 and len(set(lengths.tolist())) == 1 and len(set(runs.tolist())) > 1)
+        or int(runs.max()) >= _LONG
+    )
     record, response = view.local(at)
-    edge = view.responses.starts[at] + (view.responses.lengths[at] - 1 if end else 0)
-    where = "end" if end else "begin"
     yield Finding(
         "padding",
-        "error",
-        f"{int(np.count_nonzero(runs)):,} of {len(runs):,} responses {where} in a run of one "
-        f"log-prob ({first[edge]:g}), the longest of {int(runs.max()):,} tokens: padding that counts",
+        "error" if sure else "warning",
+        f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
+        f"log-prob ({value + 0.0:g}), the longest of {int(runs.max()):,} tokens: padding counts",
         "give a mask (completion_mask, response_mask, …) or write the rows without padding",
         {
-            "responses": int(np.count_nonzero(runs)),
+            "responses": rows,
             "of": len(runs),
             "tokens": int(runs.sum()),
             "longest": int(runs.max()),
-            "value": float(first[edge]),
+            "value": value + 0.0,
             "side": "right" if end else "left",
         },
         record=record,
@@ -85,20 +95,55 @@ def _padded(view: View, *, end: bool) -> Iterator[Finding]:
     )
 
 
-def _zero_runs(view: View, values: F64, runs: I64, *, end: bool) -> int:
-    """A run of exact zeros counts its first token too."""
-    edges = view.responses.starts + (view.responses.lengths - 1 if end else 0)
-    return int(np.count_nonzero((runs > 0) & (values[np.where(runs > 0, edges, 0)] == 0.0)))
+def _edges(view: View, *, end: bool) -> I64:
+    """[R] the index of each response's last (or first) token; any token for an empty one."""
+    responses = view.responses
+    edges = responses.starts + (responses.lengths - 1 if end else 0)
+    return np.where(responses.lengths > 0, edges, 0)
 
 
-def _same_words(view: View, response: int, run: int, *, end: bool) -> int:
-    if run < 2:
-        return 0
-    words = view.words(response)
+def _chance(view: View, values: F64, runs: I64, *, end: bool) -> float:
+    """The logarithm of how likely such runs are, were they like the repeats elsewhere.
+
+    A token repeats the log-prob before it, or is 0.0, with probability p, and with q after one
+    that does; so a run of r has probability p·qʳ⁻¹ and X = −ln p − (r − 1)·ln q, at most an Exp(1).
+    The sum of X over R responses is bounded as a Gamma(R) by Chernoff, the greatest by Bonferroni.
+    """
+    inside = ~_at_edge(view, np.where(runs >= _RUN, runs, 0), end=end)
+    index = view.responses.index
+    follows = np.zeros(len(values), dtype=np.bool_)
+    follows[1:] = index[1:] == index[:-1]
+    same = np.zeros(len(values), dtype=np.bool_)
+    same[1:] = (values[1:] == values[:-1]) & follows[1:]
+    same = (same | (values == 0.0)) & inside
+    after = np.zeros(len(values), dtype=np.bool_)
+    after[1:] = same[:-1] & follows[1:] & inside[1:]
+    first = _share(same, inside)
+    again = max(first, _share(same & after, after))
+    size = np.where(runs > 0, -math.log(first) - np.maximum(runs - 1, 0) * math.log(again), 0.0)
+    responses, total, most = len(runs), float(size.sum()), float(size.max())
+    together = 0.0
+    if total > responses:
+        together = responses * math.log(total / responses) + responses - total
+    return math.log(2.0) + min(together, math.log(responses) - most)
+
+
+def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
+    """Laplace's estimate."""
+    return (int(np.count_nonzero(part)) + 1) / (int(np.count_nonzero(whole)) + 2)
+
+
+_TEXT = object()
+"""Stands for several different words."""
+
+
+def _word(view: View, response: int, run: int, *, end: bool) -> Any:
+    """The one word of a run, ``_TEXT`` if it has several, None if nobody knows."""
+    words = view.words(response) if run >= _RUN else None
     if words is None or len(words) < run:
-        return run
+        return None
     edge = words[-run:] if end else words[:run]
-    return run if len(set(edge)) == 1 else 0
+    return edge[0] if len(set(edge)) == 1 else _TEXT
 
 
 def _at_edge(view: View, runs: I64, *, end: bool) -> np.ndarray:

@@ -85,8 +85,11 @@ def _given(view: View) -> Iterator[Finding]:
             continue
         prompts = raw.value[key]
         nested = bool(prompts) and isinstance(prompts[0], list)
-        kept = [view.words(row) or [] for row in range(len(view.record_of))
-                if view.record_of[row] == number]
+        kept = [
+            view.words(row) or []
+            for row in range(len(view.record_of))
+            if view.record_of[row] == number
+        ]
         for response, row in enumerate(kept):
             prompt = prompts[min(response, len(prompts) - 1)] if nested else prompts
             if len(prompt) > 1 and row[: len(prompt)] == prompt:

@@ -151,5 +151,3 @@ class _Stream:
             odd, _ = min(self._counts.items(), key=lambda item: item[1])
             number, one = self._sizes[odd]
             self._findings.add(uneven(self._counts), one, number)
-
-

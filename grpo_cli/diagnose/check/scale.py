@@ -14,7 +14,7 @@ from grpo_cli.diagnose.check.view import View
 
 Pair = tuple[str, str]
 
-_LEAST = 16
+_LEAST = 24
 
 
 class Line(NamedTuple):
@@ -24,7 +24,8 @@ class Line(NamedTuple):
         slope: σ_b/σ_a, which unlike a least-squares slope is not pulled to 0 by noise in a.
         offset: the mean of b less slope times the mean of a.
         explained: how much of the variance of b − a goes with a + b: corr(a + b, b − a)².
-        sigmas: Pitman and Morgan's t for σ_a = σ_b: the same correlation over its own error.
+        sigmas: the rank correlation of the same two over its standard error 1/√(n − 1): the test
+            of Pitman and Morgan for σ_a = σ_b, made safe against a few very unlikely tokens.
     """
 
     slope: float
@@ -34,11 +35,13 @@ class Line(NamedTuple):
 
 
 def fit(a: F64, b: F64) -> Line | None:
-    """The line, where the columns vary and go together; None otherwise.
+    """The line through the tokens that are not sure (0.0) in both; None where there is none.
 
     References:
         Pitman, A note on normal correlation, 1939; Morgan, 1939.
     """
+    unsure = (a != 0.0) | (b != 0.0)
+    a, b = a[unsure], b[unsure]
     if a.size < _LEAST:
         return None
     spread_a, spread_b = float(a.std(ddof=1)), float(b.std(ddof=1))
@@ -48,14 +51,21 @@ def fit(a: F64, b: F64) -> Line | None:
     if float(np.corrcoef(a, b)[0, 1]) < 0.7:
         return None
     together = float(np.corrcoef(total, change)[0, 1])
-    rest = max(1.0 - together * together, 1e-15)
+    by_rank = float(np.corrcoef(_ranks(total), _ranks(change))[0, 1])
+    agree = 1.0 if by_rank * together > 0 else 0.0
     slope = spread_b / spread_a
     return Line(
         slope,
         float(b.mean() - slope * a.mean()),
         together * together,
-        abs(together) * math.sqrt((a.size - 2) / rest),
+        agree * abs(by_rank) * math.sqrt(a.size - 1),
     )
+
+
+def _ranks(values: F64) -> F64:
+    ranks = np.empty(values.size)
+    ranks[np.argsort(values, kind="stable")] = np.arange(values.size)
+    return ranks
 
 
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
@@ -119,11 +129,12 @@ def temperature(view: View, pair: Pair) -> Iterator[Finding]:
     """One column is sharper than the other: its log-probs spread wider, token by token.
 
     log softmax(z/T) is, up to the normaliser, log-probs divided by T; so b against a has a slope
-    other than 1. Reported where the slope is beyond 1 ± 0.1, its t is above 6, and the change
-    goes with the log-prob itself (r² above 0.5), as noise and training do not.
+    other than 1. Reported where the slope is beyond 1 ± 0.1, that it is not 1 is sure by 4.5
+    standard errors of a rank test, and the change goes with the log-prob itself (r² above 0.5),
+    as noise and training do not.
     """
     line = fit(*(view.log_probs[name] for name in pair))
-    if line is None or line.explained < 0.5 or line.sigmas < 6.0:
+    if line is None or line.explained < 0.5 or line.sigmas < 4.5:
         return
     if abs(math.log(line.slope)) < math.log(1.1):
         return

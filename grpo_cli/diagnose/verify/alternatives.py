@@ -137,8 +137,9 @@ def _advantage(batch: Batch, objective: Objective) -> Iterator[tuple[str, Object
                 yield cause, replace(objective, advantage=std)
     for name in STAGES["advantage"].choices:
         if name not in (own.name, "given"):
-            yield from _choice(f"advantage {name} where {own.name} is meant", {}, objective,
-                               "advantage", name)
+            yield from _choice(
+                f"advantage {name} where {own.name} is meant", {}, objective, "advantage", name
+            )
 
 
 def _std_cause(own: Bound, ddof: int, eps: float) -> str:
@@ -162,13 +163,12 @@ def _kl(objective: Objective) -> Iterator[tuple[str, Objective]]:
             yield from _with(f"KL {said}", objective, "kl", {"kl_weight": weight})
     for name in STAGES["kl"].choices:
         if name != own.name and name != "none":
-            yield from _choice(f"KL estimator {name} where {own.name} is meant", {}, objective,
-                               "kl", name)
+            yield from _choice(
+                f"KL estimator {name} where {own.name} is meant", {}, objective, "kl", name
+            )
 
 
-def _others(
-    record: Record, objective: Objective, stage: str
-) -> Iterator[tuple[str, Objective]]:
+def _others(record: Record, objective: Objective, stage: str) -> Iterator[tuple[str, Objective]]:
     own: Bound = getattr(objective, stage)
     for name in STAGES[stage].choices:
         if name != own.name:

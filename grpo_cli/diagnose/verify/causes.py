@@ -42,10 +42,11 @@ def causes(
     expected, found = kept(differing, record), differing.of(breakdown)
     assert found is not None
     size = scale(differing, expected, breakdown)
-    factors = [*_factors(expected, found, size, record, breakdown, tolerance)]
+    factors = [*_factors(expected, found, record, breakdown, tolerance)]
     if factors:
         return factors[:1]
-    whole, part = [], []
+    whole: list[str] = []
+    part: list[str] = []
     for alternative in alternatives(record, breakdown.batch, breakdown.objective):
         again = _evaluated(alternative)
         if again is None or not _agrees(differing, record, again, size, tolerance):
@@ -71,9 +72,9 @@ def _agrees(
     one: Expectation, record: Record, again: Breakdown, size: float | None, tolerance: Tolerance
 ) -> bool:
     expected, found = kept(one, record), one.of(again)
-    if one.level == "token" and record.mask is not None and found is not None:
-        if len(found) == len(one.values) > len(expected):  # the mask was ignored
-            found = found[np.frombuffer(record.mask, dtype=np.bool_)]
+    ignored = found is not None and len(found) == len(one.values) > len(expected)
+    if found is not None and ignored and record.mask is not None:
+        found = found[np.frombuffer(record.mask, dtype=np.bool_)]
     if size is None:
         size = scale(one, expected, again)
     return agrees(expected, found, size, tolerance)
@@ -98,7 +99,6 @@ def _factor(expected: F64, found: F64, tolerance: Tolerance) -> float | None:
 def _factors(
     expected: F64,
     found: F64,
-    size: float,
     record: Record,
     breakdown: Breakdown,
     tolerance: Tolerance,

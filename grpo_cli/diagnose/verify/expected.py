@@ -136,9 +136,9 @@ def _read(quantity: Quantity, key: str, value: object, record: Record) -> Expect
 def _rows(value: object, record: Record) -> list[Any] | None:
     if not isinstance(value, list):
         return None
-    if record.shape is not None and value and len(value) == len(record.shape):
-        if all(isinstance(group, list) for group in value):
-            return [row for group in value for row in group]
+    nested = record.shape is not None and len(value) == len(record.shape)
+    if nested and all(isinstance(group, list) for group in value):
+        return [row for group in value for row in group]
     return value
 
 

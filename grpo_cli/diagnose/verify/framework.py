@@ -37,8 +37,9 @@ def choose(framework: Framework) -> Chosen:
 
     Args:
         framework: the record's own words: ``name`` and, for TRL, ``loss_type``,
-            ``importance_sampling_level``, ``use_bias_correction_kl``; for verl, ``policy_loss``,
-            ``loss_agg_mode``, ``adv_estimator``, ``kl_loss_type``.
+            ``importance_sampling_level``, ``use_bias_correction_kl`` and, with vLLM's correction,
+            ``vllm_importance_sampling_mode``; for verl, ``policy_loss``, ``loss_agg_mode``,
+            ``adv_estimator``, ``kl_loss_type``.
 
     Raises:
         InputError: where no row reproduces it.
@@ -89,7 +90,17 @@ def _trl(framework: Framework) -> Chosen:
     weighted = framework.get("use_bias_correction_kl")
     if weighted is not None:
         chosen.hyperparameters["kl_weight"] = "ratio" if weighted else "none"
+    mode = framework.get("vllm_importance_sampling_mode")
+    if mode is not None:
+        chosen.stages |= _trl_correction(chosen.variant, f"trl/{mode}".replace("_", "-"))
     return chosen
+
+
+def _trl_correction(variant: str, mode: str) -> dict[str, str]:
+    """The engine's weight is a correction, but with vespo, which has it in its surrogate."""
+    if variant == "trl/vespo":
+        return {"surrogate": _choice("surrogate", mode.replace("trl/", "trl/vespo-"))}
+    return {"correction": _choice("correction", mode)}
 
 
 _VERL = {"advantage": "adv_estimator", "kl": "kl_loss_type"}

@@ -24,11 +24,17 @@ def _mean(breakdown: Breakdown, values: NDArray[np.float64]) -> float | None:
 
 
 def _clipped(side: int) -> Callable[[Breakdown], float | None]:
-    return lambda breakdown: _mean(breakdown, (breakdown.clip == side).astype(np.float64))
+    return lambda breakdown: _mean(breakdown, _bound(breakdown, side))
+
+
+def _bound(breakdown: Breakdown, side: int) -> F64:
+    """[N] 1 where TRL counts a token as clipped: its δ, which binds where A < 0, is none."""
+    bound = (breakdown.clip == side) & (np.sign(breakdown.advantage) == side)
+    return bound.astype(np.float64)
 
 
 def _region(breakdown: Breakdown) -> float | None:
-    return _mean(breakdown, (breakdown.clip != 0).astype(np.float64))
+    return _mean(breakdown, _bound(breakdown, -1) + _bound(breakdown, 1))
 
 
 def _extreme(side: int, which: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:
@@ -36,7 +42,7 @@ def _extreme(side: int, which: Callable[[F64], float]) -> Callable[[Breakdown], 
 
     def extreme(breakdown: Breakdown) -> float | None:
         responses = breakdown.batch.responses
-        share = responses.mean((breakdown.clip == side).astype(np.float64))
+        share = responses.mean(_bound(breakdown, side))
         share = share[responses.lengths > 0]
         return float(which(share)) if share.size else None
 
@@ -52,7 +58,10 @@ def _ppo_kl(breakdown: Breakdown) -> float | None:
     batch = breakdown.batch
     if batch.log_probs_old is None or batch.log_probs_new is None or not batch.responses.total:
         return None
-    return float(np.clip(batch.log_probs_old - batch.log_probs_new, -20.0, 20.0).mean())
+    moved = np.clip(batch.log_probs_old - batch.log_probs_new, -20.0, 20.0)
+    if "ppo_kl_coef" in breakdown.objective.surrogate.values:  # kl_cov logs what it penalises
+        moved = np.abs(moved)
+    return float(moved.mean())
 
 
 def _ratio(reduce: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:

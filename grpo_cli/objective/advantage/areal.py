@@ -27,14 +27,11 @@ def group_then_batch(
     """AReaL's GRPO: clip((r + bias)·scaling), group-normalised, then normalised over all tokens.
 
     Both normalisations are (x − m)/(σ + eps) with ddof 1; the second has each token of the batch
-    as one element, so long responses weigh more. A KL in the reward is summed over the tokens to
-    come, between the two.
+    as one element. A KL in the reward is summed over the tokens to come, between the two.
 
     Args:
-        task_rewards: [R] r, without the KL.
-        groups: which responses answer the same prompt.
-        token_penalty: [N] β·k of each token.
-        responses: cuts the tokens into responses.
+        task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
+        groups, responses: which responses answer the same prompt; cut the tokens.
         moments: of the group-normalised advantages, over tokens.
         reward_bias, reward_scaling: the affine map that rewards go through first.
         reward_clip: bound on the reward before it is normalised; OpenRLHF clips after.

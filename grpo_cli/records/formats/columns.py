@@ -11,7 +11,6 @@ from grpo_cli.records.formats.format import Format, Object, Translated, keys
 
 _TEXTS = ("completion", "responses", "response", "completions")
 _PROMPTS = ("prompt", "prompts")
-_NO_REWARD = frozenset({"step", "gen_step", "global_step", "num_turns", "difficulty", "id"})
 _KNOWN = {alias: name for name, aliases in ALIASES.items() for alias in (name, *aliases)}
 
 
@@ -34,8 +33,8 @@ def _prompts(value: Object) -> list[Any] | None:
 
 
 def _read(value: Object) -> Iterator[Translated]:
-    record: Object = {key: one for key, one in value.items() if key in _KNOWN or key == ACTION}
-    known = {_KNOWN.get(key, "log_probs_new") for key in record}
+    record = dict(value)
+    known = {_KNOWN.get(key, "log_probs_new") for key in value if key in _KNOWN or key == ACTION}
     if not known & {"log_probs_new", "ratios"}:
         raise InputError(
             "this dump has texts and rewards, but no log-probs: nothing can be evaluated; "
@@ -51,12 +50,12 @@ def _read(value: Object) -> Iterator[Translated]:
 
 
 def _functions(value: Object, count: int) -> Object:
-    """The columns of numbers that nothing else explains: rewards, under their functions' names."""
+    """The columns of the reward functions, where their names say that they are."""
     return {
         key: one
         for key, one in value.items()
-        if key not in _KNOWN
-        and key not in _NO_REWARD
+        if "reward" in key.lower()
+        and key not in _KNOWN
         and isinstance(one, list)
         and len(one) == count
         and all(type(number) in (int, float) for number in one)

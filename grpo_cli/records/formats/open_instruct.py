@@ -32,9 +32,9 @@ _SPELLED = {
     "log_probs_new": "logprobs[{t}]",
     "log_probs_rollout": "logprobs[{t}]",
     "token_ids": "response_tokens[{t}]",
-    "group_ids": "prompt_idx",
-    "rewards": "reward",
-    "advantages": "advantage",
+    "group_ids": "prompt_idx{}",
+    "rewards": "reward{}",
+    "advantages": "advantage{}",
 }
 
 OPEN_INSTRUCT = Format(

@@ -33,7 +33,7 @@ def _read(value: Object) -> Iterator[Translated]:
     if reward is not None:
         record["rewards"] = [reward]
     record["meta"] = carried(value, *_META)
-    spelled = {name: f"{own}[{{t}}]" for name, own in _NAMES.items()} | {"rewards": "rewards"}
+    spelled = {name: f"{own}[{{t}}]" for name, own in _NAMES.items()} | {"rewards": "rewards{}"}
     yield Translated(record, spelled)
 
 

@@ -27,7 +27,7 @@ def _read(value: Object) -> Iterator[Translated]:
         record["rewards"] = [value["reward"]]
     record["meta"] = carried(value, "step")
     record |= carried(value, "prompt")
-    spelled = {name: f"{own}[{{t}}]" for name, own in _NAMES.items()} | {"rewards": "reward"}
+    spelled = {name: f"{own}[{{t}}]" for name, own in _NAMES.items()} | {"rewards": "reward{}"}
     yield Translated(record, spelled)
 
 

@@ -16,6 +16,7 @@ _TOKENS = {
     "tokens": "strings",
     "token_ids": "ids",
 }
+_SETTINGS = {"clip_eps": "epsilon", "kl_coef": "beta"}
 _RESPONSES = {"rewards": "reward", "advantages": "advantage"}
 
 
@@ -33,7 +34,8 @@ def _read(value: Object) -> Iterator[Translated]:
         return
     hparams = value["header"].get("hparams")
     if isinstance(hparams, dict):
-        settings = {name: one for name, one in hparams.items() if name in hyperparameters.KNOWN}
+        named = {_SETTINGS.get(name, name): one for name, one in hparams.items()}
+        settings = {name: one for name, one in named.items() if name in hyperparameters.KNOWN}
     for number, entry in enumerate(value["entries"]):
         yield from _entry(entry, f"entries[{number}].", settings)
 

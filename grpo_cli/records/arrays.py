@@ -1,0 +1,71 @@
+"""``.npz`` and ``.safetensors``: one record, a padded array per field."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.record import Raw
+
+_TYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
+    """The only record of a file."""
+    try:
+        found = _npz(path) if kind == "npz" else _safetensors(path)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"the file is damaged: {what}") from None
+    value = {name: _field(array) for name, array in found.items()}
+    size = sum(array.nbytes for array in found.values())
+    yield Raw(value, source, None, "", size, arrays=True)
+
+
+def _npz(path: str) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _safetensors(path: str) -> dict[str, Any]:
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    size = int(data[:8].view("<u8")[0])
+    header = orjson.loads(data[8 : 8 + size].tobytes())
+    header.pop("__metadata__", None)
+    return {name: _tensor(data[8 + size :], one) for name, one in header.items()}
+
+
+def _tensor(data: Any, entry: dict[str, Any]) -> Any:
+    begin, end = entry["data_offsets"]
+    kind = entry["dtype"]
+    if kind not in _TYPES:
+        raise ValueError(f"numbers of type {kind} are not read")
+    flat = np.frombuffer(data[begin:end].tobytes(), dtype=_TYPES[kind])
+    if kind == "BF16":
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    return flat.reshape(entry["shape"])
+
+
+def _field(array: Any) -> Any:
+    """A list whose innermost lists are arrays, as deep as the field is nested."""
+    if array.ndim < 2:
+        return array.tolist()
+    if array.ndim == 2:
+        return list(array)
+    return [_field(one) for one in array]

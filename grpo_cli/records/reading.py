@@ -1,0 +1,307 @@
+"""How files are read: in which format, under which names, which rows, and which go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from grpo_cli.errors import InputError
+from grpo_cli.records import grouping, select, where
+from grpo_cli.records.decode import decode
+from grpo_cli.records.formats import recognise
+from grpo_cli.records.grouping import Group, Grouping, Unknown, grouped, hashable
+from grpo_cli.records.paths import Missing, Path, look_up
+from grpo_cli.records.record import Raw
+from grpo_cli.records.rows import merge
+from grpo_cli.records.sources import BLOCK
+from grpo_cli.records.stream import Block, Cut, Source, Span, cut, raws, spans
+from grpo_cli.records.tables import Rows, slices
+from grpo_cli.records.translate import Mapped, Notes, translated
+from grpo_cli.records.where import Condition
+
+Piece = Block | Span | Rows
+Items = Iterator[Raw | InputError]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What happens between the bytes of files and their records. It travels between processes.
+
+    Attributes:
+        format: the only format that objects may be of; None: told from their content.
+        mapped: canonical name → where it stands instead.
+        where: what an object must hold to be read.
+        grouping: how rows of one response go together; None: an object is a record.
+        record: the id or number of the only record that is read.
+        group: the id of the only group that is read.
+    """
+
+    format: str | None = None
+    mapped: Mapped = ()
+    where: tuple[Condition, ...] = ()
+    grouping: Grouping | None = None
+    record: str | None = None
+    group: str | None = None
+
+    @property
+    def selects(self) -> bool:
+        """Whether it may leave records out."""
+        return bool(self.where or self.record is not None or self.group is not None)
+
+    def pieces(
+        self, source: str | Source, size: int = BLOCK, *, apart: bool = False
+    ) -> Iterator[Piece]:
+        """Cuts a file into pieces that can be read in any process.
+
+        Args:
+            source: the file; ``-`` is standard input.
+            size: what a piece has at least, in bytes.
+            apart: whether other processes will read them, and may fetch them themselves.
+        """
+        source = Source.of(source) if isinstance(source, str) else source
+        rows = slices(source, whole=self.grouping is not None)
+        if rows is not None:
+            return rows
+        if self.grouping is not None:
+            return self._groups(source, size)
+        found = spans(source, size) if apart else None
+        return cut(source, size) if found is None else found
+
+    def raws(self, piece: Piece, notes: Notes) -> Items:
+        """The records of a piece; in the place of one that cannot be read stands its error.
+
+        Args:
+            piece: what ``pieces`` gave.
+            notes: what is to be told once is added here.
+        """
+        decoded = piece.raws() if isinstance(piece, Rows) else raws(piece, self._wanted)
+        if self.grouping is None:
+            found = self._read(decoded, notes)
+        elif isinstance(piece, Block) and piece.groups is not None:
+            found = self._merged(_apart(piece, self._reader(notes)))
+        else:
+            found = self._merged(self._streamed(self._read(decoded, notes)))
+        return found if self.record is None and self.group is None else self._selected(found)
+
+    def items(self, paths: Iterable[str | Source], notes: Notes) -> Items:
+        """The records of files, in order, in this process."""
+        found = False
+        for path in paths:
+            for piece in self.pieces(path):
+                for one in self.raws(piece, notes):
+                    found = True
+                    if isinstance(one, Raw) and one.arrays:
+                        one.value, one.arrays = one.plain(), False
+                    yield one
+        if not found and self.selects:
+            raise self.nothing()
+
+    def nothing(self) -> InputError:
+        """What to say where no record is left."""
+        said = [*(["--where"] if self.where else [])]
+        said += [f"--record {self.record}"] if self.record is not None else []
+        said += [f"--group {self.group}"] if self.group is not None else []
+        return InputError(f"no record matches {' and '.join(said)}")
+
+    @property
+    def _wanted(self) -> Callable[[bytes, int], bool] | None:
+        by_number = self.record is not None and self.grouping is None
+        if not self.where and not by_number:
+            return None
+        return self._is_wanted
+
+    def _is_wanted(self, text: bytes, line: int) -> bool:
+        """False for a line whose text shows that it is not to be read."""
+        if self.where and where.refuted(self.where, text):
+            return False
+        if self.record is None or self.grouping is not None or b"\\u" in text:
+            return True
+        return b'"id"' in text or b'"custom_id"' in text or str(line - 1) == self.record
+
+    def _read(self, decoded: Iterable[Raw | InputError], notes: Notes) -> Items:
+        if not self.where and self.grouping is None:
+            return translated(decoded, self.format, self.mapped, notes)
+        return (one for raw in decoded for one in self._read_one(raw, notes))
+
+    def _read_one(self, raw: Raw | InputError, notes: Notes) -> Items:
+        many = isinstance(raw, Raw) and bool(self.where) and _is_many(raw)
+        if isinstance(raw, Raw) and not many and not where.passes(self.where, raw.value):
+            return
+        for one in translated((raw,), self.format, self.mapped, notes):
+            if isinstance(raw, Raw) and isinstance(one, Raw):
+                if many and not where.passes(self.where, one.value):
+                    continue
+                one.key = self._key(raw, one)
+            yield one
+
+    def _reader(self, notes: Notes) -> Callable[[Block], list[Raw | InputError]]:
+        return lambda block: list(self._read(raws(block), notes))
+
+    def _groups(self, source: Source, size: int) -> Iterator[Block]:
+        """Blocks that end where a group ends."""
+        assert self.grouping is not None
+        blocks = cut(source, size)
+        first = next(blocks)
+        if first.document:
+            yield first
+            return
+        lines = (line for block in chain((first,), blocks) for line in self._numbered(block))
+        block = _Building(source.name)
+        for group in grouped(lines, lambda line: self._key_of_text(line[1]), self.grouping):
+            block.add(group)
+            if block.size >= size:
+                yield block.done()
+        if block.lines:
+            yield block.done()
+
+    def _numbered(self, block: Block) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        for number, text in enumerate(block.lines, block.line):
+            if text and not text.isspace() and self._passes(text, number):
+                yield number, (number, text)
+
+    def _passes(self, text: bytes, line: int) -> bool:
+        if not self.where:
+            return True
+        if not self._is_wanted(text, line):
+            return False
+        try:
+            return where.passes(self.where, decode(text))
+        except InputError:
+            return True
+
+    def _key_of_text(self, text: bytes) -> Any:
+        assert self.grouping is not None
+        try:
+            parts = [where.scalars(text, path) for path in self.grouping.by]
+        except ValueError:
+            parts = []
+        if parts and all(len(one) == 1 for one in parts):
+            return tuple(one[0] for one in parts)
+        try:
+            raw = Raw(decode(text), "", None, "", 0)
+        except InputError:
+            raise Unknown from None
+        made = next(self._read_one(raw, {}), None)
+        if not isinstance(made, Raw) or made.key is None:
+            raise Unknown
+        return made.key
+
+    def _key(self, raw: Raw, made: Raw) -> Any:
+        """The key in the object as it stands, or as it was translated; None if there is none."""
+        for value in (raw.value, made.value):
+            try:
+                return tuple(hashable(look_up(value, path)) for path in self._by)
+            except Missing:
+                continue
+        return None
+
+    @property
+    def _by(self) -> tuple[Path, ...]:
+        return () if self.grouping is None else self.grouping.by
+
+    def _streamed(self, found: Items) -> Iterator[Group[Raw | InputError]]:
+        assert self.grouping is not None
+        lines = ((one.line, one) for one in found)
+        return grouped(lines, self._key_of_item, self.grouping)
+
+    def _key_of_item(self, item: Raw | InputError) -> Any:
+        if isinstance(item, InputError) or item.key is None:
+            raise Unknown
+        return item.key
+
+    def _merged(self, groups: Iterable[Group[Raw | InputError]]) -> Items:
+        for group in groups:
+            try:
+                yield self._one(group)
+            except InputError as error:
+                yield error
+
+    def _one(self, group: Group[Raw | InputError]) -> Raw:
+        assert self.grouping is not None
+        rows = []
+        for one in group.items:
+            if isinstance(one, InputError):
+                raise one
+            rows.append(one)
+        if group.fault is not None:
+            group.fault.source = rows[0].source
+            raise group.fault
+        for raw in rows:
+            if raw.key is None:
+                message = f"expected {self.grouping.named} to group by, found none"
+                path = raw.prefix.rstrip(".")
+                raise InputError(message, path=path, source=raw.source, line=raw.line)
+        return merge(rows, group.label, by_size=bool(self.grouping.size))
+
+    def _selected(self, found: Items) -> Items:
+        for raw in found:
+            if isinstance(raw, InputError):
+                yield raw
+                continue
+            if self.record is not None and not select.is_record(raw, self.record):
+                continue
+            if self.group is None:
+                yield raw
+                continue
+            try:
+                value = select.only_group(raw.plain(), self.group)
+            except InputError:
+                yield raw  # what is wrong with it is told where it is parsed
+                continue
+            if value is raw.value:
+                yield raw
+            elif value is not None:
+                yield replace(raw, value=value, text=None, arrays=False)
+
+
+PLAIN = Reading()
+"""Files as they are."""
+
+
+@dataclass
+class _Building:
+    """A block of whole groups."""
+
+    source: str
+    lines: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, group: Group[tuple[int, bytes]]) -> None:
+        self.cuts.append(Cut(len(group.items), group.label, group.fault))
+        for number, text in group.items:
+            self.numbers.append(number)
+            self.lines.append(text)
+            self.size += len(text) + 1
+
+    def done(self) -> Block:
+        lines, numbers, cuts = self.lines, self.numbers, self.cuts
+        self.lines, self.numbers, self.cuts, self.size = [], [], [], 0
+        return Block(self.source, numbers[0], lines, numbers=numbers, groups=cuts)
+
+
+def _apart(
+    block: Block, read: Callable[[Block], list[Raw | InputError]]
+) -> Iterator[Group[Raw | InputError]]:
+    """The groups that a block was cut into."""
+    assert block.groups is not None
+    assert block.numbers is not None
+    at = 0
+    for size, label, fault in block.groups:
+        numbers = block.numbers[at : at + size]
+        part = Block(block.source, numbers[0], block.lines[at : at + size], numbers=numbers)
+        yield grouping.Group(read(part), label, fault)
+        at += size
+
+
+def _is_many(raw: Raw) -> bool:
+    if not isinstance(raw.value, dict):
+        return False
+    try:
+        found = recognise(raw.plain())
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError):
+        return False
+    return found is not None and found.many

@@ -1,0 +1,375 @@
+"""Each format reads as the same data under canonical names, and says what it lacks."""
+
+import json
+
+import pytest
+
+from formats import dumps
+from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
+from grpo_cli.engine import Evaluation
+from grpo_cli.errors import InputError
+from grpo_cli.records import Reading, assemble, record
+from grpo_cli.records.formats import FORMATS, candidates
+from grpo_cli.records.grouping import Grouping
+from grpo_cli.report.encode import encode_json
+from grpo_cli.variants.plan import plan
+
+BY_SIZE = Grouping(size=2)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """What a file's bytes are read as: records, notes, and the errors in place of records."""
+
+    def run(data, **options):
+        path = tmp_path / "dump.jsonl"
+        path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
+        notes = {}
+        found = []
+        for raw in Reading(**options).items([str(path)], notes):
+            found.append(raw if isinstance(raw, InputError) else record(raw))
+        return found, list(notes)
+
+    return run
+
+
+def columns(records):
+    """What counts, response after response: one dict of lists for all the records."""
+    batches = [assemble([one]) for one in records]
+    names = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "rewards")
+    names += ("advantages", "token_advantages", "entropies")
+    flat = {
+        name: [x for batch in batches for x in getattr(batch, name).tolist()]
+        for name in names
+        if getattr(batches[0], name) is not None
+    }
+    flat["lengths"] = [x for batch in batches for x in batch.responses.lengths.tolist()]
+    return flat
+
+
+def flat(rows):
+    return [one for row in rows for one in row]
+
+
+def by_token(values):
+    return flat([value] * len(row) for value, row in zip(values, NEW, strict=True))
+
+
+EXPECTED = {
+    "nemo-rl": {
+        "log_probs_new": flat(NEW),
+        "log_probs_old": flat(NEW),
+        "log_probs_rollout": flat(OLD),
+        "rewards": REWARDS,
+        "token_advantages": by_token(ADVANTAGES),
+        "lengths": [2, 3, 1, 2],
+    },
+    "prime-rl": {
+        "log_probs_new": flat(NEW),
+        "log_probs_old": flat(OLD),
+        "log_probs_rollout": flat(OLD),
+        "rewards": REWARDS,
+        "token_advantages": by_token(ADVANTAGES),
+        "entropies": [0.5] * 8,
+        "lengths": [2, 3, 1, 2],
+    },
+    "open-instruct": {
+        "log_probs_new": flat(NEW),
+        "log_probs_old": flat(NEW),
+        "log_probs_rollout": flat(NEW),
+        "rewards": REWARDS,
+        "advantages": ADVANTAGES,
+        "lengths": [2, 3, 1, 2],
+    },
+    "roll-board": {
+        "log_probs_new": flat(NEW),
+        "log_probs_old": flat(OLD),
+        "log_probs_ref": flat(REF),
+        "rewards": REWARDS,
+        "entropies": [0.5] * 8,
+        "lengths": [2, 3, 1, 2],
+    },
+    "unipo": {
+        "log_probs_new": flat(NEW),
+        "log_probs_old": flat(OLD),
+        "log_probs_ref": flat(REF),
+        "rewards": REWARDS,
+        "token_advantages": None,
+        "advantages": ADVANTAGES,
+        "lengths": [2, 3, 1, 2],
+    },
+    "openai-chat": {
+        "log_probs_new": flat(NEW[:2]),
+        "log_probs_old": flat(NEW[:2]),
+        "log_probs_rollout": flat(NEW[:2]),
+        "lengths": [2, 3],
+    },
+    "sglang": {
+        "log_probs_new": flat(NEW),
+        "log_probs_old": flat(NEW),
+        "log_probs_rollout": flat(NEW),
+        "lengths": [2, 3, 1, 2],
+    },
+}
+EXPECTED["openai-completion"] = EXPECTED["openai-chat"]
+DATA = {
+    "nemo-rl": lines(dumps.nemo_rl()),
+    "prime-rl": lines(dumps.prime_rl()),
+    "open-instruct": lines(dumps.open_instruct()),
+    "roll-board": lines(dumps.roll_board()),
+    "unipo": lines(dumps.unipo_lines()),
+    "openai-chat": lines([dumps.chat()]),
+    "openai-completion": lines([dumps.completion()]),
+    "sglang": lines(dumps.sglang()),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_read_as_it_is(read, name):
+    records, notes = read(DATA[name])
+    wanted = {key: value for key, value in EXPECTED[name].items() if value is not None}
+    assert columns(records) == wanted
+    assert notes[0] == f"read as {name} ({FORMATS[name].title})"
+    assert notes[1 : 1 + len(FORMATS[name].lacks)] == [f"{name}: {x}" for x in FORMATS[name].lacks]
+
+
+@pytest.mark.parametrize("name", ["nemo-rl", "prime-rl", "open-instruct", "roll-board", "sglang"])
+def test_rows_put_together(read, name):
+    apart, _ = read(DATA[name])
+    together, _ = read(DATA[name], grouping=BY_SIZE)
+    assert len(apart) == 4
+    assert len(together) == 2
+    assert columns(apart) == columns(together)
+    assert all(len(one.widths) == 2 for one in together)
+
+
+def test_insisting(read):
+    records, _ = read(DATA["prime-rl"], format="nemo-rl")
+    assert "this is not what NeMo-RL train_data_step{N}.jsonl looks like" in str(records[0])
+    records, _ = read(DATA["prime-rl"], format="canonical")
+    assert isinstance(records[0], InputError)
+    assert columns(read(DATA["prime-rl"], format="prime-rl")[0]) == EXPECTED["prime-rl"]
+
+
+def test_canonical_records_are_not_looked_at_twice():
+    assert candidates(("log_probs_new", "log_probs_old", "rewards", "mask")) == ()
+
+
+def test_nemo_rl_masks_the_dummy_padding_and_dropped_samples(read):
+    rows = dumps.nemo_rl(9)
+    rows[0]["token_loss_mask"] = [[1] * 9]  # even there, index 0 and the padding do not count
+    rows[1]["sample_loss_mask"] = [0.0]
+    rows[2]["prev_logprobs"][0][-1] = float("nan")
+    records, _ = read(lines(rows))
+    assert [assemble([one]).responses.lengths.tolist() for one in records] == [[3], [0], [1], [2]]
+    assert assemble(records[2:3]).positions.tolist() == [1]
+
+
+def test_nemo_rl_with_dynamic_sampling(read):
+    rows = dumps.nemo_rl()
+    for row in rows:
+        row["filtered_rewards"], row["rewards"] = row["rewards"], [9.0]
+    assert columns(read(lines(rows))[0])["rewards"] == REWARDS
+
+
+def test_nemo_rl_by_prompt(read):
+    data = lines(dumps.nemo_rl())
+    records, _ = read(data, grouping=Grouping(by=(("prompt",),)))
+    assert [len(one.widths) for one in records] == [2, 2]
+
+
+def test_prime_rl_without_rewards_and_advantages(read):
+    rows = dumps.prime_rl()
+    for row in rows:
+        row["rewards"] = row["advantages"] = [None] * len(row["token_ids"])
+    found = columns(read(lines(rows))[0])
+    assert "rewards" not in found
+    assert "token_advantages" not in found
+
+
+def test_open_instruct_allows_nan_and_says_where_it_counts(read):
+    rows = dumps.open_instruct()
+    rows[1]["logprobs"] = [-1.0, float("nan"), -2.0]
+    (one, two, *_), _ = read(lines(rows))
+    assert assemble([one]).responses.total == 2
+    with pytest.raises(InputError, match=r"dump.jsonl:2: logprobs\[1\]: .* got NaN"):
+        assemble([two])
+    rows[1]["logprobs"] = None
+    assert "saved no log-probs" in str(read(lines(rows))[0][1])
+
+
+def test_columns_with_log_probs(read):
+    more = {"log_probs_new": NEW, "log_probs_old": OLD}
+    (one,), notes = read({**dumps.ms_swift(), **more})
+    batch = assemble([one])
+    assert batch.groups.tolist() == GROUPS
+    assert one.reward_names == ("accuracy_reward", "format_reward")
+    assert batch.rewards[:, 0].tolist() == REWARDS
+    assert notes[0].startswith("read as columns")
+    (one,), _ = read({**dumps.roll_columns(), **more})
+    assert assemble([one]).rewards.tolist() == REWARDS
+
+
+@pytest.mark.parametrize("value", [dumps.ms_swift(), dumps.roll_columns()])
+def test_columns_without_log_probs(read, value):
+    assert "no log-probs: nothing can be evaluated" in str(read(value)[0][0])
+
+
+@pytest.mark.parametrize("name", dumps.texts())
+def test_texts(read, name):
+    (error,), _ = read(dumps.texts()[name])
+    assert str(error).endswith(
+        "but no log-probs: nothing can be evaluated; have the trainer write log-probs as well"
+    )
+    assert FORMATS[name].title in str(error)
+
+
+def test_unipo_document(read):
+    records, _ = read(json.dumps(dumps.unipo(), indent=1).encode())
+    assert columns(records) == {k: v for k, v in EXPECTED["unipo"].items() if v is not None}
+    assert [one.id for one in records] == ["4.0", "4.1"]
+    assert records[0].tokens == WORDS[:2]
+    assert records[0].hyperparameters == {
+        "epsilon_high": 0.3,
+        "epsilon_low": 0.3,
+        "gamma": 1.0,
+    }
+
+
+def test_unknown_log_probs_do_not_count(read):
+    value = dumps.chat([[-9999.0, -1.25], [-0.75, None, -2.0]])
+    (one,), notes = read(value)
+    batch = assemble([one])
+    assert batch.log_probs_new.tolist() == [-1.25, -0.75, -2.0]
+    assert batch.positions.tolist() == [1, 0, 2]
+    assert "tokens without a log-prob (null, or the sentinel -9999.0) do not count" in notes
+
+
+def test_pieces_of_characters(read):
+    value = dumps.chat([[-0.5, -1.0]], [["\ufffd", "x"]])
+    value["choices"][0]["logprobs"]["content"][0]["bytes"] = [0xE2, 0x82]
+    (one,), _ = read(value)
+    assert one.tokens == [["\\xe2\\x82", "x"]]
+    assert one.token_ids == [IDS[0]]
+
+
+def test_echo_of_unknown_length(read):
+    value = dumps.completion()
+    del value["usage"]
+    (one,), notes = read(value)
+    assert assemble([one]).responses.lengths.tolist() == [3, 4]
+    assert any(note.startswith("with echo the prompt is in the answer") for note in notes)
+
+
+def test_batch_output_of_openai(read):
+    value = {"id": "b", "custom_id": "q1", "response": {"status_code": 200, "body": dumps.chat()}}
+    (one,), _ = read(value)
+    assert one.id == "q1"
+    assert columns([one]) == EXPECTED["openai-chat"]
+
+
+def test_rewards_beside_the_answers(read):
+    (one,), _ = read({**dumps.chat(), "rewards": [1, 0]})
+    assert one.rewards == [1.0, 0.0]
+
+
+BROKEN = [
+    ("nemo-rl", "prev_logprobs", [[0.5] * 7], r"dump.jsonl:1: prev_logprobs\[0\]\[2\]: .* got 0.5"),
+    ("prime-rl", "trainer_logprobs", [0, 0, -1, 0.5], r"trainer_logprobs\[3\]: .* got 0.5"),
+    ("roll-board", "logprobs", [-1, 2, 0], r"dump.jsonl:1: logprobs\[1\]: .* got 2"),
+    ("roll-board", "logprobs", [-1, 2], r":1: logprobs: expected 3 .*\(as log_probs2 has\)"),
+    ("open-instruct", "reward", "x", 'dump.jsonl:1: reward: expected a number, got "x"'),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value", "message"), BROKEN)
+def test_errors_name_what_stands_in_the_file(read, name, key, value, message):
+    (first, *rest) = json.loads(b"[" + DATA[name].replace(b"\n", b",")[:-1] + b"]")
+    (one, *_), _ = read(lines([{**first, key: value}, *rest]))
+    with pytest.raises(InputError, match=message):
+        raise one if isinstance(one, InputError) else _fault(one)
+
+
+def _fault(one):
+    with pytest.raises(InputError) as caught:
+        assemble([one])
+    return caught.value
+
+
+def test_errors_inside_documents(read):
+    value = dumps.unipo()
+    value["entries"][0]["prompts"][1]["responses"][0]["tokens"]["log_probs"] = [0.5]
+    (_, two), _ = read(value)
+    place = "entries[0].prompts[1].responses[0].tokens.log_probs[0]"
+    assert f": {place}: expected a log-prob <= 0, got 0.5" in str(_fault(two))
+    value = dumps.chat()
+    value["choices"][1]["logprobs"]["content"][2]["logprob"] = "x"
+    (one,), _ = read(value)
+    assert "choices[1].logprobs.content[2].logprob: expected a number" in str(one)
+
+
+def test_map(read):
+    value = {"out": {"lp": NEW, "old": [OLD]}, "score": REWARDS, "rewards.x": 1, "logps": "text"}
+    mapped = (("log_probs_new", ("out", "lp")), ("log_probs_old", ("out", "old", 0)))
+    (one,), _ = read(value, mapped=mapped)
+    assert columns([one])["log_probs_old"] == flat(OLD)
+    value["out"]["old"][0][1][2] = True
+    (one,), _ = read(value, mapped=mapped)
+    assert str(one).endswith(": out.old[0][1][2]: expected a number, got true")
+    (one,), _ = read(value, mapped=(("log_probs_new", ("out", "no")),))
+    assert str(one).endswith(": out.no: expected log_probs_new here (--map), found nothing")
+
+
+def test_map_on_top_of_a_format(read):
+    rows = [{**row, "logs": {"reward": 7.0}} for row in dumps.sglang()]
+    records, _ = read(lines(rows), mapped=(("rewards", ("logs", "reward")),))
+    assert columns(records)["rewards"] == [7.0] * 4
+
+
+def test_both_masks_of_skyrl(read):
+    masks = {"response_mask": [[1, 1], [1, 1, 1]], "loss_mask": [[1, 0], [1, 1, 1]]}
+    (one,), notes = read({"log_probs_new": NEW[:2], "rewards": [1, 0], **masks})
+    assert assemble([one]).responses.lengths.tolist() == [1, 3]
+    assert notes == ["loss_mask was used, not response_mask, which is there as well"]
+    masks["loss_mask"] = None
+    (one,), notes = read({"log_probs_new": NEW[:2], "rewards": [1, 0], **masks})
+    assert isinstance(one, InputError) or one.mask is None
+
+
+def test_groups_at_the_top(read):
+    (one,), _ = read({"log_probs_new": NEW, "rewards": REWARDS, "groups": ["x", "x", "y", "y"]})
+    assert one.groups == GROUPS
+    assert one.group_labels == ["x", "y"]
+    for other in (4, [{"size": 2}], {"a": 1}):
+        (one,), _ = read({"log_probs_new": NEW, "rewards": REWARDS, "groups": other})
+        assert one.groups is None
+    ids = {"groups": ["x"] * 4, "uid": [0, 0, 1, 1]}
+    (one,), _ = read({"log_probs_new": NEW, "rewards": REWARDS, **ids})
+    assert one.group_labels == [0, 1]
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("bytes_", [1, 300, 1 << 20])
+def test_same_bytes_for_any_block(tmp_path, name, bytes_):
+    path = tmp_path / "dump.jsonl"
+    path.write_bytes(DATA[name])
+    wanted = plan("dr", stages={"kl": "none", "advantage": "given"})
+
+    def run(size, jobs):
+        evaluation = Evaluation(
+            [str(path)],
+            wanted if "advantages" in str(EXPECTED[name]) else plan("dr"),
+            encode=_encode,
+            skip=True,
+            jobs=jobs,
+            block_bytes=size,
+        )
+        return [*evaluation], evaluation.total, evaluation.notes
+
+    one, other = run(1 << 20, 1), run(bytes_, 1)
+    assert b"".join(flat(one[0])) == b"".join(flat(other[0]))
+    assert one[1:] == other[1:]
+
+
+def _encode(records, breakdown):
+    return encode_json(records, breakdown, level="token", fields=None)

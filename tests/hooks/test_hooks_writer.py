@@ -1,0 +1,142 @@
+"""The writer: whole lines, in order, whatever becomes of the training."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpo_cli.hooks.writer import WAITING, Writer, of_rank
+from grpo_cli.records import cut, raws
+
+
+def ids(path: Path) -> list[int]:
+    return [raw.value["id"] for block in cut(str(path)) for raw in raws(block)]
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_records_are_lines_in_the_order_in_which_they_came(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with Writer(path) as writer:
+        for number in range(3 * WAITING):
+            writer.write(lambda number=number: {"id": number, "x": np.array([0.1, np.nan])})
+    assert ids(path) == [*range(3 * WAITING)]
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(path, "rt") as file:
+        assert json.loads(file.readline()) == {"id": 0, "x": [0.1, None]}
+
+
+def test_an_older_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    for number in (1, 2):
+        with Writer(path) as writer:
+            writer.write(lambda number=number: {"id": number})
+    assert ids(path) == [2]
+
+
+def test_flush_waits_for_the_disk(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r.jsonl")
+    for number in range(5):
+        writer.write(lambda number=number: {"id": number})
+    writer.flush()
+    assert ids(writer.path) == [0, 1, 2, 3, 4]
+    writer.close()
+    writer.close()
+    writer.write(lambda: {"id": 5})
+    writer.flush()
+    assert len(ids(writer.path)) == 5
+
+
+def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    gate = threading.Event()
+    writer = Writer(tmp_path / "r.jsonl")
+
+    def slow() -> dict[str, int]:
+        gate.wait()
+        return {"id": 0}
+
+    def fill() -> None:
+        for _ in range(WAITING + 2):
+            writer.write(slow)
+
+    filling = threading.Thread(target=fill, daemon=True)
+    filling.start()
+    filling.join(0.2)
+    assert filling.is_alive()
+    gate.set()
+    filling.join(5)
+    writer.close()
+    assert len(ids(writer.path)) == WAITING + 2
+
+
+@pytest.mark.parametrize("ending", ["write", "flush", "close"])
+def test_a_record_that_cannot_be_made_ends_the_recording_with_a_warning(
+    ending: str, tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "r.jsonl")
+    writer.write(lambda: {"id": 0})
+    writer.write(lambda: {"id": 1 / 0})
+    writer.write(lambda: {"id": 2})
+    writer._waiting.join()
+    with pytest.warns(RuntimeWarning, match=r"r\.jsonl: division by zero; recording ends"):
+        writer.write(lambda: {"id": 3}) if ending == "write" else getattr(writer, ending)()
+    writer.write(lambda: {"id": 4})
+    writer.close()
+    assert ids(writer.path) == [0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_a_warning(tmp_path: Path) -> None:
+    writer = Writer("/dev/full")
+    writer.write(lambda: {"id": 0})
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        writer.flush()
+
+
+def test_a_folder_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Writer(tmp_path / "nowhere" / "r.jsonl")
+
+
+SCRIPT = """
+import os, sys
+from grpo_cli.hooks.writer import Writer
+writer = Writer(sys.argv[1])
+for number in range(20):
+    writer.write(lambda number=number: {"id": number})
+"""
+
+
+def test_a_script_that_never_closes_still_writes_everything(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True)
+    assert ids(path) == [*range(20)]
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_a_killed_script_leaves_whole_lines(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    killed = SCRIPT + "writer.flush(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
+    assert ids(path) == [*range(20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "of_third"),
+    [
+        ("r.jsonl", "r.rank3.jsonl"),
+        ("r.jsonl.gz", "r.rank3.jsonl.gz"),
+        ("run-0.5.jsonl", "run-0.5.rank3.jsonl"),
+        ("dump", "dump.rank3"),
+    ],
+)
+def test_each_process_has_a_file_of_its_own(name: str, of_third: str) -> None:
+    assert of_rank(f"runs/{name}", 3, 8) == Path("runs") / of_third
+    assert of_rank(f"runs/{name}", 0, 1) == Path("runs") / name
