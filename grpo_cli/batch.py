@@ -72,8 +72,8 @@ class Batch:
     ``responses`` cuts the tokens into responses and ``records`` the responses into records.
     ``groups`` [R] numbers the group of each response (0-based, a group never spans records);
     responses of one group need not be neighbours. ``rewards`` is [R], or [R, K] with one column
-    per reward function. ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when the
-    record gives them token by token.
+    per reward function. ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when
+    the record gives them token by token.
 
     ``ratios`` [N] are importance ratios that the record gives itself; they are used as they are.
     When they come without probabilities, ``log_probs_new`` and ``log_probs_old`` are None and only

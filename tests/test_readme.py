@@ -1,6 +1,6 @@
 """The README's commands run, and print what it says they print.
 
-    python tests/test_readme.py --write     # puts the real output under every command
+python tests/test_readme.py --write     # puts the real output under every command
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ import typer
 
 from grpo_cli.cli import complete
 from grpo_cli.cli.bundle import bundled
-from grpo_cli.cli.failure import failures, say, tell
-from grpo_cli.cli.options import Files, ReadingOptions, StageOptions, paths
+from grpo_cli.cli.failure import failures, say
+from grpo_cli.cli.loading import LoadingOptions, finish
+from grpo_cli.cli.options import Files, StageOptions, paths
 from grpo_cli.cli.page import PageOptions
-from grpo_cli.cli.source import RecordOption, tell_notes
 from grpo_cli.diagnose.compare import Comparison
-from grpo_cli.diagnose.source import Source
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.report.comparison import print_comparison
@@ -43,8 +42,7 @@ def compare(
     files: Files = None,
     variants: Names = _USUAL,
     stages: StageOptions,
-    reading: ReadingOptions,
-    chosen: RecordOption,
+    loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
     """Evaluate several variants on the same data, side by side.
@@ -59,25 +57,16 @@ def compare(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plans = _plans(_names(variants), stages, quiet=page.quiet)
-        skip, read = reading.on_error == "skip", reading.reading(chosen.record)
-        source = Source(paths(files), skip=skip, reading=read)
+        source = loading.input(paths(files))
         comparison = Comparison(plans, source)
         rows, skipped = comparison.rows(), comparison.reasons()
         document = {"variants": rows, "skipped": skipped, **comparison.counts}
         page.write(document, lambda console, screen: print_comparison(console, screen, document))
-        code = _finish(source, page, served=bool(rows))
+        code = finish(source, as_json=page.json, quiet=page.quiet)
+        if not rows:
+            code = InputError.exit_code
+            say("the data can serve none of these variants")
     raise typer.Exit(code)
-
-
-def _finish(source: Source, page: PageOptions, *, served: bool) -> int:
-    tell_notes(source.notes, quiet=page.quiet)
-    for error in source.skipped:
-        tell(error, as_json=page.json)
-    if source.skipped:
-        say(f"skipped {len(source.skipped)} records")
-    if not served and not page.quiet:
-        say("the data can serve none of these variants")
-    return 0 if served and not source.skipped else InputError.exit_code
 
 
 def _names(given: str) -> list[str]:

@@ -10,14 +10,13 @@ from rich.console import Console
 
 from grpo_cli.cli import complete
 from grpo_cli.cli.bundle import bundled
-from grpo_cli.cli.failure import failures, tell
-from grpo_cli.cli.options import ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.cli.failure import failures
+from grpo_cli.cli.loading import LoadingOptions, finish
+from grpo_cli.cli.options import ObjectiveOptions, paths
 from grpo_cli.cli.page import PageOptions
-from grpo_cli.cli.source import tell_notes
-from grpo_cli.diagnose.explain import Wanted, explain
+from grpo_cli.diagnose.explain import explain
 from grpo_cli.diagnose.page import page as page_of
-from grpo_cli.diagnose.source import Source
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import UsageError
 from grpo_cli.report.explained import print_page, print_why
 from grpo_cli.report.screen import Screen
 from grpo_cli.report.worked import print_worked
@@ -39,15 +38,6 @@ Topic = Annotated[
 def explain_topic(
     *,
     topic: Topic = None,
-    record: Annotated[
-        str | None,
-        typer.Option(
-            "--record",
-            metavar="ID",
-            help="Explain this record alone: its id, or its place from 0.",
-            show_default=False,
-        ),
-    ] = None,
     response: Annotated[
         int | None,
         typer.Option(
@@ -59,7 +49,7 @@ def explain_topic(
         ),
     ] = None,
     objective: ObjectiveOptions,
-    reading: ReadingOptions,
+    loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
     """Explain a variant, or why the loss of a file is what it is.
@@ -75,24 +65,22 @@ def explain_topic(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if topic is not None and _is_variant(topic):
-            if record is not None or response is not None:
+            if loading.record is not None or response is not None:
                 raise UsageError(f"{topic} is a variant; --record and --response are for files")
             document = page_of(topic)
             page.write(document, lambda console, screen: print_page(console, screen, document))
             return
         places = paths(None if topic is None else [_file(topic)])
-        source = Source(places, skip=reading.on_error == "skip", reading=reading.reading())
-        found = explain(objective.plan(), source, Wanted(record, response))
+        source = loading.input(places)
+        found = explain(objective.plan(), source, response)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)
             print_worked(console, screen, found["record"])
 
         page.write(found, draw)
-        tell_notes(source.notes, quiet=page.quiet)
-        for error in source.skipped:
-            tell(error, as_json=page.json)
-    raise typer.Exit(InputError.exit_code if source.skipped else 0)
+        code = finish(source, as_json=page.json, quiet=page.quiet)
+    raise typer.Exit(code)
 
 
 def _is_variant(topic: str) -> bool:

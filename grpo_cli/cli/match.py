@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from grpo_cli.cli.bundle import bundled
-from grpo_cli.cli.failure import failures, say, tell
-from grpo_cli.cli.options import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.cli.failure import failures, say
+from grpo_cli.cli.loading import LoadingOptions, finish
+from grpo_cli.cli.options import Files, ObjectiveOptions, paths
 from grpo_cli.cli.page import PageOptions
-from grpo_cli.cli.source import RecordOption, tell_notes
 from grpo_cli.cli.values import number
-from grpo_cli.diagnose.match import RTOL, Answer, Search, Target, described
-from grpo_cli.diagnose.source import Source
+from grpo_cli.diagnose.candidate import Target, described
+from grpo_cli.diagnose.match import RTOL, Answer, Search
 from grpo_cli.diagnose.sums import Data
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.report.matches import print_matches
@@ -57,8 +57,7 @@ def match_number(
         ),
     ] = None,
     objective: ObjectiveOptions,
-    reading: ReadingOptions,
-    chosen: RecordOption,
+    loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
     """Find the conventions that reproduce a logged loss.
@@ -76,20 +75,17 @@ def match_number(
     with failures(as_json=page.json):
         target = _checked(loss, target_objective, RTOL if rtol is None else rtol)
         plan, places = objective.plan(), paths(files)
-        skip, read = reading.on_error == "skip", reading.reading(chosen.record)
-        source = Source(places, skip=skip, reading=read)
+        source = loading.input(places)
         data = Data([*source])
         if not data.pieces:
             raise InputError("no record can be read")
         answer = Search(plan, data, _numbers(betas)).answer(target)
-        document = _document(answer, data, places, target)
+        document = _document(answer, data, [*places, *loading.words], target)
         page.write(document, lambda console, screen: print_matches(console, screen, document))
-        tell_notes(source.notes, quiet=page.quiet)
-        for error in source.skipped:
-            tell(error, as_json=page.json)
         if len(answer.matches) > _SHOWN and not page.quiet:
             say(f"… {len(answer.matches) - _SHOWN} more conventions agree")
-    raise typer.Exit(InputError.exit_code if source.skipped else 0 if answer.matches else NO)
+        code = finish(source, as_json=page.json, quiet=page.quiet)
+    raise typer.Exit(code or (0 if answer.matches else NO))
 
 
 def _checked(loss: float | None, objective: float | None, rtol: float) -> Target:

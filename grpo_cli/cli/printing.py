@@ -91,8 +91,7 @@ class PrintingOptions:
             names = tuple(dict.fromkeys(self._field("--fields", name) for name in given))
         else:
             names = None
-        kind = "json" if self.json else self.format or "table"
-        kind = "only" if self.only else kind
+        kind = "only" if self.only else "json" if self.json else self.format or "table"
         return Printing(self.level, kind, names, self.limit, self.quiet, self.output is not None)
 
     def _check(self) -> None:

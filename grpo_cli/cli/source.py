@@ -46,9 +46,9 @@ class SourceOptions:
         list[str] | None,
         _option("--where", "TEST", "Read only what fits, as 'step==120 && env!=math'; repeatable."),
     ] = None
-    group: Annotated[
-        str | None, _option("--group", "ID", "Read only this group's responses.")
-    ] = None
+    group: Annotated[str | None, _option("--group", "ID", "Read only this group's responses.")] = (
+        None
+    )
     group_by: Annotated[
         str | None,
         _option("--group-by", "FIELD", "Rows with the same FIELD (or A,B) are one group."),

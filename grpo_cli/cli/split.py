@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from grpo_cli.cli.bundle import bundled
-from grpo_cli.cli.failure import failures, say, tell
-from grpo_cli.cli.options import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.cli.failure import failures, say
+from grpo_cli.cli.loading import LoadingOptions, finish
+from grpo_cli.cli.options import Files, ObjectiveOptions, paths
 from grpo_cli.cli.page import PageOptions
-from grpo_cli.cli.source import RecordOption, tell_notes
-from grpo_cli.diagnose.source import Source
-from grpo_cli.diagnose.split import cut, split
+from grpo_cli.diagnose.cut import cut
+from grpo_cli.diagnose.split import split
 from grpo_cli.diagnose.whole import whole
 from grpo_cli.errors import InputError
 from grpo_cli.report.splits import print_splits
@@ -42,8 +42,7 @@ def split_batch(
         int, typer.Option("--ranks", metavar=_N, min=1, help="Data-parallel ranks.")
     ] = 1,
     objective: ObjectiveOptions,
-    reading: ReadingOptions,
-    chosen: RecordOption,
+    loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
     """Compare a batch with the same batch cut into micro-batches, per aggregation.
@@ -59,8 +58,7 @@ def split_batch(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.plan()
-        skip, read = reading.on_error == "skip", reading.reading(chosen.record)
-        source = Source(paths(files), skip=skip, reading=read)
+        source = loading.input(paths(files))
         data = whole(source)
         cutting = cut(data.piece.batch.responses.count, micro_batch, accumulate, ranks)
         rows, skipped = split(plan, data.piece, cutting)
@@ -76,10 +74,8 @@ def split_batch(
             "steps": int(cutting.steps[-1]) + 1,
         }
         page.write(document, lambda console, screen: print_splits(console, screen, document))
-        tell_notes(source.notes, quiet=page.quiet)
-        for error in source.skipped:
-            tell(error, as_json=page.json)
+        code = finish(source, as_json=page.json, quiet=page.quiet)
         if not page.quiet:
             for name, value in data.differing.items():
                 say(f"note: {name} differs between the records; the first one's, {value}, is taken")
-    raise typer.Exit(0 if rows and not source.skipped else InputError.exit_code)
+    raise typer.Exit(code if rows else InputError.exit_code)

@@ -15,6 +15,7 @@ from grpo_cli.report.csv_lines import csv_header, csv_line, first_lines
 from grpo_cli.report.document import Document
 from grpo_cli.report.fields import TOTAL_FIELDS
 
+
 def _limited(run: Run, printing: Printing) -> Iterator[list[bytes]]:
     """The pieces of the first rows; the rest is evaluated and not printed."""
     room = printing.limit or sys.maxsize

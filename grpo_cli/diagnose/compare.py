@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.diagnose.evaluate import Runner, Unserved, measure
 from grpo_cli.diagnose.shares import Shares
-from grpo_cli.diagnose.source import Piece, Source
+from grpo_cli.diagnose.source import Input, Piece
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
@@ -114,7 +114,7 @@ class Comparison:
         source: the data.
     """
 
-    def __init__(self, plans: Sequence[Plan], source: Source) -> None:
+    def __init__(self, plans: Sequence[Plan], source: Input) -> None:
         self._source = source
         self.skipped: dict[str, InputError] = {}
         self._order = [plan.variant for plan in plans]

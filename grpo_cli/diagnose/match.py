@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.diagnose import probe
 from grpo_cli.diagnose.axes import BETAS, axes
-from grpo_cli.diagnose.command import command, pruned
+from grpo_cli.diagnose.candidate import Candidate, Target, apart, families
 from grpo_cli.diagnose.evaluate import Runner, Unserved
-from grpo_cli.diagnose.features import present
 from grpo_cli.diagnose.scan import Scan, scan
 from grpo_cli.diagnose.sums import Data
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective.objective import Objective
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
@@ -41,50 +37,6 @@ _POWERS = (2, 4, 8, 16, 32, 64)
 _FACTORS = ("gradient_accumulation_steps", "num_processes", "dp_size", "steps_per_generation")
 _MOST = 300
 NEAREST = 5
-
-
-@dataclass(eq=False)
-class Candidate:
-    """A convention and what it makes of the data.
-
-    Attributes:
-        plan: evaluates it.
-        value: the loss (or objective) that it gives, with ``times``.
-        difference: ``value`` less the target.
-        cost: the plainer, the smaller.
-        times: what the plan's own loss (or objective) is multiplied by; negative for a wrong sign.
-        rows: the variants that are the same convention.
-        members: other conventions that differ only in an ``std_eps`` too small to matter here.
-    """
-
-    plan: Plan
-    value: float
-    difference: float
-    cost: int
-    times: float
-    rows: list[str] = field(default_factory=list)
-    members: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Target:
-    """The number that was logged.
-
-    Attributes:
-        number: as it was given.
-        of: "loss" or "objective".
-        rtol: how far off a value may be, relatively; added to it is one part in 2²³ of the
-            magnitudes that cancel in the value, since trainers add up in float32.
-    """
-
-    number: float
-    of: str
-    rtol: float
-
-    @property
-    def sign(self) -> float:
-        """The target is this times J."""
-        return -1.0 if self.of == "loss" else 1.0
 
 
 @dataclass(frozen=True)
@@ -134,10 +86,11 @@ class Search:
     def answer(self, target: Target) -> Answer:
         """The conventions that give the target on the data."""
         self._target = target
-        families = _families(self._fitting(), self._data)
-        nearest = _families(self._nearest(4 * NEAREST), self._data)[:NEAREST]
+        matches = families(self._fitting(), self._data)
+        nearest = families(self._nearest(4 * NEAREST), self._data)[:NEAREST]
         tried = int(np.isfinite(self._values).sum())
-        return Answer(families, nearest, _apart(families, self._data), self._reasons, tried)
+        apart_by = apart(matches, self._data)
+        return Answer(matches, nearest, apart_by, self._reasons, tried)
 
     def _off(self, times: float) -> F64:
         """[C] how far each value is from the target, with a factor and a sign."""
@@ -255,80 +208,3 @@ def _times(data: Data) -> list[float]:
     counts = sorted({*_POWERS, *said, *(a * b for a in said for b in said)})
     factors = [factor for count in counts for factor in (1.0 / count, float(count))]
     return [-1.0, *factors, *(-factor for factor in factors)]
-
-
-def _families(found: Sequence[Candidate], data: Data) -> list[Candidate]:
-    """Conventions that are one under several names, or but for a small eps, taken together."""
-    families: list[tuple[Candidate, list[float | None]]] = []
-    for one in found:
-        objective = Runner(one.plan).objective(data.pieces[0])
-        values = _probed(objective, one.times)
-        known = (head for head, theirs in families if all(map(probe.same, values, theirs)))
-        head = next(known, one)
-        if head is one:
-            families.append((one, values))
-        else:
-            head.members.append(objective.signature)
-        if not one.plan.swapped and one.times == 1.0 and one.plan.variant not in head.rows:
-            head.rows.append(one.plan.variant)
-    return [head for head, _ in families]
-
-
-def _probed(objective: Objective, times: float) -> list[float | None]:
-    """What a convention is: its values on two probes, the eps of a std aside."""
-    bare = without_eps(objective)
-    values = [probe.value(bare, lacking) for lacking in (frozenset(), _FEWER)]
-    return [None if value is None else times * value for value in values]
-
-
-_FEWER: frozenset[str] = frozenset({"lengths", "spreads"})
-
-
-def without_eps(objective: Objective) -> Objective:
-    """The objective with what is added to a std always the same."""
-    bound = objective.advantage
-    if "std_eps" not in bound.values:
-        return objective
-    return replace(objective, advantage=replace(bound, values={**bound.values, "std_eps": 1e-8}))
-
-
-def _apart(matches: Sequence[Candidate], data: Data) -> list[str]:
-    """What data would tell the matches apart, in words; the first against each of the others.
-
-    Where no single feature does, any batch with those that this data lacks.
-    """
-    if len(matches) < 2:
-        return []
-    first, *others = (
-        (one, without_eps(Runner(one.plan).objective(data.pieces[0]))) for one in matches[:20]
-    )
-    has = present([piece.batch for piece in data.pieces])
-    missing = frozenset(probe.FEATURES.keys() - has)
-    needed: set[str] = set()
-    for other, objective in others:
-        if other.times == first[0].times:
-            needed |= probe.tell_apart(first[1], objective, missing)
-    chosen = needed or missing - {"rollout", "reference"}
-    return [words for name, words in probe.FEATURES.items() if name in chosen]
-
-
-def described(one: Candidate, data: Data, paths: Sequence[str], target: Target) -> dict[str, Any]:
-    """A candidate as ``--json`` shows it."""
-    made = pruned(one.plan, data)
-    totals = Totals(made.batch)
-    for piece in data.pieces:
-        totals.signatures.setdefault(
-            Runner(made).objective(piece).signature, Runner(made).objective(piece).parts
-        )
-    flipped = one.times < 0
-    only = target.of if not flipped else {"loss": "objective", "objective": "loss"}[target.of]
-    return {
-        "signature": totals.signature(),
-        "value": one.value,
-        "difference": one.difference,
-        "command": command(made, paths, only, abs(one.times)),
-        "variants": one.rows,
-        "factor": abs(one.times),
-        "sign_flipped": flipped,
-        "same": list(dict.fromkeys(one.members)),
-    }

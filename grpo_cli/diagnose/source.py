@@ -13,8 +13,7 @@ from grpo_cli.batch import Batch
 from grpo_cli.engine.stretch import chunks
 from grpo_cli.errors import InputError
 from grpo_cli.objective.hyperparameters import HyperparameterError
-from grpo_cli.records import PLAIN, Reading, Record, assemble, record
-from grpo_cli.records import Source as File
+from grpo_cli.records import PLAIN, Reading, Record, Source, assemble, record
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +36,16 @@ class Piece:
             path, number = error.name, 0
         else:
             path, number = error.path, error.record or 0
-        record = self.records[number]
+        culprit = self.records[number]
         return InputError(
             error.message,
-            path=record.prefix + path.removeprefix(record.prefix),
-            source=record.source,
-            line=record.line,
+            path=culprit.prefix + path.removeprefix(culprit.prefix),
+            source=culprit.source,
+            line=culprit.line,
         )
 
 
-class Source:
+class Input:
     """The pieces of files, in order and in flat memory; can be iterated again.
 
     Args:
@@ -70,8 +69,9 @@ class Source:
 
     def __iter__(self) -> Iterator[Piece]:
         self.skipped = []
-        raws = self._reading.items(self._files(), self.notes)
-        for item in chunks(one if isinstance(one, InputError) else record(one) for one in raws):
+        raws = self._reading.items(map(self._place, self._paths), self.notes)
+        found = (one if isinstance(one, InputError) else record(one) for one in raws)
+        for item in chunks(found):
             if isinstance(item, InputError):
                 self._bad(item)
             else:
@@ -83,10 +83,10 @@ class Source:
                 yield Piece(group, assemble(group))
                 return
             except InputError as error:
-                self._bad(error)
                 bad = error.record or 0
                 if bad:
                     yield from self._pieces(group[:bad])
+                self._bad(error)
                 group = group[bad + 1 :]
 
     def _bad(self, error: InputError) -> None:
@@ -94,15 +94,13 @@ class Source:
             raise error
         self.skipped.append(error)
 
-    def _files(self) -> Iterator[File]:
-        for path in self._paths:
-            own = File.of(path)
-            yield File(own.name, self._kept()) if path == "-" else own
-
-    def _kept(self) -> str:
-        """Standard input as a file, which lives as long as this source."""
+    def _place(self, path: str) -> Source:
+        """Where a file is; standard input lives in a file as long as this object."""
+        place = Source.of(path)
+        if path != "-":
+            return place
         if self._spool is None:
             self._spool = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed when collected
             shutil.copyfileobj(sys.stdin.buffer, self._spool)
             self._spool.flush()
-        return self._spool.name
+        return Source(place.name, self._spool.name)

@@ -45,9 +45,9 @@ class _Worked:
     reading: Reading
 
     def __call__(self, piece: Piece) -> Outcome:
-        notes: dict[str, None] = {}
-        outcome = self.task.work(self.reading.raws(piece, notes))
-        outcome.notes = notes | outcome.notes
+        told: dict[str, None] = {}
+        outcome = self.task.work(self.reading.raws(piece, told))
+        outcome.told = told
         return outcome
 
 
@@ -90,6 +90,7 @@ class Evaluation:
         self._totals = Totals(plan.batch)
         self.skipped: list[InputError] = []
         self._notes: dict[str, None] = {}
+        self._told: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[list[bytes]]:
         if not self._two_passes:
@@ -109,6 +110,7 @@ class Evaluation:
             self._totals.merge(outcome.totals)
             self.skipped += outcome.skipped
             self._notes |= outcome.notes
+            self._told |= outcome.told
             if self._progress is not None:
                 self._progress(piece.size, outcome.totals.tokens)
             yield outcome.pieces
@@ -170,4 +172,4 @@ class Evaluation:
     @property
     def notes(self) -> list[str]:
         """What is told once."""
-        return list(self._notes)
+        return list(self._told | self._notes)

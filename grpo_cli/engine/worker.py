@@ -36,6 +36,7 @@ class Outcome:
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
         notes: facts to tell once.
+        told: the same, of how the records were read.
     """
 
     totals: Totals
@@ -43,6 +44,7 @@ class Outcome:
     skipped: list[InputError] = field(default_factory=list)
     error: InputError | None = None
     notes: dict[str, None] = field(default_factory=dict)
+    told: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

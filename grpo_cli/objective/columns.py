@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
     return batch.log_probs_new - batch.log_probs_ref
 
 
-_MAKERS = {
+_MAKERS: dict[str, Callable[[Batch], Any]] = {
     "groups": _groups,
     "lengths": lambda batch: batch.responses.lengths,
     "token_log_ratio": _token_log_ratio,
@@ -136,5 +137,5 @@ _MAKERS = {
     "task_rewards": _rewards,
     "reward_columns": _reward_columns,
     "token_penalty": lambda batch: np.zeros(batch.responses.total),
-    "moments": lambda batch: None,
+    "moments": lambda _: None,
 }

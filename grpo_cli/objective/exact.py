@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 
@@ -49,7 +50,7 @@ class ExactSum:
         self._keep(np.bincount(places, weights=high), lowest - 53 + _HALF)
         self._keep(np.bincount(places, weights=low), lowest - 53)
 
-    def _keep(self, sums: F64, exponent: int) -> None:
+    def _keep(self, sums: NDArray[Any], exponent: int) -> None:
         for place in np.flatnonzero(sums).tolist():
             key = exponent + place
             self._bins[key] = self._bins.get(key, 0) + int(sums[place])

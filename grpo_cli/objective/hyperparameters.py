@@ -360,5 +360,6 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
 def unknown(name: str) -> str:
     """What to say of a hyperparameter that nobody knows."""
     near = get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(HYPERPARAMETERS))}"
+    known = ", ".join(sorted(HYPERPARAMETERS))
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {known}"
     return f"unknown hyperparameter{hint}"

@@ -161,7 +161,7 @@ def _bonus_term(
 
 
 def _check_finite(breakdown: Breakdown) -> None:
-    terms = [breakdown.policy] if breakdown.penalty is None else [breakdown.policy, breakdown.penalty]
+    terms = [term for term in (breakdown.policy, breakdown.penalty) if term is not None]
     slopes = breakdown.batch.responses.sum(breakdown.unit_slope)
     if all(np.isfinite(term.sums).all() for term in terms) and np.isfinite(slopes).all():
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
 
 
 def _npz(path: str) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as file:
+    # numpy leaves a damaged file open that it opened itself
+    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 

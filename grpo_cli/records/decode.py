@@ -63,8 +63,12 @@ def _unicode(text: bytes) -> str:
 
 
 def _integer(digits: str) -> int | float:
-    # Python refuses to read integers of thousands of digits.
-    return int(digits) if len(digits) < _LONGEST_INTEGER else float(digits)
+    # Python refuses to read integers of thousands of digits; orjson takes those that need more
+    # than 64 bits for floats, and what a number is must not depend on a NaN elsewhere.
+    if len(digits) >= _LONGEST_INTEGER:
+        return float(digits)
+    number = int(digits)
+    return number if -(2**63) <= number < 2**64 else float(number)
 
 
 def _said(error: json.JSONDecodeError) -> str:

@@ -92,9 +92,7 @@ def _pack_all(objects: Objects) -> Packed:
         if name in names
     }
     _check_words(objects, names, counts, widths)
-    by_token = "advantages" in names and _is_row(
-        objects[0][names["advantages"]][0]
-    )
+    by_token = "advantages" in names and _is_row(objects[0][names["advantages"]][0])
     advantages = names.get("advantages")
     return Packed(
         counts=counts,
@@ -119,14 +117,14 @@ def lay(packed: Sequence[Packed]) -> Batch | None:
     counts = _joined_lists([one.counts for one in packed])
     widths = _joined_lists([one.widths for one in packed])
     mask = _join_masks(packed)
-    columns = {
+    columns: dict[str, Any] = {
         name: _column(b"".join([one.columns[name] for one in packed]), mask)
         for name in packed[0].columns
     }
     if not all(_are_log_probs(column) for column in columns.values()):
         return None
     columns.setdefault("log_probs_old", columns["log_probs_new"])
-    scores = {
+    scores: dict[str, Any] = {
         "rewards": _join([one.rewards for one in packed], None),
         "advantages": _join([one.advantages for one in packed], None),
         "token_advantages": _join([one.token_advantages for one in packed], mask),

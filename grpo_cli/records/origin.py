@@ -63,8 +63,8 @@ class Origin:
             template = template.partition("[{r}]")[0]
         for name, number in zip("rt", indexes, strict=False):
             template = template.replace("{" + name + "}", str(number))
-        return template.replace("{}", "") + dot + rest + "".join(
-            f"[{one}]" for one in indexes[used:]
+        return (
+            template.replace("{}", "") + dot + rest + "".join(f"[{one}]" for one in indexes[used:])
         )
 
 

@@ -81,7 +81,7 @@ def _row(record: dict[str, Any], schema: Any) -> tuple[dict[str, Any], int]:
     for name, value in record.items():
         at = schema.get_field_index(name)
         if at >= 0 and _fits(value, str(schema.field(at).type)):
-            row[name] = value
+            row[name] = _bits(value) if name == "mask" else value
             size += 8 * sum(len(one) if isinstance(one, list) else 1 for one in value)
         else:
             rest[name] = value
@@ -89,6 +89,11 @@ def _row(record: dict[str, Any], schema: Any) -> tuple[dict[str, Any], int]:
         row[JSON] = dumps(rest).decode()
         size += len(row[JSON])
     return row, size
+
+
+def _bits(mask: list[list[Any]]) -> list[list[int]]:
+    """Arrow takes no boolean for a number."""
+    return [list(map(int, row)) for row in mask]
 
 
 def _fits(value: Any, kind: str) -> bool:

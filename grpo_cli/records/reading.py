@@ -10,7 +10,6 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records import grouping, select, where
 from grpo_cli.records.decode import decode
-from grpo_cli.records.formats import recognise
 from grpo_cli.records.grouping import Group, Grouping, Unknown, grouped, hashable
 from grpo_cli.records.paths import Missing, Path, look_up
 from grpo_cli.records.record import Raw
@@ -18,8 +17,10 @@ from grpo_cli.records.rows import merge
 from grpo_cli.records.sources import BLOCK
 from grpo_cli.records.stream import Block, Cut, Source, Span, cut, raws, spans
 from grpo_cli.records.tables import Rows, slices
-from grpo_cli.records.translate import Mapped, Notes, translated
+from grpo_cli.records.translate import Mapped, Notes, format_of, translated
 from grpo_cli.records.where import Condition
+
+_SHORT = 1024
 
 Piece = Block | Span | Rows
 Items = Iterator[Raw | InputError]
@@ -80,9 +81,9 @@ class Reading:
         if self.grouping is None:
             found = self._read(decoded, notes)
         elif isinstance(piece, Block) and piece.groups is not None:
-            found = self._merged(_apart(piece, self._reader(notes)))
+            found = self._merged(_apart(piece, self._reader(notes)), piece.source)
         else:
-            found = self._merged(self._streamed(self._read(decoded, notes)))
+            found = self._merged(self._streamed(self._read(decoded, notes)), piece.source)
         return found if self.record is None and self.group is None else self._selected(found)
 
     def items(self, paths: Iterable[str | Source], notes: Notes) -> Items:
@@ -114,6 +115,8 @@ class Reading:
 
     def _is_wanted(self, text: bytes, line: int) -> bool:
         """False for a line whose text shows that it is not to be read."""
+        if len(text) < _SHORT:  # decoded as fast as it is searched
+            return True
         if self.where and where.refuted(self.where, text):
             return False
         if self.record is None or self.grouping is not None or b"\\u" in text:
@@ -211,11 +214,13 @@ class Reading:
             raise Unknown
         return item.key
 
-    def _merged(self, groups: Iterable[Group[Raw | InputError]]) -> Items:
+    def _merged(self, groups: Iterable[Group[Raw | InputError]], source: str) -> Items:
         for group in groups:
             try:
-                yield self._one(group)
+                if group.items or group.fault is not None:
+                    yield self._one(group)
             except InputError as error:
+                error.source = error.source or source
                 yield error
 
     def _one(self, group: Group[Raw | InputError]) -> Raw:
@@ -226,7 +231,6 @@ class Reading:
                 raise one
             rows.append(one)
         if group.fault is not None:
-            group.fault.source = rows[0].source
             raise group.fault
         for raw in rows:
             if raw.key is None:
@@ -237,7 +241,7 @@ class Reading:
 
     def _selected(self, found: Items) -> Items:
         for raw in found:
-            if isinstance(raw, InputError):
+            if isinstance(raw, InputError) or not isinstance(raw.value, dict):
                 yield raw
                 continue
             if self.record is not None and not select.is_record(raw, self.record):
@@ -300,8 +304,5 @@ def _apart(
 def _is_many(raw: Raw) -> bool:
     if not isinstance(raw.value, dict):
         return False
-    try:
-        found = recognise(raw.plain())
-    except (TypeError, KeyError, ValueError, IndexError, AttributeError):
-        return False
+    found = format_of(raw.plain(), None)
     return found is not None and found.many

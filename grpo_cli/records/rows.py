@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.numbers import is_number
 from grpo_cli.records.origin import Origin, Row
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import Raw, listed
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
 _SHARED = ("hyperparameters", "group_size")
@@ -45,6 +47,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         first.prefix,
         sum(raw.size for raw in rows),
         origin=_origin(rows, parts[0][0], parts),
+        arrays=any(raw.arrays for raw in rows),
     )
 
 
@@ -66,8 +69,8 @@ def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
     if not fields.columns:
         return True
     column = value[fields.columns[0][1]]
-    if isinstance(column, list) and column and isinstance(column[0], list):
-        if column[0] and isinstance(column[0][0], list):
+    if isinstance(column, list) and column and isinstance(column[0], list | np.ndarray):
+        if len(column[0]) and isinstance(column[0][0], list):
             raise InputError("expected one response, got groups", path=fields.columns[0][1])
         return False
     return True
@@ -97,9 +100,7 @@ def _joined(parts: list[Any]) -> Any:
     return [one for part in parts for one in part]
 
 
-def _check_same(
-    first: Raw, names: Mapping[str, str], raw: Raw, own: Mapping[str, str]
-) -> None:
+def _check_same(first: Raw, names: Mapping[str, str], raw: Raw, own: Mapping[str, str]) -> None:
     """Rows of one group have the same fields and hyperparameters."""
     for name in names.keys() ^ own.keys():
         if name in _DROPPED:
@@ -127,12 +128,16 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
     for key, one in rows[0].value.items():
         if key in known:
             continue
-        other = next((raw for raw in rows if raw.value.get(key) != one), None)
+        other = next((raw for raw in rows if _differ(raw.value.get(key), one)), None)
         if other is None:
             kept[key] = one
         elif key in fields.hyperparameters:
             raise _at(other, f"another value than {_where(rows[0])} has, in one group", key)
     return kept
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and bool(listed(one) != listed(other))
 
 
 def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_size: bool) -> None:
@@ -143,11 +148,11 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
         odd = next((at for at, one in enumerate(ids) if one != ids[0]), None)
         if odd is not None:
             raw = rows[odd] if len(ids) == len(rows) else rows[-1]
-            raise _at(
-                raw, f"another group id than {_where(rows[0])}, in a group of --group-size"
-            )
+            before = _where(rows[0])
+            raise _at(raw, f"another group id than {before} has, in a group of --group-size")
     if ids is None and (isinstance(label, str) or is_number(label)):
-        column = next(record[name] for name in record if name in TOKEN_COLUMNS or name == "rewards")
+        each = (record[name] for name in record if name in TOKEN_COLUMNS or name == "rewards")
+        column = next(each, None)
         if isinstance(column, list):
             record["group_ids"] = [label] * len(column)
 
@@ -172,7 +177,7 @@ def _indexes(name: str, value: Any, *, single: bool) -> str:
     if single:
         by_token = name in _BY_TOKEN or (name == "advantages" and len(value) > 1)
         return "[{t}]" if by_token else "[{r}]"
-    return "[{r}][{t}]" if value and isinstance(value[0], list) else "[{r}]"
+    return "[{r}][{t}]" if value and isinstance(value[0], list | np.ndarray) else "[{r}]"
 
 
 def _responses(

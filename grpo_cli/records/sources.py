@@ -135,7 +135,8 @@ def blocks(pieces: Iterable[bytes], size: int = BLOCK) -> Iterator[tuple[int, li
     Raises:
         InputError: for a line longer than ``LIMIT``.
     """
-    number, held, lines = 1, 0, []
+    number, held = 1, 0
+    lines: list[bytes] = []
     begun: list[bytes] = []  # of a line that goes on in the next piece
     for piece in _without_bom(pieces):
         first, *rest = piece.split(b"\n")

@@ -233,9 +233,7 @@ def record(raw: Raw) -> Record | InputError:
     """The record that was decoded, or what is wrong with it."""
     value = raw.plain() if raw.text is None else decode(raw.text)
     try:
-        return parse(
-            value, source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
-        )
+        return parse(value, source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin)
     except InputError as error:
         return error
 

@@ -16,7 +16,7 @@ from grpo_cli.records.record import Raw
 Notes = dict[str, None]
 Mapped = tuple[tuple[str, Path], ...]
 _PARTNERS = {one: other for pair in EITHER for one, other in (pair, pair[::-1])}
-_WRONG = (TypeError, KeyError, ValueError, IndexError, AttributeError)
+_WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
 
 
 def translated(
@@ -62,7 +62,7 @@ def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
 
 def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notes: Notes) -> Iterator[Raw]:
     value = raw.plain()
-    chosen = _format(value, insisted)
+    chosen = format_of(value, insisted)
     if chosen is None and not mapped:
         yield raw
         return
@@ -77,16 +77,13 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notes: Notes) -> 
         yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)
 
 
-def _format(value: dict[str, Any], insisted: str | None) -> Format | None:
-    if insisted is None:
-        return _guarded(recognise, value)
-    return None if insisted == CANONICAL else FORMATS[insisted]
-
-
-def _guarded(function: Any, value: dict[str, Any]) -> Any:
+def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
+    """The format of an object; None for a canonical record, or one that nothing is known of."""
+    if insisted is not None:
+        return None if insisted == CANONICAL else FORMATS[insisted]
     try:
-        return function(value)
-    except _WRONG:
+        return recognise(value)
+    except _WRONG:  # it has the keys and nothing else
         return None
 
 

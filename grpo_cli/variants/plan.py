@@ -63,10 +63,10 @@ class Plan:
         """
         key = (tuple(sorted(record.items())), advantages_given)
         if key not in self._cache:
-            self._cache[key] = self._build(record, advantages_given)
+            self._cache[key] = self._build(record, advantages_given=advantages_given)
         return self._cache[key]
 
-    def _build(self, record: Mapping[str, Value], advantages_given: bool) -> Objective:
+    def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
         bound: dict[str, Bound | None] = {}
         for stage in _STAGES:

@@ -65,7 +65,7 @@ def test_compare_reads_standard_input_more_than_once(shell):
         (["split", GSPO, "--micro-batch", "0"], "--micro-batch"),
         (["explain", "gpro"], "unknown variant 'gpro'; did you mean"),
         (["explain", "grpo", "--record", "1"], "are for files"),
-        (["explain", GSPO, "--record", "99"], "places are 0 to 7"),
+        (["explain", GSPO, "--response", "9"], "responses 0 to 7"),
     ],
 )
 def test_usage(grpo, arguments, said):
@@ -198,3 +198,12 @@ def test_explain_the_first_seed(grpo, dump):
     assert "J = 0.600000 + (-0.674929) = -0.074929" in text
     assert "the gradient is not zero" in text
     assert "denominator 2: responses" in text
+
+
+def test_match_commands_read_the_same_records(grpo, shell, dump):
+    path = dump(UNEQUAL | {"id": "a"}, UNEQUAL | {"id": "b", "rewards": [0.5, 0.0, 2.0]})
+    flags = [str(path), "--record", "b"]
+    loss = grpo("eval", *flags, "--level", "batch", "--only", "loss").stdout.strip()
+    document = json.loads(grpo("match", *flags, "--loss", loss, "--json").stdout)
+    assert "--record b" in document["matches"][0]["command"]
+    assert float(shell(document["matches"][0]["command"]).stdout) == float(loss)

@@ -10,14 +10,14 @@ from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
 from grpo_cli.diagnose.compare import Comparison
-from grpo_cli.diagnose.source import Source
+from grpo_cli.diagnose.source import Input
 from grpo_cli.engine import stretch
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
 
 def compared(path, *names, **options):
-    return Comparison([plan(name, **options) for name in names], Source([str(path)]))
+    return Comparison([plan(name, **options) for name in names], Input([str(path)]))
 
 
 def test_the_numbers_of_a_row_are_those_of_its_own_evaluation(tmp_path):
@@ -48,7 +48,7 @@ def test_cosine_where_the_kl_has_a_denominator_of_its_own(tmp_path):
     path = write(tmp_path / "a", [one])
     rows = compared(path, name, "dr", hyperparameters=None).rows()
     plans = [plan(name, hyperparameters={"beta": 0.3}), plan("dr")]
-    row = Comparison(plans, Source([str(path)])).rows()[1]
+    row = Comparison(plans, Input([str(path)])).rows()[1]
     own = np.concatenate(evaluate(one, name, beta=0.3).gradient)
     dr = np.concatenate(evaluate(one, "dr").gradient)
     wanted = own @ dr / math.sqrt(own @ own) / math.sqrt(dr @ dr)

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
-from grpo_cli.diagnose.explain import Wanted, explain
+from grpo_cli.diagnose.explain import explain
 from grpo_cli.diagnose.page import page
-from grpo_cli.diagnose.source import Source
-from grpo_cli.errors import UsageError
+from grpo_cli.diagnose.source import Input
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records import Reading
 from grpo_cli.report.adding import adding_up, decimals
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
 
-def explained(path, wanted=None, **options):
+def explained(path, *, record=None, response=None, **options):
     made = plan(options.pop("variant", "grpo"), **options)
-    return explain(made, Source([str(path)]), wanted or Wanted())
+    return explain(made, Input([str(path)], reading=Reading(record=record)), response)
 
 
 def codes(path, **options):
@@ -147,23 +148,23 @@ def test_parts_and_steps_add_up(variant, tmp_path):
 
 def test_large_records_show_what_matters_and_sum_the_rest():
     path = DUMPS / "trl-1.16.0-grpo.jsonl"
-    steps = explained(path, Wanted("grpo/5"))["record"]
+    steps = explained(path, record="grpo/5")["record"]
     assert steps["id"] == "grpo/5"
     shown = [one for one in steps["responses"] if "tokens" in one]
     assert 0 < len(shown) < len(steps["responses"])
     for one in shown:
         assert len(one["tokens"]) + (one["rest"]["count"] if one["rest"] else 0) == one["length"]
         assert one["tokens"][0]["token"] is not None
-    alone = explained(path, Wanted("5", response=2))["record"]
+    alone = explained(path, record="grpo/5", response=2)["record"]
     assert [one["index"] for one in alone["responses"] if "tokens" in one] == [2]
 
 
 def test_records_and_responses_that_are_not_there():
     path = DUMPS / "trl-1.16.0-grpo.jsonl"
-    with pytest.raises(UsageError, match="places are 0 to 7"):
-        explained(path, Wanted("nope"))
+    with pytest.raises(InputError, match="no record matches --record nope"):
+        explained(path, record="nope")
     with pytest.raises(UsageError, match="responses 0 to 7"):
-        explained(path, Wanted(None, 8))
+        explained(path, response=8)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20))

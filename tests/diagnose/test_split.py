@@ -7,8 +7,9 @@ import json
 import pytest
 from planted import DUMPS, telling, write
 
-from grpo_cli.diagnose.source import Source
-from grpo_cli.diagnose.split import cut, split
+from grpo_cli.diagnose.cut import cut
+from grpo_cli.diagnose.source import Input
+from grpo_cli.diagnose.split import split
 from grpo_cli.diagnose.whole import whole
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import plan
@@ -18,7 +19,7 @@ ON_POLICY = {"log_probs_new": [[-1.0], [-1.0] * 4], "advantages": [1.0, 0.2]}
 
 
 def rows(path, micro_batch, accumulate=None, ranks=1, **options):
-    data = whole(Source([str(path)]))
+    data = whole(Input([str(path)]))
     cutting = cut(data.piece.batch.responses.count, micro_batch, accumulate, ranks)
     made = plan(options.pop("variant", "dr"), **options)
     return {row["aggregate"]: row for row in split(made, data.piece, cutting)[0]}

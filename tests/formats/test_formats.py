@@ -313,7 +313,7 @@ def test_map(read):
     mapped = (("log_probs_new", ("out", "lp")), ("log_probs_old", ("out", "old", 0)))
     (one,), _ = read(value, mapped=mapped)
     assert columns([one])["log_probs_old"] == flat(OLD)
-    value["out"]["old"][0][1][2] = True
+    value["out"]["old"] = [[OLD[0], [-1.0, -1.0, True], *OLD[2:]]]
     (one,), _ = read(value, mapped=mapped)
     assert str(one).endswith(": out.old[0][1][2]: expected a number, got true")
     (one,), _ = read(value, mapped=(("log_probs_new", ("out", "no")),))

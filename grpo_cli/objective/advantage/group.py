@@ -1,7 +1,7 @@
 """Advantages within a group, and the record's own.
 
-Each function returns [R], one advantage per response, or ``PerToken`` with [N]. Group statistics are
-exactly rounded sums (``math.fsum``), so the order of the responses changes no bit, and a group
+Each function returns [R], one advantage per response, or ``PerToken`` with [N]. Group statistics
+are exactly rounded sums (``math.fsum``), so the order of the responses changes no bit, and a group
 whose rewards are all equal has advantage exactly 0.
 """
 
@@ -58,7 +58,6 @@ def group_std(
         eps 1e-4; verl, slime, ROLL: ddof 1, 1e-6; OpenRLHF: ddof 1, 1e-9; open-instruct: ddof 0,
         1e-8.
     """
-
     offsets = groups.offsets(rewards)
     free = _free(groups, std_ddof)
     sigma = np.sqrt(groups.sum(offsets * offsets) / free)[groups.index]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.kl import estimate, reward, rollout, straight, verl, weighted
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.kl import estimate, reward, rollout, straight, verl, weighted
 
 CHOICES: Mapping[str, Choice] = {
     **estimate.CHOICES,

@@ -14,7 +14,6 @@ from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.result import Kl
 
-
 Estimator = Callable[[F64], tuple[F64, F64]]
 
 
@@ -73,7 +72,7 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
 def _clamped(
     estimator: Estimator, difference: F64, inside: float | None, outside: float | None
 ) -> tuple[F64, F64]:
-    """The estimate with d clamped to ±inside and k to ±outside; a clamp that binds cuts the slope."""
+    """The estimate with d clamped to ±inside and k to ±outside; one that binds cuts the slope."""
     if inside is not None:
         within = np.abs(difference) <= inside
         value, slope = estimator(np.clip(difference, -inside, inside))

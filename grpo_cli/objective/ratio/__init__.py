@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.ratio import areal, level, rollout, verl
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.ratio import areal, level, rollout, verl
 
 CHOICES: Mapping[str, Choice] = {
     **level.CHOICES,

@@ -37,9 +37,7 @@ def token(token_log_ratio: F64, *, log_ratio_clamp: float | None) -> Ratio:
     return Ratio(clamped, np.exp(clamped), lambda slope: np.where(inside, slope, 0.0))
 
 
-def sequence(
-    token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None
-) -> Ratio:
+def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None) -> Ratio:
     """Sequence level, length-normalised: ρᵢ = exp((1/|oᵢ|) Σₜ dₜ), the same for all its tokens.
 
     The gradient flows through every token of the mean.

@@ -18,7 +18,7 @@ def clip(
     delta: float | None,
     dual_clip: float | None,
 ) -> Surrogate:
-    """PPO's clip: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
+    """PPO: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
 
     With ``delta`` the first ρ is min(ρ, δ) (two-sided clip); with ``dual_clip`` s is at least c·A
     where A < 0. Worked out by the sign of A, all of it is one window on the ratio: for A > 0,
@@ -56,7 +56,8 @@ def _window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
     high = ratio > upper
     low = ratio < lower
     value = np.minimum(np.maximum(ratio, lower), upper) * advantage
-    return Surrogate(value, side(high, low) * (advantage != 0), np.where(high | low, 0.0, value), None)
+    bound = side(high, low) * (advantage != 0)
+    return Surrogate(value, bound, np.where(high | low, 0.0, value), None)
 
 
 CHOICES = {

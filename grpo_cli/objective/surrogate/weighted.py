@@ -27,6 +27,7 @@ def reinforce(log_probs_new: F64, advantage: F64) -> Surrogate:
     """
     return Surrogate(advantage * log_probs_new, unbound(len(advantage)), None, advantage)
 
+
 def cispo(
     ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_low: float, epsilon_high: float
 ) -> Surrogate:

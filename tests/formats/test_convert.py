@@ -1,0 +1,177 @@
+"""What is converted evaluates to the same bytes, to and from every format there is."""
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from formats import dumps
+from formats.dumps import NEW, OLD, REWARDS, lines
+from grpo_cli.cli.main import application
+
+ROOT = Path(__file__).parents[1]
+REAL = sorted([*(ROOT / "data").glob("*.jsonl"), *(ROOT / "data" / "rollouts").glob("*.jsonl")])
+SAMPLES = sorted(one for one in (ROOT.parent / "samples").glob("*.json*") if "bad" not in one.name)
+
+
+@pytest.fixture
+def grpo():
+    def run(*arguments, **more):
+        return CliRunner().invoke(application(), [str(one) for one in arguments], **more)
+
+    return run
+
+
+def evaluated(grpo, path, *flags):
+    """Everything that eval prints of a file, but for where its records stand."""
+    flags = ("--level", "token", "--json", "--on-error", "skip", *flags)
+    result = grpo("eval", path, "--kl", "none", *flags)
+    assert result.exit_code in (0, 3), result.output
+    value = orjson.loads(result.stdout)
+    for one in value["records"]:
+        del one["source"], one["line"]
+    return orjson.dumps(value)
+
+
+def same(grpo, path, tmp_path, *flags, given=()):
+    for name in ("out.jsonl", "out.parquet"):
+        out = tmp_path / name
+        result = grpo("convert", path, "-o", out, "--on-error", "skip", *flags)
+        assert result.exit_code in (0, 3), result.output
+        assert evaluated(grpo, out, *given) == evaluated(grpo, path, *flags, *given)
+        again = tmp_path / f"again-{name}"
+        assert grpo("convert", out, "-o", again).exit_code == 0
+        assert evaluated(grpo, again, *given) == evaluated(grpo, out, *given)
+
+
+@pytest.mark.parametrize("path", [*REAL, *SAMPLES], ids=lambda path: f"{path.parent.name} {path.name}")
+def test_real_dumps(grpo, tmp_path, path):
+    same(grpo, path, tmp_path)
+
+
+FIXTURES = {
+    "nemo-rl": (lines(dumps.nemo_rl()), ()),
+    "nemo-rl grouped": (lines(dumps.nemo_rl()), ("--group-by", "prompt")),
+    "prime-rl": (lines(dumps.prime_rl()), ()),
+    "prime-rl grouped": (lines(dumps.prime_rl()), ("--group-size", "2")),
+    "open-instruct": (lines(dumps.open_instruct()), ()),
+    "open-instruct grouped": (lines(dumps.open_instruct()), ("--group-by", "step,prompt_idx")),
+    "roll-board": (lines(dumps.roll_board()), ("--group-by", "prompt")),
+    "columns": (
+        lines([{**dumps.ms_swift(), "log_probs_new": NEW, "log_probs_old": OLD}]),
+        (),
+    ),
+    "unipo": (json.dumps(dumps.unipo()).encode(), ()),
+    "unipo lines": (lines(dumps.unipo_lines()), ()),
+    "chat": (lines([{**dumps.chat(), "rewards": [1, 0]}]), ()),
+    "completion": (lines([{**dumps.completion(), "rewards": [1, 0]}]), ()),
+    "sglang": (
+        lines([{**one, "reward": at} for at, one in enumerate(dumps.sglang())]),
+        ("--group-size", "4"),
+    ),
+    "array": (json.dumps([{"logps": NEW, "reward": REWARDS}] * 3).encode(), ()),
+    "array, one of them": (
+        json.dumps([{"logps": NEW, "reward": REWARDS}] * 3).encode(),
+        ("--record", "1"),
+    ),
+    "nested": (
+        lines([{"logps": [NEW[:2], NEW[2:]], "scores": [[1, 0], [0.5, 1]], "uid": ["a", "b"]}]),
+        (),
+    ),
+    "sequence level": (lines([{"rhos": [0.5, 1.5], "pi_theta_old": [0.25, 2.0], "A": [1, -1]}]), ()),
+    "masked nulls": (
+        lines(
+            [
+                {
+                    "logps": [[-1, None, -2.5], [float("nan"), -1, -2]],
+                    "mask": [[1, 0, 1], [False, True, True]],
+                    "rewards": {"a": [1, 0], "b": [0.5, 0.25]},
+                    "hyper": {"epsilon": 0.3},
+                    "std_ddof": 0,
+                }
+            ]
+        ),
+        (),
+    ),
+    "blank lines and a bad record": (
+        b"\n" + lines([{"logps": NEW, "reward": REWARDS}]) + b'\n{"logps": 3}\n'
+        + lines([{"logps": NEW, "reward": REWARDS, "id": 2**70}]),
+        (),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_fixtures(grpo, tmp_path, name):
+    data, flags = FIXTURES[name]
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(data)
+    same(grpo, path, tmp_path, *flags, given=("-v", "dr"))
+
+
+def test_names_and_what_stands_beside_them(grpo, tmp_path):
+    path = tmp_path / "in.jsonl"
+    value = {"step": 3, "logps": NEW, "reward": REWARDS, "framework": {"name": "trl"}, "uid": None}
+    path.write_bytes(lines([value]))
+    result = grpo("convert", path)
+    assert json.loads(result.stdout) == {
+        "step": 3,
+        "log_probs_new": NEW,
+        "rewards": REWARDS,
+        "framework": {"name": "trl"},
+    }
+
+
+def test_errors_and_skipping(grpo, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines([{"logps": NEW, "reward": REWARDS}, {"logps": 3}]))
+    result = grpo("convert", path, "-o", tmp_path / "out.jsonl")
+    assert result.exit_code == 3
+    assert "in.jsonl:2: logps: expected a list of numbers, got 3" in result.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+    result = grpo("convert", path, "--on-error", "skip")
+    assert result.exit_code == 3
+    assert "skipped 1 of 2 records" in result.stderr
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_notes_are_said_once_and_quiet_says_none(grpo, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines(dumps.nemo_rl()))
+    assert grpo("convert", path).stderr.count("read as nemo-rl") == 1
+    assert grpo("eval", path, "-v", "dr").stderr.count("read as nemo-rl") == 1
+    assert not grpo("eval", path, "-v", "dr", "-q").stderr
+
+
+def test_formats(grpo):
+    result = grpo("formats")
+    assert result.exit_code == 0
+    assert "nemo-rl  NeMo-RL train_data_step{N}.jsonl" in result.stdout
+    assert "prev_logprobs" in result.stdout
+    document = json.loads(grpo("formats", "--json").stdout)
+    assert [one["name"] for one in document["formats"]][:2] == ["canonical", "nemo-rl"]
+    assert document["names"]["rewards"] == ["reward", "scores", "score"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--from", "nemo"], "--from: unknown name 'nemo'; did you mean nemo-rl?"),
+        (["--map", "rewards"], "--map: expected NAME=PATH, got 'rewards'"),
+        (["--map", "rewrds=a"], "--map: unknown name 'rewrds'; did you mean rewards?"),
+        (["--map", "rewards=a..b"], "--map: expected a field"),
+        (["--where", "step"], "--where: expected a comparison"),
+        (["--group-by", "a", "--group-size", "2"], "--group-by contradicts --group-size"),
+        (["--group-anywhere"], "--group-anywhere is for --group-by"),
+    ],
+)
+def test_usage(grpo, tmp_path, flags, message):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines([{"logps": NEW, "reward": REWARDS}]))
+    for command in ("eval", "compare", "check", "verify", "convert", "show", "explain", "split"):
+        more = ["-n", "2"] if command == "split" else []
+        result = grpo(command, path, *more, *flags)
+        assert result.exit_code == 2, (command, result.output)
+        assert message in result.stderr

@@ -1,0 +1,223 @@
+"""Rows of one response each, put together by a field or by their number."""
+
+import json
+
+import pytest
+
+from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
+from grpo_cli.engine import Evaluation
+from grpo_cli.errors import InputError
+from grpo_cli.records import Reading, assemble, record
+from grpo_cli.records.grouping import Grouping
+from grpo_cli.records.paths import read_path
+from grpo_cli.report.encode import encode_json
+from grpo_cli.variants.plan import plan
+
+
+def by(*names, **more):
+    return Reading(grouping=Grouping(tuple(read_path(one, "") for one in names), **more))
+
+
+def rows(keys="aabb"):
+    return [
+        {
+            "logps": NEW[at % 4],
+            "old_log_probs": OLD[at % 4],
+            "reward": REWARDS[at % 4],
+            "q": key,
+            "step": 3,
+        }
+        for at, key in enumerate(keys)
+    ]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def run(data, reading, size=1 << 20):
+        path = tmp_path / "rows.jsonl"
+        path.write_bytes(data if isinstance(data, bytes) else lines(data))
+        found = []
+        for piece in reading.pieces(str(path), size):
+            for raw in reading.raws(piece, {}):
+                found.append(raw if isinstance(raw, InputError) else record(raw))
+        return found
+
+    return run
+
+
+def shape(records):
+    return [(one.line, len(one.widths), one.group_labels) for one in records]
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 20])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_groups_straddle_blocks(read, size, count):
+    found = read(rows("a" * count + "bb" + "c" * count), by("q"), size)
+    wanted = [(1, count, ["a"]), (count + 1, 2, ["b"]), (count + 3, count, ["c"])]
+    assert shape(found) == wanted
+
+
+def test_the_same_as_one_record(read):
+    one, two = read(rows(), by("q"))
+    batch = assemble([one])
+    assert batch.rewards.tolist() == REWARDS[:2]
+    assert batch.log_probs_old.tolist() == [x for row in OLD[:2] for x in row]
+    assert batch.group_count == 1
+    assert assemble([two]).responses.lengths.tolist() == [1, 2]
+
+
+def test_several_fields_and_paths(read):
+    data = rows()
+    for number, row in enumerate(data):
+        row["meta"] = {"at": [number // 2]}
+    assert shape(read(data, by("step", "meta.at[0]"))) == [(1, 2, ["3/0"]), (3, 2, ["3/1"])]
+
+
+def test_keys_that_are_lists_have_no_name(read):
+    data = [{**row, "q": [1, 2] if row["q"] == "a" else [3]} for row in rows()]
+    assert shape(read(data, by("q"))) == [(1, 2, None), (3, 2, None)]
+
+
+@pytest.mark.parametrize("size", [1, 150, 1 << 20])
+def test_a_key_that_comes_back(read, size):
+    found = read(rows("aabbaac"), by("q"), size)
+    assert [isinstance(one, InputError) for one in found] == [False, False, True, False]
+    assert str(found[2]).endswith(
+        'rows.jsonl:5: the group q = "a" was there from line 1 on and comes back here; '
+        "--group-anywhere puts them together"
+    )
+
+
+@pytest.mark.parametrize("size", [1, 150, 1 << 20])
+def test_anywhere(read, size):
+    found = read(rows("abab"), by("q", anywhere=True), size)
+    assert shape(found) == [(1, 2, ["a"]), (2, 2, ["b"])]
+    batch = assemble([found[0]])
+    assert batch.rewards.tolist() == [REWARDS[0], REWARDS[2]]
+
+
+@pytest.mark.parametrize("size", [1, 150, 1 << 20])
+def test_by_size(read, size):
+    reading = Reading(grouping=Grouping(size=3))
+    found = read(rows("aabbccd"), reading, size)
+    assert [getattr(one, "line", None) for one in found] == [1, 4, 7]
+    assert str(found[2]).endswith(
+        "rows.jsonl:7: expected a multiple of 3 rows (--group-size), got 1 in the last group"
+    )
+
+
+def test_by_size_against_their_own_ids(read):
+    data = [{**row, "uid": row["q"]} for row in rows()]
+    (one, *_) = read(data, Reading(grouping=Grouping(size=4)))
+    assert str(one).endswith(
+        "rows.jsonl:3: another group id than line 1 has, in a group of --group-size"
+    )
+    assert [one.group_labels for one in read(data, Reading(grouping=Grouping(size=2)))] == [
+        ["a"],
+        ["b"],
+    ]
+
+
+def test_a_field_with_several_groups_in_it(read):
+    data = [{**row, "uid": row["q"]} for row in rows()]
+    (one,) = read(data, by("step"))
+    assert one.group_labels == ["a", "b"]
+    assert one.groups == [0, 0, 1, 1]
+
+
+FAULTS = [
+    ({"ref_log_prob": NEW[1]}, "line 2 has log_probs_ref and line 1 has not, in one group"),
+    ({"hyper": {"beta": 1}}, "line 2 has hyperparameters and line 1 has not, in one group"),
+    ({"beta": 0.5}, None),
+    ({"q": None}, None),
+    ({"logps": [-1.0, "x"]}, 'logps[1]: expected a number, got "x"'),
+    ({"reward": "x"}, 'reward: expected a number, got "x"'),
+    ({"logps": [[-1.0], [[-2.0]]]}, None),
+    ({"old_log_probs": [-1.0]}, "old_log_probs: expected 3 numbers (as logps has), got 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_errors_have_the_line_of_their_row(read, change, message):
+    data = rows("aaaa")
+    data[1] |= change
+    (one, *_) = read(data, by("q"))
+    if message is None:
+        assert isinstance(one, InputError) or one.widths
+    else:
+        assert str(one).endswith(f"rows.jsonl:2: {message}")
+
+
+def test_values_out_of_range_have_the_line_of_their_row(read):
+    data = rows("aaaa")
+    data[2]["logps"] = [0.25]
+    (one,) = read(data, by("q"))
+    with pytest.raises(InputError, match=r"rows.jsonl:3: logps\[0\]: .* <= 0, got 0.25"):
+        assemble([one])
+
+
+def test_settings_must_be_the_same(read):
+    data = [{**row, "beta": 0.1 * (at > 2)} for at, row in enumerate(rows("aaaa"))]
+    (one,) = read(data, by("q"))
+    assert str(one).endswith("rows.jsonl:4: beta: another value than line 1 has, in one group")
+
+
+def test_malformed_rows_and_rows_without_the_field(read):
+    data = lines(rows("aa")) + b'{"logps": [\n' + lines(rows("bb")) + b"\n\n" + b'{"logps": [-1]}\n'
+    one, two = read(data, by("q"))
+    assert "rows.jsonl:3: malformed JSON" in str(one)
+    assert str(two).endswith("rows.jsonl:8: expected q to group by, found none")
+
+
+def test_a_field_only_elsewhere_is_not_the_field(read):
+    data = [{**row, "meta": {"q2": 1}} for row in rows("aa")]
+    (one,) = read(data, by("q2"))
+    assert str(one).endswith("rows.jsonl:1: expected q2 to group by, found none")
+
+
+def test_arrays_of_rows(read):
+    found = read(json.dumps(rows("aabba")).encode(), by("q"))
+    assert [len(one.widths) for one in found[:2]] == [2, 2]
+    assert "was there from before" in str(found[2]) or "comes back" in str(found[2])
+    data = rows("aabb")
+    data[3]["logps"] = [0.5, -1.0]
+    found = read(json.dumps(data).encode(), by("q"))
+    with pytest.raises(InputError, match=r"rows.jsonl: \[3\].logps\[0\]: .* got 0.5"):
+        assemble([found[1]])
+
+
+def test_a_reward_for_each_function_and_advantages_by_token(read):
+    data = [
+        {**row, "reward": {"a": 1.0, "b": at}, "advantages": [ADVANTAGES[at]] * len(NEW[at])}
+        for at, row in enumerate(rows())
+    ]
+    one, _ = read(data, by("q"))
+    assert one.reward_names == ("a", "b")
+    assert one.rewards == [[1.0, 0.0], [1.0, 1.0]]
+    assert isinstance(one.advantages, bytes)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_same_bytes_whatever_the_split(tmp_path, size, jobs):
+    path = tmp_path / "rows.jsonl"
+    keys = [f"{chr(97 + at // 3)}" for at in range(45)]
+    path.write_bytes(lines(rows(keys)))
+
+    def run(size, jobs):
+        evaluation = Evaluation(
+            [str(path)],
+            plan("dr"),
+            encode=_encode,
+            skip=False,
+            reading=by("q"),
+            jobs=jobs,
+            block_bytes=size,
+        )
+        return b"\n".join(piece for pieces in evaluation for piece in pieces), evaluation.total
+
+    assert run(size, jobs) == run(1 << 20, 1)
+
+
+def _encode(records, breakdown):
+    return encode_json(records, breakdown, level="token", fields=None)

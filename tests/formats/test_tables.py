@@ -1,0 +1,243 @@
+"""Parquet, Arrow, npz and safetensors read as the same JSON does."""
+
+import json
+import struct
+
+import numpy as np
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from formats import dumps
+from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
+from grpo_cli.cli.main import application
+from grpo_cli.engine import Evaluation
+from grpo_cli.errors import InputError
+from grpo_cli.records import PLAIN, Reading, gather
+from grpo_cli.records.grouping import Grouping
+from grpo_cli.report.encode import encode_json
+from grpo_cli.variants.plan import plan
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+RECORDS = [
+    {
+        "id": f"r{number}",
+        "log_probs_new": NEW[:3],
+        "old_log_probs": OLD[:3],
+        "mask": [[1, 1], [0, 1, 1], [1]],
+        "token_ids": IDS[:3],
+        "tokens": WORDS[:3],
+        "advantages": [float(number), -0.5, 0.25],
+        "uid": ["a", "a", "b"],
+        "hyperparameters": {"epsilon": 0.25},
+    }
+    for number in range(5)
+]
+
+
+def evaluate(path, reading=PLAIN, variant="dr", **more):
+    def encode(records, breakdown):
+        return encode_json(records, breakdown, level="token", fields=None)
+
+    run = Evaluation([str(path)], plan(variant), encode=encode, skip=False, reading=reading, **more)
+    found = [orjson.loads(piece) for pieces in run for piece in pieces]
+    for one in found:
+        del one["source"], one["line"]
+    return found, run.total
+
+
+def written(path, records, **options):
+    table = pa.Table.from_pylist(records)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, **options)
+    elif path.suffix == ".arrow":
+        with pa.ipc.new_file(str(path), table.schema) as sink:
+            sink.write_table(table, max_chunksize=2)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as sink:
+            sink.write_table(table, max_chunksize=2)
+    return path
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines(RECORDS))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "stream"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_records(tmp_path, text, suffix, jobs):
+    path = written(tmp_path / f"in.{suffix}", RECORDS)
+    assert evaluate(path, jobs=jobs) == evaluate(text)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_row_groups(tmp_path, text, rows):
+    path = written(tmp_path / "in.parquet", RECORDS, row_group_size=rows)
+    assert evaluate(path, jobs=2) == evaluate(text)
+
+
+def test_no_python_floats(tmp_path):
+    path = written(tmp_path / "in.parquet", RECORDS)
+    raws = [raw for piece in PLAIN.pieces(str(path)) for raw in PLAIN.raws(piece, {})]
+    assert all(type(row) is np.ndarray for raw in raws for row in raw.value["log_probs_new"])
+    assert gather([raw.value for raw in raws]) is not None
+
+
+def test_smaller_numbers(tmp_path):
+    schema = pa.schema(
+        [
+            ("log_probs", pa.large_list(pa.list_(pa.float32()))),
+            ("mask", pa.list_(pa.list_(pa.bool_()))),
+            ("rewards", pa.list_(pa.float32())),
+        ]
+    )
+    rows = [{"log_probs": NEW, "mask": [[True] * len(one) for one in NEW], "rewards": REWARDS}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "in.parquet")
+    (one,), _ = evaluate(tmp_path / "in.parquet")
+    (tmp_path / "in.jsonl").write_bytes(lines([{"log_probs": NEW, "rewards": REWARDS}]))
+    assert [one] == evaluate(tmp_path / "in.jsonl")[0]
+
+
+def rows_of_one():
+    return [
+        {"logps": NEW[at], "old_log_probs": OLD[at], "reward": REWARDS[at], "uid": GROUPS[at]}
+        for at in range(4)
+    ]
+
+
+@pytest.mark.parametrize("grouping", [Grouping(by=(("uid",),)), Grouping(size=2)])
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_rows_put_together(tmp_path, grouping, rows):
+    path = written(tmp_path / "in.parquet", rows_of_one(), row_group_size=rows)
+    (tmp_path / "in.jsonl").write_bytes(lines(rows_of_one()))
+    reading = Reading(grouping=grouping)
+    found, total = evaluate(path, reading)
+    wanted, same = evaluate(tmp_path / "in.jsonl", reading)
+    assert len(found) == 2
+    for one in found + wanted:
+        del one["id"]  # the line, or the row, of the first
+    assert found == wanted
+    assert total == same
+
+
+def test_rows_of_one_apart(tmp_path):
+    path = written(tmp_path / "in.parquet", rows_of_one())
+    (tmp_path / "in.jsonl").write_bytes(lines(rows_of_one()))
+    assert evaluate(path)[0] == evaluate(tmp_path / "in.jsonl")[0]
+
+
+def test_formats_in_tables(tmp_path):
+    rows = [{k: v for k, v in row.items() if k != "losses"} for row in dumps.prime_rl()]
+    path = written(tmp_path / "in.parquet", rows)
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    assert evaluate(path)[0] == evaluate(tmp_path / "in.jsonl")[0]
+    path = written(tmp_path / "trl.parquet", [dumps.texts()["trl-completions"]])
+    with pytest.raises(InputError, match="TRL's completions_{step}.parquet, which holds texts"):
+        evaluate(path)
+
+
+FAULTS = [
+    ({"log_probs_new": [[0.5, -1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "log_probs_new[0][0]: .* 0.5"),
+    ({"log_probs_new": [[None, -1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "log_probs_new[0][0]: .* NaN"),
+    ({"log_probs_new": [[-1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "mask[0]: expected 1 number "),
+    ({"log_probs_new": None}, "expected log_probs_new, found none"),
+    ({"mask": [[1, 1], [0, 1, 2], [1]]}, "mask[1][2]: expected 0 or 1, got 2"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_errors(tmp_path, change, message):
+    path = written(tmp_path / "in.parquet", [*RECORDS[:3], {**RECORDS[3], **change}])
+    pattern = message.replace("[", r"\[").replace("]", r"\]")
+    with pytest.raises(InputError, match=rf"in.parquet: \[3\]\.?.*{pattern}"):
+        evaluate(path)
+
+
+def test_damaged_files(tmp_path):
+    path = written(tmp_path / "in.parquet", RECORDS)
+    data = path.read_bytes()
+    for number, cut in enumerate((data[:-20], data[:8], b"PAR1", data[:100] + b"x" * 50)):
+        (tmp_path / f"{number}.parquet").write_bytes(cut)
+        with pytest.raises(InputError, match="the file is damaged"):
+            evaluate(tmp_path / f"{number}.parquet")
+    empty = written(tmp_path / "empty.parquet", RECORDS[:1])
+    pq.write_table(pq.read_table(empty).slice(0, 0), empty)
+    with pytest.raises(InputError, match="no records: the table has no rows"):
+        evaluate(empty)
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    path = written(tmp_path / "in.parquet", RECORDS)
+    result = CliRunner().invoke(application(), ["eval"], input=path.read_bytes())
+    assert result.exit_code == 3
+    assert "<stdin>: Parquet, Arrow and npz are read from files, not from pipes" in result.stderr
+
+
+def test_without_the_package(tmp_path, monkeypatch):
+    path = written(tmp_path / "in.parquet", RECORDS)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'grpo-cli\[parquet\]'"):
+        evaluate(path)
+
+
+PADDED = {
+    "log_probs": np.array([[-0.5, -1.25, 0], [-0.75, -0.125, -2.0]], dtype=np.float32),
+    "old_log_probs": np.array([[-0.625, -1.0, 0], [-0.75, -0.25, -1.75]], dtype=np.float32),
+    "completion_mask": np.array([[1, 1, 0], [1, 1, 1]]),
+    "advantages": np.array(ADVANTAGES[:2]),
+}
+
+
+@pytest.fixture
+def padded(tmp_path):
+    path = tmp_path / "padded.jsonl"
+    path.write_bytes(lines([{name: array.tolist() for name, array in PADDED.items()}]))
+    return path
+
+
+def test_npz(tmp_path, padded):
+    np.savez_compressed(tmp_path / "in.npz", **PADDED)
+    assert evaluate(tmp_path / "in.npz") == evaluate(padded)
+    nested = {name: np.stack([array, array]) for name, array in PADDED.items()}
+    np.savez(tmp_path / "nested.npz", **nested)
+    _, total = evaluate(tmp_path / "nested.npz")
+    assert total["groups"] == 2
+    (tmp_path / "bad.npz").write_bytes((tmp_path / "in.npz").read_bytes()[:50])
+    with pytest.raises(InputError, match="bad.npz: the file is damaged"):
+        evaluate(tmp_path / "bad.npz")
+
+
+def tensors(arrays):
+    """The layout of the safetensors format's README: a length, a JSON header, the numbers."""
+    header, data = {}, b""
+    names = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "|b1": "BOOL", "<u2": "BF16"}
+    for name, array in arrays.items():
+        raw = array.tobytes()
+        header[name] = {
+            "dtype": names[array.dtype.str],
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def test_safetensors(tmp_path, padded):
+    path = tmp_path / "in.safetensors"
+    path.write_bytes(tensors(PADDED))
+    assert evaluate(path) == evaluate(padded)
+    halves = {name: array for name, array in PADDED.items() if array.dtype != np.float32}
+    for name in ("log_probs", "old_log_probs"):  # bfloat16 holds these numbers exactly
+        halves[name] = (PADDED[name].view(np.uint32) >> 16).astype(np.uint16)
+    path.write_bytes(tensors(halves))
+    assert evaluate(path) == evaluate(padded)
+    for cut in (30, -10):
+        path.write_bytes(tensors(PADDED)[:cut])
+        with pytest.raises(InputError, match="in.safetensors: the file is damaged"):
+            evaluate(path)

@@ -1,0 +1,135 @@
+"""Filters: which objects, records and groups are read."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.dumps import NEW, REWARDS, lines
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records import Reading, record
+from grpo_cli.records.paths import read_path
+from grpo_cli.records.where import passes, read_conditions, refuted
+
+RECORD = {"log_probs_new": NEW, "rewards": REWARDS}
+
+
+@pytest.mark.parametrize(
+    ("test", "value", "holds"),
+    [
+        ("step==120", {"step": 120}, True),
+        ("step==120", {"step": 120.0}, True),
+        ("step == 120", {"step": "120"}, True),
+        ("step==120", {"step": [120]}, True),
+        ("step==120", {"step": 12}, False),
+        ("step==120", {}, False),
+        ("step!=120", {}, False),
+        ("step!=120", {"step": "x"}, True),
+        ("step>=3 && step<5", {"step": 4}, True),
+        ("step>=3 && step<5", {"step": 5}, False),
+        ("step<'b'", {"step": "a"}, True),
+        ("step<3", {"step": "a"}, False),
+        ("step<3", {"step": None}, False),
+        ("step==null", {"step": None}, True),
+        ("meta.env==math", {"meta": {"env": "math"}}, True),
+        ('meta.env!="math"', {"meta": {"env": "math"}}, False),
+        ("at[1]==2", {"at": [1, 2]}, True),
+        ("ok==true", {"ok": True}, True),
+        ("ok==1", {"ok": True}, False),
+        ("ok==true", {"ok": 1}, False),
+        ("step==nan", {"step": float("nan")}, False),
+    ],
+)
+def test_conditions(test, value, holds):
+    conditions = read_conditions([test])
+    assert passes(conditions, value) is holds
+    if holds:
+        assert not refuted(conditions, json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("test", ["step", "step=3", "==3", "a..b==1", "a[x]==1", "step==", "&&"])
+def test_conditions_that_are_none(test):
+    with pytest.raises(UsageError, match="expected a"):
+        read_conditions([test])
+
+
+@pytest.mark.parametrize("text", ["a..b", "[0].a", "a[", "a[1", ".a", "a.", ""])
+def test_paths_that_are_none(text):
+    with pytest.raises(UsageError, match="expected a field"):
+        read_path(text, "--map")
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats()
+    | st.text('ab\\"\u00e9', max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", 'a"', "é"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), json_values, max_size=3),
+    st.sampled_from(["a", "b", "a.b", "b.a", "a[0]", "c.a.b"]),
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),
+    st.sampled_from(["1", "0.5", "'a'", "true", "null", "b", "-2"]),
+    st.booleans(),
+)
+def test_what_the_text_refutes_never_passes(value, path, test, constant, ascii_):
+    conditions = read_conditions([f"{path}{test}{constant}"])
+    text = json.dumps(value, ensure_ascii=ascii_).encode()
+    if refuted(conditions, text):
+        assert not passes(conditions, value)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def run(objects, **options):
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(objects if isinstance(objects, bytes) else lines(objects))
+        options["where"] = read_conditions(options.get("where"))
+        found = [*Reading(**options).items([str(path)], {})]
+        return [one if isinstance(one, InputError) else record(one) for one in found]
+
+    return run
+
+
+STEPS = [{**RECORD, "step": step, "id": f"r{step}"} for step in range(4)]
+
+
+def test_only_what_fits(read):
+    assert [one.id for one in read(STEPS, where=["step>=1", "step!=2"])] == ["r1", "r3"]
+    broken = lines(STEPS[:2]) + b'{"step": 1, "log\n'
+    assert [one.line for one in read(broken, where=["step==0"])] == [1]
+
+
+def test_nothing_fits(read):
+    with pytest.raises(InputError, match="no record matches --where"):
+        read(STEPS, where=["step==9"])
+
+
+def test_record(read):
+    assert [one.line for one in read(STEPS, record="r2")] == [3]
+    assert [one.line for one in read([RECORD] * 3, record="2")] == [3]
+    found = read(json.dumps([RECORD] * 3).encode(), record="1")
+    assert [one.prefix for one in found] == ["[1]."]
+    with pytest.raises(InputError, match="no record matches --record 2"):
+        read(STEPS, record="2")
+
+
+def test_group(read):
+    value = {**RECORD, "uid": ["x", "x", 7, 7], "mask": [[1] * len(row) for row in NEW]}
+    (one,) = read([value, {**RECORD, "uid": "z"}, RECORD], group="7")
+    assert one.widths == [len(row) for row in NEW[2:]]
+    assert one.rewards == REWARDS[2:]
+    assert one.group_labels == [7]
+    assert len(read([value, {**RECORD, "uid": "z"}, RECORD], group="z")) == 1
+    nested = {"log_probs_new": [NEW[:2], NEW[2:]], "rewards": [REWARDS[:2], REWARDS[2:]]}
+    (one,) = read([{**nested, "uid": ["p", "q"]}], group="q")
+    assert one.rewards == REWARDS[2:]
