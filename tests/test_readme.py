@@ -70,8 +70,24 @@ def alias_table() -> str:
     return "".join(f"| {name} | {', '.join(other) or '–'} |\n" for name, other in ALIASES.items())
 
 
+PARITY = re.compile(r"<!-- parity -->\n(.*?)<!-- /parity -->", re.DOTALL)
+
+
+def parity_table() -> str:
+    """The tables that the parity run's own output makes."""
+    script = ROOT / "tests" / "parity" / "report.py"
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    return found.stdout.strip() + "\n"
+
+
+def test_the_parity_table_is_the_parity_run_s():
+    (found,) = PARITY.findall(README.read_text())
+    assert found == parity_table()
+
+
 def write(folder: Path) -> None:
     text = README.read_text()
+    text = PARITY.sub(lambda _: f"<!-- parity -->\n{parity_table()}<!-- /parity -->", text)
     text = BLOCK.sub(lambda found: f"```console\n{rendered(found[1], folder)}```", text)
     text = text.replace("<!-- aliases -->\n", alias_table())
     README.write_text(text)

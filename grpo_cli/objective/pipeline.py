@@ -169,7 +169,7 @@ def _check_finite(breakdown: Breakdown) -> None:
     if breakdown.kl is not None and breakdown.beta:
         finite &= np.isfinite(breakdown.kl)
     if finite.all():
-        raise InputError("the sum over a response's tokens overflows", record=0)
+        raise InputError("the sum over a response's tokens overflows")
     _raise_at(breakdown, int(np.argmin(finite)))
 
 

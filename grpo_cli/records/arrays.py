@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import orjson
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
 
+_DAMAGE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError),
+)
 _TYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -31,11 +36,11 @@ def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
     """The only record of a file."""
     try:
         found = _npz(path) if kind == "npz" else _safetensors(path)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        value = {name: _field(array) for name, array in found.items()}
+        size = sum(array.nbytes for array in found.values())
+    except _DAMAGE as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"the file is damaged: {what}") from None
-    value = {name: _field(array) for name, array in found.items()}
-    size = sum(array.nbytes for array in found.values())
     yield Raw(value, source, None, "", size, arrays=True)
 
 

@@ -47,7 +47,7 @@ def slices(source: Source, kind: str, size: int, *, whole: bool) -> Iterator[Row
     pa = package()
     try:
         counts = _counts(pa, source.path, kind)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise _damaged(error, source.name) from None
     if not sum(counts):
         raise InputError("no records: the table has no rows", source=source.name)
@@ -70,7 +70,9 @@ def _counts(pa: Any, path: str, kind: str) -> list[int]:
 
 
 def _damaged(error: Exception, source: str) -> InputError:
-    return InputError(f"the file is damaged: {str(error).splitlines()[0]}", source=source)
+    return InputError(
+        f"the file is damaged: {(str(error).splitlines() or ['?'])[0]}", source=source
+    )
 
 
 def raws(
@@ -80,9 +82,11 @@ def raws(
     pa = package()
     try:
         for batch in _batches(pa, path, kind, part):
+            if kind != "parquet":
+                batch.validate(full=True)  # what an Arrow file says of itself is taken as it is
             yield from _rows(pa, batch, source, first)
             first += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise _damaged(error, source) from None
 
 

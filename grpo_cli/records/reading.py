@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import grouping, select, where
+from grpo_cli.records import select, where
 from grpo_cli.records.decode import decode
+from grpo_cli.records.gathered import Items, apart, merged, whole
 from grpo_cli.records.grouping import Group, Grouping, Unknown, grouped, hashable
 from grpo_cli.records.paths import Missing, Path, look_up
 from grpo_cli.records.record import Raw
-from grpo_cli.records.rows import merge
 from grpo_cli.records.sources import BLOCK
-from grpo_cli.records.stream import Block, Cut, Source, Span, cut, raws, spans
+from grpo_cli.records.stream import Block, Source, Span, cut, raws, spans
 from grpo_cli.records.tables import Rows, slices
 from grpo_cli.records.translate import Mapped, Notes, format_of, translated
 from grpo_cli.records.where import Condition
@@ -23,7 +23,6 @@ from grpo_cli.records.where import Condition
 _SHORT = 1024
 
 Piece = Block | Span | Rows
-Items = Iterator[Raw | InputError]
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,11 @@ class Reading:
         if self.grouping is None:
             found = self._read(decoded, notes)
         elif isinstance(piece, Block) and piece.groups is not None:
-            found = self._merged(_apart(piece, self._reader(notes)), piece.source)
+            groups = apart(piece, lambda block: list(self._read(raws(block), notes)))
+            found = merged(groups, self.grouping, piece.source)
         else:
-            found = self._merged(self._streamed(self._read(decoded, notes)), piece.source)
+            groups = self._streamed(self._read(decoded, notes))
+            found = merged(groups, self.grouping, piece.source)
         return found if self.record is None and self.group is None else self._selected(found)
 
     def items(self, paths: Iterable[str | Source], notes: Notes) -> Items:
@@ -139,9 +140,6 @@ class Reading:
                 one.key = self._key(raw, one)
             yield one
 
-    def _reader(self, notes: Notes) -> Callable[[Block], list[Raw | InputError]]:
-        return lambda block: list(self._read(raws(block), notes))
-
     def _groups(self, source: Source, size: int) -> Iterator[Block]:
         """Blocks that end where a group ends."""
         assert self.grouping is not None
@@ -151,13 +149,8 @@ class Reading:
             yield first
             return
         lines = (line for block in chain((first,), blocks) for line in self._numbered(block))
-        block = _Building(source.name)
-        for group in grouped(lines, lambda line: self._key_of_text(line[1]), self.grouping):
-            block.add(group)
-            if block.size >= size:
-                yield block.done()
-        if block.lines:
-            yield block.done()
+        groups = grouped(lines, lambda line: self._key_of_text(line[1]), self.grouping)
+        yield from whole(source.name, groups, size)
 
     def _numbered(self, block: Block) -> Iterator[tuple[int, tuple[int, bytes]]]:
         for number, text in enumerate(block.lines, block.line):
@@ -214,31 +207,6 @@ class Reading:
             raise Unknown
         return item.key
 
-    def _merged(self, groups: Iterable[Group[Raw | InputError]], source: str) -> Items:
-        for group in groups:
-            try:
-                if group.items or group.fault is not None:
-                    yield self._one(group)
-            except InputError as error:
-                error.source = error.source or source
-                yield error
-
-    def _one(self, group: Group[Raw | InputError]) -> Raw:
-        assert self.grouping is not None
-        rows = []
-        for one in group.items:
-            if isinstance(one, InputError):
-                raise one
-            rows.append(one)
-        if group.fault is not None:
-            raise group.fault
-        for raw in rows:
-            if raw.key is None:
-                message = f"expected {self.grouping.named} to group by, found none"
-                path = raw.prefix.rstrip(".")
-                raise InputError(message, path=path, source=raw.source, line=raw.line)
-        return merge(rows, group.label, by_size=bool(self.grouping.size))
-
     def _selected(self, found: Items) -> Items:
         for raw in found:
             if isinstance(raw, InputError) or not isinstance(raw.value, dict):
@@ -262,43 +230,6 @@ class Reading:
 
 PLAIN = Reading()
 """Files as they are."""
-
-
-@dataclass
-class _Building:
-    """A block of whole groups."""
-
-    source: str
-    lines: list[bytes] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, group: Group[tuple[int, bytes]]) -> None:
-        self.cuts.append(Cut(len(group.items), group.label, group.fault))
-        for number, text in group.items:
-            self.numbers.append(number)
-            self.lines.append(text)
-            self.size += len(text) + 1
-
-    def done(self) -> Block:
-        lines, numbers, cuts = self.lines, self.numbers, self.cuts
-        self.lines, self.numbers, self.cuts, self.size = [], [], [], 0
-        return Block(self.source, numbers[0], lines, numbers=numbers, groups=cuts)
-
-
-def _apart(
-    block: Block, read: Callable[[Block], list[Raw | InputError]]
-) -> Iterator[Group[Raw | InputError]]:
-    """The groups that a block was cut into."""
-    assert block.groups is not None
-    assert block.numbers is not None
-    at = 0
-    for size, label, fault in block.groups:
-        numbers = block.numbers[at : at + size]
-        part = Block(block.source, numbers[0], block.lines[at : at + size], numbers=numbers)
-        yield grouping.Group(read(part), label, fault)
-        at += size
 
 
 def _is_many(raw: Raw) -> bool:

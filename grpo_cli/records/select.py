@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.places import as_float
 from grpo_cli.records.record import Raw
 
 
@@ -47,7 +46,7 @@ def only_group(value: dict[str, Any], wanted: str) -> dict[str, Any] | None:
 
 
 def _is(label: Any, wanted: str) -> bool:
-    if isinstance(label, float) and label == as_float(int(label)):
+    if isinstance(label, float) and label.is_integer():
         return wanted in (str(label), str(int(label)))
     return str(label) == wanted
 

@@ -100,7 +100,7 @@ def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
     def broken() -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(entry, "app", broken)
+    monkeypatch.setattr(entry, "application", lambda only: broken)
     with pytest.raises(SystemExit) as ended:
         entry.main()
     assert ended.value.code == 70

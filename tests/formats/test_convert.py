@@ -46,7 +46,9 @@ def same(grpo, path, tmp_path, *flags, given=()):
         assert evaluated(grpo, again, *given) == evaluated(grpo, out, *given)
 
 
-@pytest.mark.parametrize("path", [*REAL, *SAMPLES], ids=lambda path: f"{path.parent.name} {path.name}")
+@pytest.mark.parametrize(
+    "path", [*REAL, *SAMPLES], ids=lambda path: f"{path.parent.name} {path.name}"
+)
 def test_real_dumps(grpo, tmp_path, path):
     same(grpo, path, tmp_path)
 
