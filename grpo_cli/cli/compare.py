@@ -16,7 +16,8 @@ from grpo_cli.cli.options import Files, StageOptions, paths
 from grpo_cli.cli.page import PageOptions
 from grpo_cli.diagnose.compare import Comparison
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.objective.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.objective.hyperparameter import HyperparameterError, Value
+from grpo_cli.objective.hyperparameters import canonical
 from grpo_cli.report.comparison import print_comparison
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 from grpo_cli.errors import UsageError
-from grpo_cli.objective.hyperparameters import HYPERPARAMETERS, SETS
+from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
+from grpo_cli.objective.hyperparameters import SETS
 from grpo_cli.objective.objective import STAGES
 from grpo_cli.report.fields import FIELDS
 from grpo_cli.variants import VARIANTS

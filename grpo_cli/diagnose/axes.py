@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from grpo_cli.objective.hyperparameters import Value
+from grpo_cli.objective.hyperparameter import Value
 from grpo_cli.objective.objective import STAGES
 from grpo_cli.variants.plan import Plan, plan
 

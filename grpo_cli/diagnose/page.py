@@ -9,7 +9,8 @@ from typing import Any
 
 from grpo_cli.diagnose import probe
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.hyperparameters import HYPERPARAMETERS, Value
+from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
 from grpo_cli.objective.objective import STAGES, Objective
 from grpo_cli.objective.signature import Part, line
 from grpo_cli.variants import NAMES, VARIANTS, Variant

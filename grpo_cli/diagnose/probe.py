@@ -16,7 +16,7 @@ from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective import moments
-from grpo_cli.objective.hyperparameters import HyperparameterError
+from grpo_cli.objective.hyperparameter import HyperparameterError
 from grpo_cli.objective.moments import ExactMoments
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run

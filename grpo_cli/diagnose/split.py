@@ -19,7 +19,7 @@ from grpo_cli.diagnose.cut import Cut
 from grpo_cli.diagnose.evaluate import Runner, Unserved
 from grpo_cli.diagnose.source import Piece
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameters import HyperparameterError, Value
+from grpo_cli.objective.hyperparameter import HyperparameterError, Value
 from grpo_cli.objective.objective import STAGES, Objective
 from grpo_cli.objective.pipeline import run
 from grpo_cli.variants.plan import Plan, plan

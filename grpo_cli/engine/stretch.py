@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameters import Value
+from grpo_cli.objective.hyperparameter import Value
 from grpo_cli.records import Packed, Raw, Record, headers, layout, pack
 from grpo_cli.records.fields import Fields, read_fields
 from grpo_cli.records.settings import read_settings

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from grpo_cli.objective.hyperparameters import HYPERPARAMETERS, Value
+from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.hyperparameters import Value
+from grpo_cli.objective.hyperparameter import Value
 from grpo_cli.objective.signature import Part, Parts, line
 from grpo_cli.version import VERSION
 

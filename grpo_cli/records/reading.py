@@ -20,8 +20,6 @@ from grpo_cli.records.tables import Rows, slices
 from grpo_cli.records.translate import Mapped, Notes, format_of, translated
 from grpo_cli.records.where import Condition
 
-_SHORT = 1024
-
 Piece = Block | Span | Rows
 
 
@@ -116,8 +114,6 @@ class Reading:
 
     def _is_wanted(self, text: bytes, line: int) -> bool:
         """False for a line whose text shows that it is not to be read."""
-        if len(text) < _SHORT:  # decoded as fast as it is searched
-            return True
         if self.where and where.refuted(self.where, text):
             return False
         if self.record is None or self.grouping is not None or b"\\u" in text:

@@ -78,8 +78,8 @@ PAPERS = {
         ratio=bind("ratio", "sequence"),
         surrogate=bind("surrogate", "clip", epsilon_low=3e-4, epsilon_high=4e-4),
         kl=_NO_KL,
-        note="'Sequence' is the geometric mean of the token ratios; RLOO trainers mean the product, "
-        "and AReaL weighs each sequence by its length.",
+        note="'Sequence' is the geometric mean of the token ratios, RLOO's the product. "
+        "AReaL weighs each sequence by its length.",
     ),
     "cispo": replace(
         GRPO,

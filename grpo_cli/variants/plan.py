@@ -10,7 +10,8 @@ from typing import Any
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
-from grpo_cli.objective.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.objective.hyperparameter import HyperparameterError, Value
+from grpo_cli.objective.hyperparameters import canonical
 from grpo_cli.objective.objective import STAGES, Objective
 from grpo_cli.variants import NAMES, VARIANTS, Variant
 

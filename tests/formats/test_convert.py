@@ -16,10 +16,12 @@ REAL = sorted([*(ROOT / "data").glob("*.jsonl"), *(ROOT / "data" / "rollouts").g
 SAMPLES = sorted(one for one in (ROOT.parent / "samples").glob("*.json*") if "bad" not in one.name)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def grpo():
+    app = application()
+
     def run(*arguments, **more):
-        return CliRunner().invoke(application(), [str(one) for one in arguments], **more)
+        return CliRunner().invoke(app, [str(one) for one in arguments], **more)
 
     return run
 
@@ -82,7 +84,7 @@ FIXTURES = {
         lines([{"logps": [NEW[:2], NEW[2:]], "scores": [[1, 0], [0.5, 1]], "uid": ["a", "b"]}]),
         (),
     ),
-    "sequence level": (lines([{"rhos": [0.5, 1.5], "pi_theta_old": [0.25, 2.0], "A": [1, -1]}]), ()),
+    "sequence level": (lines([{"rhos": [0.5, 1.5], "pi_theta_old": [0.25, 2], "A": [1, -1]}]), ()),
     "masked nulls": (
         lines(
             [

@@ -110,6 +110,13 @@ def test_npz_that_zip_files_can_be_but_npz_are_not(tmp_path):
     assert isinstance(error, InputError)
 
 
+def _items(path):
+    try:
+        yield from PLAIN.items([str(path)], {})
+    except InputError as error:
+        yield error
+
+
 def test_arrow_files_are_not_believed(tmp_path):
     pa = pytest.importorskip("pyarrow")
     path = tmp_path / "in.arrow"
@@ -121,12 +128,6 @@ def test_arrow_files_are_not_believed(tmp_path):
     data = bytearray(whole)
     data[offsets + 4 : offsets + 8] = b"\xff\xff\xff\x7f"  # an offset beyond the numbers
     path.write_bytes(bytes(data))
-    with pytest.raises(InputError, match="the file is damaged"):
-        for one in PLAIN.items([str(path)], {}):
-            if isinstance(one, InputError):
-                raise one
+    assert "the file is damaged" in str([*_items(path)][-1])
     path.write_bytes(whole.replace(b"rewards", b"\xff" * 7))  # a name that is no text
-    with pytest.raises(InputError, match="the file is damaged"):
-        for one in PLAIN.items([str(path)], {}):
-            if isinstance(one, InputError):
-                raise one
+    assert "the file is damaged" in str([*_items(path)][-1])

@@ -137,7 +137,7 @@ def test_formats_in_tables(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(lines(rows))
     assert evaluate(path)[0] == evaluate(tmp_path / "in.jsonl")[0]
     path = written(tmp_path / "trl.parquet", [dumps.texts()["trl-completions"]])
-    with pytest.raises(InputError, match="TRL's completions_{step}.parquet, which holds texts"):
+    with pytest.raises(InputError, match=r"TRL's completions_{step}.parquet, which holds texts"):
         evaluate(path)
 
 
@@ -208,7 +208,7 @@ def test_npz(tmp_path, padded):
     _, total = evaluate(tmp_path / "nested.npz")
     assert total["groups"] == 2
     (tmp_path / "bad.npz").write_bytes((tmp_path / "in.npz").read_bytes()[:50])
-    with pytest.raises(InputError, match="bad.npz: the file is damaged"):
+    with pytest.raises(InputError, match=r"bad.npz: the file is damaged"):
         evaluate(tmp_path / "bad.npz")
 
 
@@ -239,5 +239,5 @@ def test_safetensors(tmp_path, padded):
     assert evaluate(path) == evaluate(padded)
     for cut in (30, -10):
         path.write_bytes(tensors(PADDED)[:cut])
-        with pytest.raises(InputError, match="in.safetensors: the file is damaged"):
+        with pytest.raises(InputError, match=r"in.safetensors: the file is damaged"):
             evaluate(path)

@@ -15,7 +15,7 @@ from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.result import PerToken
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.groups import Groups
-from grpo_cli.objective.hyperparameters import HyperparameterError
+from grpo_cli.objective.hyperparameter import HyperparameterError
 
 
 def given(advantages: F64 | PerToken) -> F64 | PerToken:

@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.objective.aggregate.result import Weights
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.hyperparameters import HyperparameterError
+from grpo_cli.objective.hyperparameter import HyperparameterError
 
 
 def token_mean(lengths: I64, *, batch_num_tokens: float | None, dp_size: int) -> Weights:

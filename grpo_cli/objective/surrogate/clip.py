@@ -18,7 +18,7 @@ def clip(
     delta: float | None,
     dual_clip: float | None,
 ) -> Surrogate:
-    """PPO: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
+    """PPO's clip: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
 
     With ``delta`` the first ρ is min(ρ, δ) (two-sided clip); with ``dual_clip`` s is at least c·A
     where A < 0. Worked out by the sign of A, all of it is one window on the ratio: for A > 0,
@@ -41,7 +41,7 @@ def clip(
         Schulman et al., PPO, 2017 (arXiv 1707.06347); Yu et al., DAPO, 2025 (arXiv 2503.14476)
         for the separate upper ε; Ye et al., 2019 (arXiv 1912.09729) for the dual clip; Prime
         Intellect, INTELLECT-2, 2025 (arXiv 2505.07291) for δ.
-    """
+    """  # noqa: D402 - the formula has the function's name
     top = 1.0 + epsilon_high
     upper_gain = top if delta is None else min(top, delta)
     upper_loss = np.inf if delta is None else max(top, delta)

@@ -1,0 +1,238 @@
+"""Every hyperparameter of the family: its one name, what it may be, and what others call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from grpo_cli.objective.hyperparameter import Hyperparameter
+
+HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
+    "epsilon_low": Hyperparameter(
+        "lower clip range: the ratio is clipped at 1 − epsilon_low",
+        low=0.0,
+        aliases=(
+            "clip_ratio_low",
+            "eps_clip_low",
+            "clip_range_low",
+            "ratio_clip_min",
+            "eps_low",
+            "clip_lower",
+        ),
+    ),
+    "epsilon_high": Hyperparameter(
+        "upper clip range: the ratio is clipped at 1 + epsilon_high",
+        low=0.0,
+        aliases=(
+            "clip_ratio_high",
+            "eps_clip_high",
+            "clip_range_high",
+            "ratio_clip_max",
+            "eps_high",
+            "clip_higher",
+            "eps_clip_higher",
+        ),
+    ),
+    "beta": Hyperparameter(
+        "coefficient of the KL penalty",
+        low=0.0,
+        aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty", "kl_tau", "kl_ctl"),
+    ),
+    "kl_weight": Hyperparameter(
+        "what multiplies each token's KL estimate: nothing, or the ratio (unbiased KL)",
+        words=("none", "ratio"),
+    ),
+    "entropy_coef": Hyperparameter(
+        "coefficient of the entropy bonus", aliases=("entropy_coeff", "entropy_loss_coef")
+    ),
+    "std_ddof": Hyperparameter("degrees of freedom taken off in the std", low=0, integer=True),
+    "std_eps": Hyperparameter("added to the std before dividing by it", low=0.0),
+    "std_min": Hyperparameter("a group whose std is below this has advantage 0", low=0.0),
+    "kl_input_clamp": Hyperparameter(
+        "bound on |log π_θ − log π_ref| before the KL estimate",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        aliases=("kl_input_clamp_value",),
+    ),
+    "kl_output_clamp": Hyperparameter(
+        "bound on |KL estimate|",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        aliases=("kl_output_clamp_value",),
+    ),
+    "delta": Hyperparameter(
+        "upper bound on the ratio in the unclipped branch (two-sided clip)",
+        low=0.0,
+        open_low=True,
+        optional=True,
+    ),
+    "dual_clip": Hyperparameter(
+        "the c of dual clip: where A < 0 the surrogate is at least c·A",
+        low=1.0,
+        open_low=True,
+        optional=True,
+        aliases=("clip_ratio_c", "eps_clip_c", "ratio_clip_c", "c_clip"),
+    ),
+    "log_ratio_clamp": Hyperparameter(
+        "bound on |log ratio| before it is exponentiated", low=0.0, open_low=True, optional=True
+    ),
+    "max_completion_length": Hyperparameter(
+        "the constant length L that token sums are divided by", low=0.0, open_low=True
+    ),
+    "gradient_accumulation_steps": Hyperparameter(
+        "micro-batches per optimiser step; trainers divide their loss by it", low=1, integer=True
+    ),
+    "num_items_in_batch": Hyperparameter(
+        "tokens of the whole generation batch, over all processes",
+        low=0.0,
+        open_low=True,
+        optional=True,
+    ),
+    "steps_per_generation": Hyperparameter(
+        "micro-batches per generation batch", low=1, integer=True, optional=True
+    ),
+    "loss_scale_factor": Hyperparameter(
+        "verl's constant that token sums are divided by", low=0.0, open_low=True, optional=True
+    ),
+    "response_length": Hyperparameter(
+        "the padded width of the responses", low=0.0, open_low=True, optional=True
+    ),
+    "global_batch_size": Hyperparameter(
+        "responses of the whole mini-batch, over all processes",
+        low=0.0,
+        open_low=True,
+        optional=True,
+    ),
+    "batch_num_tokens": Hyperparameter(
+        "tokens of the whole mini-batch, over all processes",
+        low=0.0,
+        open_low=True,
+        optional=True,
+    ),
+    "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True),
+    "tau_pos": Hyperparameter(
+        "SAPO's temperature where A > 0",
+        low=0.0,
+        open_low=True,
+        aliases=("sapo_temperature_pos", "sapo_tau_pos"),
+    ),
+    "tau_neg": Hyperparameter(
+        "SAPO's temperature where A <= 0",
+        low=0.0,
+        open_low=True,
+        aliases=("sapo_temperature_neg", "sapo_tau_neg"),
+    ),
+    "log_ratio_max": Hyperparameter(
+        "upper bound on a log ratio before it is exponentiated; below there is none"
+    ),
+    "dro_beta": Hyperparameter(
+        "DRO's coefficient of the squared log ratio", low=0.0, open_low=True
+    ),
+    "clip_cov_ratio": Hyperparameter(
+        "share of the tokens that Clip-Cov takes out", low=0.0, open_low=True, high=1.0
+    ),
+    "clip_cov_lb": Hyperparameter("least covariance of a token that Clip-Cov takes out"),
+    "clip_cov_ub": Hyperparameter("greatest covariance of a token that Clip-Cov takes out"),
+    "clip_cov_seed": Hyperparameter(
+        "seed of Clip-Cov's random choice of tokens", low=0, integer=True, aliases=("seed",)
+    ),
+    "kl_cov_ratio": Hyperparameter(
+        "share of the tokens that KL-Cov penalises",
+        low=0.0,
+        open_low=True,
+        high=1.0,
+        aliases=("kl_cov_frac",),
+    ),
+    "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
+    "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
+    "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True),
+    "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
+    "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),
+    "reward_clip": Hyperparameter(
+        "bound on |reward|: OpenRLHF's after it is normalised in the group, AReaL's before",
+        low=0.0,
+        open_low=True,
+        optional=True,
+    ),
+    "ipo_threshold": Hyperparameter(
+        "prime-rl's ipo drops a token whose |π_θ − π_rollout| is above it", low=0.0, high=1.0
+    ),
+    "m2_threshold": Hyperparameter(
+        "M2PO keeps the tokens whose mean (log π_old − log π_rollout)² is below it",
+        low=0.0,
+        open_low=True,
+    ),
+    "rho_mask_low": Hyperparameter(
+        "open-instruct drops a token whose π_old/π_rollout is below it",
+        low=0.0,
+        optional=True,
+        aliases=("rho_mask_lower_bound",),
+    ),
+    "rho_mask_high": Hyperparameter(
+        "open-instruct drops a token whose π_old/π_rollout is above it",
+        low=0.0,
+        optional=True,
+        aliases=("rho_mask_upper_bound",),
+    ),
+    "loss_denominator": Hyperparameter(
+        "open-instruct's constant that the token sum is divided by", low=0.0, open_low=True
+    ),
+    "is_low": Hyperparameter(
+        "lower bound on the ratio of the old policy to the engine that sampled",
+        low=0.0,
+        optional=True,
+        aliases=(
+            "tis_clip_low",
+            "rho_clamp_lower_bound",
+            "truncated_importance_sampling_ratio_min",
+            "vllm_importance_sampling_clip_min",
+        ),
+    ),
+    "is_high": Hyperparameter(
+        "upper bound on the ratio of the old policy to the engine that sampled",
+        low=0.0,
+        optional=True,
+        aliases=(
+            "tis_clip",
+            "rho_clamp_upper_bound",
+            "truncated_importance_sampling_ratio",
+            "vllm_importance_sampling_clip_max",
+            "vllm_importance_sampling_cap",
+            "rollout_importance_sampling_threshold",
+        ),
+    ),
+    "vespo_k_pos": Hyperparameter("VESPO's power of the ratio where A >= 0", low=0.0),
+    "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),
+    "vespo_k_neg": Hyperparameter("VESPO's power of the ratio where A < 0", low=0.0),
+    "vespo_lambda_neg": Hyperparameter("VESPO's rate of decay where A < 0", low=0.0),
+    "divergence_low": Hyperparameter(
+        "DPPO's bound on the divergence where A < 0", low=0.0, aliases=("dppo_mask_low",)
+    ),
+    "divergence_high": Hyperparameter(
+        "DPPO's bound on the divergence where A > 0", low=0.0, aliases=("dppo_mask_high",)
+    ),
+    "fipo_decay_rate": Hyperparameter(
+        "FIPO's half-life of the future log ratios, in tokens", low=0.0, open_low=True
+    ),
+    "fipo_clip_low": Hyperparameter(
+        "FIPO's lower clip range: the weight is at least 1 − fipo_clip_low", low=0.0
+    ),
+    "fipo_clip_high": Hyperparameter(
+        "FIPO's upper clip range: the weight is at most 1 + fipo_clip_high",
+        low=0.0,
+        aliases=("fipo_clip_range",),
+    ),
+    "fipo_safety_threshold": Hyperparameter(
+        "the ratio beyond which FIPO does not raise the weight of a token with A < 0", low=0.0
+    ),
+    "real_tau": Hyperparameter("REAL's temperature", low=0.0, open_low=True),
+    "off_policy_mask_threshold": Hyperparameter(
+        "a response with A < 0 that is further off-policy than this, in nats per token, is dropped",
+        optional=True,
+        aliases=("off_policy_sequence_mask_delta", "opsm_delta"),
+    ),
+    "top_entropy_quantile": Hyperparameter(
+        "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0
+    ),
+}
