@@ -67,7 +67,7 @@ def write_csv(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> N
     """A header, then one line per row."""
     del variant
     header = csv_header(printing.level, printing.fields)
-    for pieces in run:
+    for pieces in _limited(run, printing):
         if pieces:
             stream.writelines([header, *pieces])
             stream.flush()

@@ -216,13 +216,13 @@ class Totals:
         return math.fsum(parts) / self._count(self.bonus_counted)
 
     def _kl(self) -> float:
-        return math.fsum(part.value() for part in self.kl.values())
+        return _sum([part.value() for part in self.kl.values()])
 
     def _penalty(self, kl: float) -> float:
         if len(self.kl) == 1:
             (beta,) = self.kl
             return beta * kl if beta else 0.0
-        parts = (beta * part.value() for beta, part in self.kl.items())
+        parts = [beta * part.value() for beta, part in self.kl.items() if beta]
         return math.fsum(parts) / self._count(self.kl_counted)
 
     def _gradient_norm(self) -> float:
@@ -252,6 +252,11 @@ class Totals:
 def _counted(term: Term) -> float:
     """What a term's weights count in these records: whole numbers, so that the sum is exact."""
     return 0.0 if term.weights.counts is None else float(term.weights.counts.sum())
+
+
+def _sum(parts: list[float]) -> float:
+    # A KL that β = 0 keeps out of J may be infinite, even both ways: no sum, then, for ``fsum``.
+    return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
 
 
 def _share(part: int, whole: int) -> float | None:

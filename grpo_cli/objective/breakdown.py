@@ -251,6 +251,13 @@ def record_sums(values: F64, records: Segments) -> F64:
     sums = []
     start = 0
     for length in records.lengths.tolist():
-        sums.append(math.fsum(flat[start : start + length]))
+        sums.append(_sum(flat[start : start + length]))
         start += length
     return np.array(sums)
+
+
+def _sum(parts: list[float]) -> float:
+    try:
+        return math.fsum(parts)
+    except (OverflowError, ValueError):  # too large, or infinite both ways
+        return sum(parts)

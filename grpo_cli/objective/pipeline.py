@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -161,16 +161,37 @@ def _bonus_term(
 
 
 def _check_finite(breakdown: Breakdown) -> None:
-    terms = [term for term in (breakdown.policy, breakdown.penalty) if term is not None]
+    terms = [breakdown.policy]
+    if breakdown.penalty is not None and breakdown.penalised:
+        terms.append(breakdown.penalty)
     slopes = breakdown.batch.responses.sum(breakdown.unit_slope)
     if all(np.isfinite(term.sums).all() for term in terms) and np.isfinite(slopes).all():
+        _check_sums(breakdown)
         return
     finite = np.isfinite(breakdown.surrogate) & np.isfinite(breakdown.unit_slope)
     if breakdown.kl is not None and breakdown.beta:
         finite &= np.isfinite(breakdown.kl)
     if finite.all():
-        raise InputError("the sum over a response's tokens overflows")
+        _raise_sum(breakdown, terms)
     _raise_at(breakdown, int(np.argmin(finite)))
+
+
+def _check_sums(breakdown: Breakdown) -> None:
+    finite = np.isfinite(breakdown.record_objective)
+    if not finite.all():
+        message = "the sum over the record's responses overflows"
+        raise InputError(message, record=int(np.argmin(finite)))
+
+
+def _raise_sum(breakdown: Breakdown, terms: list[Term]) -> NoReturn:
+    finite = np.isfinite(breakdown.batch.responses.sum(breakdown.unit_slope))
+    for term in terms:
+        finite &= np.isfinite(term.sums)
+    response = int(np.argmin(finite))
+    record = int(breakdown.batch.records.index[response])
+    local = response - int(breakdown.batch.records.starts[record])
+    message = "the sum over the response's tokens overflows"
+    raise InputError(message, path=f"response {local}", record=record)
 
 
 def _raise_at(breakdown: Breakdown, token: int) -> None:

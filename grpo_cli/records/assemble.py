@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
+from grpo_cli.records.numbers import LARGEST, WITHIN
 from grpo_cli.records.record import Record
 
 Mask = NDArray[np.bool_]
@@ -22,6 +23,7 @@ _BOUNDS: dict[str, tuple[float, float, str]] = {
     "log_probs_ref": (-np.inf, 0.0, "log-prob <= 0"),
     "log_probs_rollout": (-np.inf, 0.0, "log-prob <= 0"),
     "entropies": (0.0, np.inf, "entropy >= 0"),
+    "token_advantages": (-LARGEST, LARGEST, WITHIN.removeprefix("a ")),
 }
 _ANY = (-np.inf, np.inf, "number")
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.records.assemble import grouped, kept_lengths
 from grpo_cli.records.fields import read_fields
+from grpo_cli.records.numbers import LARGEST
 from grpo_cli.records.parse import record_id
 from grpo_cli.records.record import Raw, Record, listed
 
@@ -129,7 +130,7 @@ def lay(packed: Sequence[Packed]) -> Batch | None:
         "advantages": _join([one.advantages for one in packed], None),
         "token_advantages": _join([one.token_advantages for one in packed], mask),
     }
-    if not all(one is None or np.isfinite(one).all() for one in scores.values()):
+    if not all(one is None or _are_usable(one) for one in scores.values()):
         return None
     lengths, positions = kept_lengths(widths, mask)
     groups, group_count = grouped(reduce(iconcat, [one.groups for one in packed], []), counts)
@@ -168,6 +169,10 @@ def _join_masks(packed: Sequence[Packed]) -> Mask | None:
 def _are_log_probs(column: F64) -> bool:
     # A NaN makes both extremes NaN, of which no comparison holds.
     return bool(column.max(initial=-1.0) <= 0.0 and column.min(initial=0.0) > -np.inf)
+
+
+def _are_usable(scores: F64) -> bool:
+    return bool(scores.max(initial=0.0) <= LARGEST and scores.min(initial=0.0) >= -LARGEST)
 
 
 def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:

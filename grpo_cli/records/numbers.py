@@ -8,7 +8,12 @@ from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.columns import Shape
-from grpo_cli.records.places import count, got, response
+from grpo_cli.records.places import as_float, count, got, response
+
+LARGEST = 1e100
+"""The largest reward or advantage: beyond it the squares in a variance are not finite."""
+
+WITHIN = f"a number between {-LARGEST:g} and {LARGEST:g}"
 
 _FLOATS, _NUMBERS = {float}, {float, int}
 Place = Callable[[int], str]
@@ -27,24 +32,24 @@ def finite(values: list[Any], place: Place) -> list[float]:
         place: the path of the element with an index.
 
     Raises:
-        InputError: at the first that is no number, or not finite.
+        InputError: at the first that is no number, not finite, or beyond ``LARGEST``.
     """
     kinds = set(map(type, values))
-    try:
-        if kinds <= _NUMBERS and all(map(isfinite, values)):
-            return values if kinds == _FLOATS else list(map(float, values))
-    except OverflowError:  # an integer beyond every float
-        pass
-    at = next(at for at, value in enumerate(values) if not _is_finite(value))
-    kind = "a finite number" if is_number(values[at]) else "a number"
-    raise InputError(f"expected {kind}, got {got(values[at])}", path=place(at))
+    if kinds <= _NUMBERS and all(map(_is_usable, values)):
+        return values if kinds == _FLOATS else list(map(float, values))
+    bad = (at for at, one in enumerate(values) if not (is_number(one) and _is_usable(one)))
+    at = next(bad)
+    raise InputError(f"expected {_wanted_kind(values[at])}, got {got(values[at])}", path=place(at))
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return is_number(value) and isfinite(value)
-    except OverflowError:
-        return False
+def _is_usable(value: float) -> bool:
+    return -LARGEST <= value <= LARGEST  # a NaN is not
+
+
+def _wanted_kind(value: Any) -> str:
+    if not is_number(value):
+        return "a number"
+    return WITHIN if isfinite(as_float(value)) else "a finite number"
 
 
 def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list[Any], Place]:

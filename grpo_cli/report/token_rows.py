@@ -29,8 +29,8 @@ def token_rows(records: Sequence[Record], breakdown: Breakdown) -> Iterator[dict
     for text, (begin, end) in zip(texts, cuts, strict=True):
         cut = slice(begin, end)
         text.update(zip(names, [array[cut] for array in arrays], strict=True))
-        if breakdown.kl is None:
-            text["kl"] = None
+        if breakdown.kl is None and breakdown.objective.has_kl:
+            text["kl"] = None  # there is one, and nobody knows it
         yield text
 
 
@@ -42,8 +42,7 @@ def _columns(breakdown: Breakdown) -> dict[str, NDArray[Any]]:
         "clip": breakdown.clip,
         "advantage": breakdown.advantage + 0.0,
         "surrogate": breakdown.surrogate + 0.0,
-        # Stands in for a missing KL, to keep its place among the columns.
-        "kl": breakdown.ratio if breakdown.kl is None else breakdown.kl + 0.0,
+        "kl": np.zeros(len(breakdown.ratio)) if breakdown.kl is None else breakdown.kl + 0.0,
         "correction": breakdown.correction,
         "weight": breakdown.token_weight + 0.0,
         "contribution": breakdown.contribution + 0.0,

@@ -192,3 +192,13 @@ def test_several_files_name_their_source(grpo, dump):
     text = grpo("eval", *paths, "-f", "csv", "--fields", "source").stdout
     assert text.split() == ["source", *paths]
     assert "source" in grpo("eval", *paths).stdout
+
+
+def test_every_format_keeps_to_the_limit(grpo, dump):
+    path = str(dump(*[{}] * 5))
+    for level in ("record", "response", "token"):
+        lines = grpo("eval", path, "--level", level, "-f", "csv", "--limit", "3").stdout
+        assert lines.count("\n") == 1 + 3
+    assert grpo("eval", path, "-f", "jsonl", "--limit", "3").stdout.count("\n") == 3
+    assert grpo("eval", path, "--only", "loss", "--limit", "3").stdout.count("\n") == 3
+    assert len(json.loads(grpo("eval", path, "--json", "--limit", "3").stdout)["records"]) == 3

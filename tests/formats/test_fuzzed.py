@@ -10,9 +10,11 @@ from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Reading, record
+from grpo_cli.records import PLAIN, Reading, gather, record
+from grpo_cli.records.canonical import dumps as dumps_of
 from grpo_cli.records.decode import decode
 from grpo_cli.records.grouping import Grouping
+from grpo_cli.records.where import read_conditions
 from grpo_cli.report.encode import encode_json
 from grpo_cli.variants.plan import plan
 
@@ -131,3 +133,21 @@ def test_arrow_files_are_not_believed(tmp_path):
     assert "the file is damaged" in str([*_items(path)][-1])
     path.write_bytes(whole.replace(b"rewards", b"\xff" * 7))  # a name that is no text
     assert "the file is damaged" in str([*_items(path)][-1])
+
+
+def test_keys_that_are_written_with_escapes(read):
+    data = b'{"st\\u0065p": 1, "logps": [[-1.0]], "reward": [1]}\n'
+    assert len(read(data, where=read_conditions(["step==1"]))) == 1
+
+
+def test_a_nan_that_counts_stays_one():
+    assert dumps_of({"a": [float("nan")], "b": None}) == b'{"a": [NaN], "b": null}'
+    assert dumps_of({"a": [2**70]}) == b'{"a": [1180591620717411303424]}'
+
+
+def test_arrays_of_booleans_are_no_numbers(tmp_path):
+    path = tmp_path / "in.npz"
+    np.savez(path, log_probs=np.array([[False, False]]), rewards=np.array([1.0]))
+    (raw,) = [raw for piece in PLAIN.pieces(str(path)) for raw in PLAIN.raws(piece, {})]
+    assert gather([raw.value]) is None
+    assert "log_probs[0][0]: expected a number, got false" in str(record(raw))

@@ -89,6 +89,8 @@ def test_kl_is_null_where_it_is_unknown_and_zero_where_there_is_none(evaluated):
     row = rows(*evaluated(ONE, variant="grpo", beta=0), "token")[0]
     assert [one["kl"] for one in row["responses"]] == [None] * 3
     assert row["responses"][0]["tokens"]["kl"] is None
+    (row, *_) = rows(*evaluated(ONE, variant="dr"), "token")
+    assert not row["responses"][0]["tokens"]["kl"].any()
 
 
 def test_masked_tokens_are_gone_but_positions_stay(evaluated):

@@ -13,6 +13,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.result import Kl
+from grpo_cli.objective.ratio.result import times
 
 Estimator = Callable[[F64], tuple[F64, F64]]
 
@@ -62,8 +63,8 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
         value, slope = _clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
         if kl_weight == "none":
             return Kl(value, slope, None)
-        weighted = ratio * value
-        return Kl(weighted, ratio * slope, weighted)
+        weighted = times(ratio, value)
+        return Kl(weighted, times(ratio, slope), weighted)
 
     penalty.__doc__ = estimator.__doc__
     return penalty

@@ -15,6 +15,7 @@ from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.estimate import Estimator, k1, k2, k3
 from grpo_cli.objective.kl.result import Kl
+from grpo_cli.objective.ratio.result import times
 
 
 def on_policy(estimator: Estimator) -> Callable[..., Kl]:
@@ -91,10 +92,10 @@ def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -
     del beta
     estimate, slope = k3(log_ratio_ref)
     weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
-    value = weight * estimate
+    value = times(weight, estimate)
     within = np.abs(value) <= 10.0
     by_ratio = np.where(within, value, 0.0) if kl_weight == "ratio" else None
-    return Kl(np.clip(value, -10.0, 10.0), np.where(within, weight * slope, 0.0), by_ratio)
+    return Kl(np.clip(value, -10.0, 10.0), np.where(within, times(weight, slope), 0.0), by_ratio)
 
 
 _NEMO = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}

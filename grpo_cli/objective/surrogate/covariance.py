@@ -14,6 +14,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.ratio.result import times
 from grpo_cli.objective.surrogate.clip import clip
 from grpo_cli.objective.surrogate.result import Surrogate, side
 
@@ -47,8 +48,9 @@ def kl_cov(
     for tokens, order in _ranked(advantage, log_probs_new, log_ratio, responses, records):
         count = max(1, int(kl_cov_ratio * len(order)))
         held[tokens][order[len(order) - count :]] = ppo_kl_coef
-    value = ratio * advantage - held * np.abs(log_ratio)
-    slope = ratio * advantage - held * np.sign(log_ratio)
+    gain = times(ratio, advantage)
+    value = gain - held * np.abs(log_ratio)
+    slope = gain - held * np.sign(log_ratio)
     return Surrogate(value, np.zeros(len(ratio), np.int8), slope, None)
 
 

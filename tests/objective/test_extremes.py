@@ -1,0 +1,78 @@
+"""Ratios and rewards near the ends of a double: finite where the limit is, else an error."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from grpo_cli import evaluate
+from grpo_cli.cli.main import application
+from grpo_cli.errors import InputError
+
+HUGE = {  # log ratio 800: the ratio is no double
+    "log_probs_new": [[-1.0, -1.0], [-1.0]],
+    "log_probs_old": [[-801.0, -1.0], [-1.0]],
+    "log_probs_ref": [[-1.5, -1.0], [-1.0]],
+}
+
+
+def test_a_kl_that_beta_keeps_out_may_overflow():
+    chosen = {"variant": "dr", "kl": "k3", "kl_weight": "ratio"}
+    found = evaluate({**HUGE, "advantages": [1.0, -1.0]}, **chosen, beta=0.0)
+    assert math.isfinite(found.objective)
+    with pytest.raises(InputError, match="response 0, token 0: the objective is not finite"):
+        evaluate({**HUGE, "advantages": [1.0, -1.0]}, **chosen, beta=0.1)
+
+
+@pytest.mark.parametrize("kl", ["k1", "k2", "k3", "slime/low_var_kl"])
+def test_an_infinite_ratio_times_no_kl_is_0(kl):
+    record = {**HUGE, "log_probs_ref": [[-1.0, -1.0], [-1.0]], "advantages": [0.0, 0.0]}
+    chosen = {"variant": "dr", "kl": kl, "kl_weight": "ratio", "beta": 0.1}
+    if kl == "k1":  # its slope is 1 whatever the distance
+        with pytest.raises(InputError, match="response 0, token 0"):
+            evaluate(record, **chosen)
+    else:
+        assert evaluate(record, **chosen).objective == 0.0
+
+
+@pytest.mark.parametrize("variant", ["kl-cov", "verl/kl_cov"])
+def test_an_infinite_ratio_times_no_advantage_is_0(variant):
+    record = {**HUGE, "advantages": [0.0, 0.0]}
+    assert evaluate(record, variant=variant, ppo_kl_coef=0.0).objective == 0.0
+
+
+def test_responses_that_overflow_together_are_an_error():
+    record = {
+        "log_probs_new": [[-1.0], [-1.0]],
+        "log_probs_old": [[-710.7], [-710.7]],
+        "advantages": [-1.0, -1.0],
+    }
+    with pytest.raises(InputError, match="the sum over the record's responses overflows"):
+        evaluate(record, variant="dr")
+    tokens = {name: [[-0.1], [row[0] for row in record[name]]] for name in list(record)[:2]}
+    with pytest.raises(InputError, match="response 1: the sum over the response's tokens"):
+        evaluate({**tokens, "advantages": [1.0, -1.0]}, variant="dr")
+
+
+@pytest.mark.parametrize("reward", [1e101, -1.7e308, 10**200])
+@pytest.mark.parametrize("name", ["rewards", "advantages"])
+@pytest.mark.parametrize("kind", ["flat", "functions", "tokens"])
+def test_rewards_whose_squares_overflow_are_an_error(tmp_path, capsys, reward, name, kind):
+    """They used to be dead groups (σ = ∞), or a traceback."""
+    if (name, kind) in {("rewards", "tokens"), ("advantages", "functions")}:
+        pytest.skip("there are none")
+    values = {
+        "flat": [1.0, reward],
+        "functions": [[1.0, 0.0], [reward, 0.0]],
+        "tokens": [[1.0], [reward]],
+    }[kind]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"log_probs_new": [[-1.0], [-1.0]], name: values}))
+    with pytest.raises(SystemExit) as ended:
+        application("eval")(["eval", str(path), "-v", "dapo"])
+    assert ended.value.code == 3
+    place = f"{name}[1]" if kind == "flat" else f"{name}[1][0]"
+    said = capsys.readouterr().err.strip().removeprefix(f"grpo: {path}:1: ")
+    assert said.startswith(f"{place}: expected a number between -1e+100 and 1e+100, got ")
