@@ -17,7 +17,7 @@ from grpo_cli.records import Raw
 from grpo_cli.variants.plan import plan
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluated:
     """One record's result.
 
@@ -30,6 +30,9 @@ class Evaluated:
     breakdown: Breakdown
     total: Mapping[str, Any]
     signature: str
+
+    def __repr__(self) -> str:
+        return f"Evaluated(objective={self.objective!r}, signature={self.signature!r})"
 
     @property
     def objective(self) -> float:

@@ -32,7 +32,7 @@ Names = Annotated[
         metavar="A,B,…",
         help="The objectives; patterns as 'trl/*' are allowed, and all is every one. "
         "Cosines are with the first.",
-        autocompletion=complete.variants,
+        autocompletion=complete.variant_list,
     ),
 ]
 

@@ -42,6 +42,21 @@ def fields(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
 
 
+def among(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """A completion of one of ``names``.
+
+    (A lambda inside an annotation would not see its module's names.)
+    """
+    every = list(names)
+    return lambda incomplete: [name for name in every if name.startswith(incomplete)]
+
+
+def variant_list(incomplete: str) -> list[str]:
+    """The variants that continue a comma-separated list."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in ("all", *VARIANTS) if name.startswith(last)]
+
+
 def known(flag: str, name: str, names: Iterable[str]) -> str:
     """Returns ``name`` if it is one of ``names``.
 

@@ -53,8 +53,9 @@ class Run:
 
     @property
     def empty(self) -> bool:
-        """Whether the input failed before anything was evaluated: there is nothing to print."""
-        return self._error is not None and not self.total["records"]
+        """Whether nothing could be evaluated: there is nothing to print."""
+        failed = self._error is not None or self._told > 0
+        return failed and not self.total["records"]
 
     def finish(self, *, told_in_table: bool, quiet: bool) -> int:
         """Tells what there is to know about the numbers, then what went wrong.

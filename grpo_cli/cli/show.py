@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
+from grpo_cli.cli import complete
 from grpo_cli.cli.bundle import bundled
 from grpo_cli.cli.destination import destination
 from grpo_cli.cli.failure import failures, say
@@ -70,7 +71,7 @@ class ShowOptions:
             metavar="NUMBER",
             parser=_named,
             help=f"One of {', '.join(COLORS)}. Default: contribution.",
-            autocompletion=lambda incomplete: [n for n in COLORS if n.startswith(incomplete)],
+            autocompletion=complete.among(COLORS),
             show_default=False,
         ),
     ] = None

@@ -35,7 +35,7 @@ class SourceOptions:
             "--from",
             "FORMAT",
             "Insist on a format; `grpo formats` lists them. Default: told from the content.",
-            autocompletion=lambda incomplete: [n for n in NAMES if n.startswith(incomplete)],
+            autocompletion=complete.among(NAMES),
         ),
     ] = None
     mapped: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
@@ -81,10 +82,18 @@ def write_only(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> 
     """The values of one field, one a line."""
     del variant
     for pieces in _limited(run, printing):
-        stream.writelines(pieces)
+        stream.writelines(map(_bare, pieces))
         stream.flush()
     if not run.empty:
         _write_total_line(run, printing, stream)
+
+
+def _bare(piece: bytes) -> bytes:
+    """A csv column without the quotes that text with a comma has."""
+    if b'"' not in piece:
+        return piece
+    rows = csv.reader(piece.decode().splitlines(keepends=True))
+    return "".join(f"{cell}\n" for row in rows for cell in row or [""]).encode()
 
 
 def _write_total_line(run: Run, printing: Printing, stream: BinaryIO) -> None:

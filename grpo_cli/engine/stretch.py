@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from grpo_cli.errors import InputError
 from grpo_cli.objective.hyperparameter import Value
 from grpo_cli.records import Packed, Raw, Record, headers, layout, pack
-from grpo_cli.records.fields import Fields, read_fields
+from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.settings import read_settings
 
-PACK_BYTES = 1 << 16
+PACK_BYTES = 1 << 17
 """Text whose objects are packed, and dropped, at once: few enough that they stay in cache."""
-CHUNK_BYTES = 1 << 20
-"""Text evaluated together, some 16,000 tokens of three columns: enough that numpy's overhead is
+CHUNK_BYTES = 1 << 21
+"""Text evaluated together, some 32,000 tokens of three columns: enough that numpy's overhead is
 small, few enough that the arrays stay in cache."""
 CHUNK_TOKENS = 16_384
 
@@ -30,11 +31,22 @@ class Stretch:
         raws: the records; those that were packed have no value any more, but for the first.
         packed: their columns, piece by piece; None where they are unusual or faulty.
         headers: what a report shows of them beside their numbers; empty where none is wanted.
+        size: about how many bytes of text they were.
     """
 
     raws: list[Raw]
     packed: list[Packed] | None
     headers: list[Record]
+    size: int
+
+    def join(self, part: Stretch) -> None:
+        """Appends packed records of the same kind."""
+        assert self.packed is not None
+        assert part.packed is not None
+        self.raws += part.raws
+        self.packed += part.packed
+        self.headers += part.headers
+        self.size += part.size
 
 
 def stretches(
@@ -45,7 +57,7 @@ def stretches(
     key: object = None
     for few in _cut(items, _key, lambda raw: raw.size, PACK_BYTES):
         own = None if isinstance(few, InputError) else _key(few[0])
-        if whole is not None and (own is None or own != key or _is_full(whole)):
+        if whole is not None and (own is None or own != key or whole.size >= CHUNK_BYTES):
             yield whole
             whole = None
         if isinstance(few, InputError):
@@ -60,26 +72,21 @@ def stretches(
         elif whole is None or whole.packed is None:
             whole, key = part, own
         else:
-            whole.raws += part.raws
-            whole.packed += part.packed
-            whole.headers += part.headers
+            whole.join(part)
     if whole is not None:
         yield whole
 
 
-def _is_full(stretch: Stretch) -> bool:
-    return sum(raw.size for raw in stretch.raws) >= CHUNK_BYTES
-
-
 def _packed(raws: list[Raw], key: object, *, with_headers: bool) -> Stretch:
     packed = None if key is None else pack([raw.value for raw in raws])
+    size = sum([raw.size for raw in raws])
     if packed is None:
-        return Stretch(raws, None, [])
+        return Stretch(raws, None, [], size)
     shown = headers(raws) if with_headers else []
     for raw in raws[1:]:  # the first still says what the keys mean
         if raw.text is not None:
             raw.value = None
-    return Stretch(raws, [packed], shown)
+    return Stretch(raws, [packed], shown, size)
 
 
 def chunks(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:
@@ -116,10 +123,27 @@ def _key(raw: Raw) -> object:
     """What the records of a stretch share; None for one that nothing can be said of yet."""
     if not isinstance(raw.value, dict):
         return None
+    if None not in raw.value.values():
+        known = _known(tuple(raw.value))
+        if known is not None:
+            return known
     try:
         return shared(raw)
     except InputError:
         return None
+
+
+@lru_cache(maxsize=64)
+def _known(keys: tuple[str, ...]) -> tuple[Fields, Mapping[str, Value]] | None:
+    """The same for records without nulls, where their keys alone say it: most records."""
+    if GROUPS in keys:
+        return None
+    try:
+        fields = read_fields(dict.fromkeys(keys, 0))
+    except InputError:
+        return None
+    own = fields.hyperparameters or "hyperparameters" in fields.names
+    return None if own else (fields, read_settings({}, fields))
 
 
 def shared(raw: Raw) -> tuple[Fields, Mapping[str, Value]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from grpo_cli.objective.moments import ExactMoments
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
 from grpo_cli.records import Raw, Record, assemble, lay, record
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 Encode = Callable[[Sequence[Record], Breakdown], list[bytes]]
@@ -66,6 +68,8 @@ class Task:
     def work(self, items: Items) -> Outcome:
         """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
         outcome = Outcome(Totals(self.plan.batch))
+        first, items = _ahead(items)
+        outcome.notes |= dict.fromkeys(_origin(first, self.plan))
         for done in self._breakdowns(items):
             if isinstance(done, InputError):
                 if not self.skip:
@@ -165,6 +169,29 @@ def _located(error: InputError | HyperparameterError, record: Record) -> InputEr
     return InputError(
         error.message, path=record.prefix + path, source=record.source, line=record.line
     )
+
+
+def _ahead(items: Items) -> tuple[Raw | InputError | None, Items]:
+    """The first item, and all of them."""
+    rest = iter(items)
+    first = next(rest, None)
+    return first, () if first is None else chain((first,), rest)
+
+
+def _origin(first: Raw | InputError | None, plan: Plan) -> Iterator[str]:
+    """That the records say which framework computed them, where another variant was asked for."""
+    value = first.value if isinstance(first, Raw) else None
+    framework = value.get("framework") if isinstance(value, dict) else None
+    if not isinstance(framework, dict):
+        return
+    name = str(framework.get("name", "")).lower()
+    loss = framework.get("loss_type") or framework.get("policy_loss")
+    row = f"{name}/{loss}"
+    if row in VARIANTS and not plan.variant.startswith(f"{name}/"):
+        yield (
+            f"the records say that {name} computed them as {loss}: "
+            f"-v {row} reproduces it (grpo verify checks how)"
+        )
 
 
 def _notes(breakdown: Breakdown) -> Iterator[str]:

@@ -19,6 +19,8 @@ from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.ratio.result import Ratio
 from grpo_cli.objective.surrogate.result import Surrogate
 
+_FAR_FROM_OVERFLOW = 1e300
+
 
 def run(batch: Batch, objective: Objective, moments: object = None) -> Breakdown:
     """Evaluates an objective: J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ and ∂J/∂(log π_θ) per token.
@@ -177,10 +179,23 @@ def _check_finite(breakdown: Breakdown) -> None:
 
 
 def _check_sums(breakdown: Breakdown) -> None:
+    if _bound(breakdown) < _FAR_FROM_OVERFLOW:  # seldom is there a need to look at each record
+        return
     finite = np.isfinite(breakdown.record_objective)
     if not finite.all():
         message = "the sum over the record's responses overflows"
         raise InputError(message, record=int(np.argmin(finite)))
+
+
+def _bound(breakdown: Breakdown) -> float:
+    """What no record's objective exceeds: denominators that count are at least 1."""
+    bound = float(np.abs(breakdown.policy.weighted).sum())
+    if breakdown.penalty is not None and breakdown.penalised:
+        bound += abs(breakdown.beta) * float(np.abs(breakdown.penalty.weighted).sum())
+    if breakdown.bonus is not None:
+        coefficient = abs(breakdown.objective.entropy_coef)
+        bound += coefficient * float(np.abs(breakdown.bonus.weighted).sum())
+    return bound
 
 
 def _raise_sum(breakdown: Breakdown, terms: list[Term]) -> NoReturn:

@@ -207,7 +207,7 @@ def _numbers(flat: Flat, *, below: float = -np.inf) -> bytes:
     numbers = np.frombuffer(data)
     if not numbers.max(initial=-1.0) < below:
         suspects = np.flatnonzero((numbers == 0.0) | (numbers == 1.0)).tolist()
-        if any(type(flat[at]) is bool for at in suspects):
+        if bool in map(type, map(flat.__getitem__, suspects)):
             raise Unusual
     return data
 

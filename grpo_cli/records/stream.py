@@ -12,7 +12,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
 from grpo_cli.records.parse import parse
 from grpo_cli.records.record import Raw, Record
-from grpo_cli.records.sources import BLOCK, LIMIT, blocks, chunks, plain, shown
+from grpo_cli.records.sources import BLOCK, LIMIT, blocks, plain, shown, unpacked
 
 Lines = tuple[int, list[bytes]]
 
@@ -110,17 +110,21 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
     """
     source = Source.of(source) if isinstance(source, str) else source
     try:
-        everything = blocks(chunks(source.path, size), size)
-        first, begun = _beginning(everything)
-        if _is_document(first):
-            line, lines = _whole(begun)
-            yield Block(source.name, line, lines, document=True)
-            return
-        for line, lines in begun:
-            yield Block(source.name, line, lines)
+        with unpacked(source.path) as stream:
+            yield from _blocks(source.name, blocks(stream, size))
     except InputError as error:
         error.source = source.name
         raise
+
+
+def _blocks(name: str, everything: Iterator[Lines]) -> Iterator[Block]:
+    first, begun = _beginning(everything)
+    if _is_document(first):
+        line, lines = _whole(begun)
+        yield Block(name, line, lines, document=True)
+        return
+    for line, lines in begun:
+        yield Block(name, line, lines)
 
 
 def spans(source: Source, size: int = BLOCK) -> Iterator[Span] | None:

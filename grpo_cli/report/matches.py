@@ -41,14 +41,14 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
 
 def _rounded(target: float) -> list[str]:
     """A remark on a number that has few digits; its last one is half a unit off at most."""
-    mantissa = f"{target:e}"
-    digits = len(
-        repr(float(mantissa[: mantissa.index("e")])).strip("-").replace(".", "").rstrip("0")
-    )
+    text = f"{abs(target):e}"
+    mantissa = float(text[: text.index("e")])
+    digits = len(repr(mantissa).replace(".", "").rstrip("0"))
     if digits > _FEW or not target:
         return []
-    rtol = 0.5 * 10.0 ** (1 - digits)
-    return [f"the number has {digits} digits; if it was rounded, try --rtol {rtol:g}"]
+    rtol = 0.5 * 10.0 ** (1 - digits) / mantissa
+    count = "1 digit" if digits == 1 else f"{digits} digits"
+    return [f"the number has {count}; if it was rounded, try --rtol {rtol:.2g}"]
 
 
 _FEW = 5

@@ -17,6 +17,11 @@ def _notes(total: Mapping[str, Any]) -> Iterator[str]:
     if not total["tokens"]:
         yield "no token counts: J = 0"
         return
+    if total["denominator"] is None:
+        yield (
+            "the records' own denominators differ, so they are not one batch: the total adds up "
+            "what each gives; --batch record takes their mean"
+        )
     if on_policy := total["on_policy_records"]:
         yield _on_policy(on_policy, total["records"], total["gradient_norm"])
     if dead := total["dead_groups"]:

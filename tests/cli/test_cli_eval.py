@@ -202,3 +202,30 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     assert grpo("eval", path, "-f", "jsonl", "--limit", "3").stdout.count("\n") == 3
     assert grpo("eval", path, "--only", "loss", "--limit", "3").stdout.count("\n") == 3
     assert len(json.loads(grpo("eval", path, "--json", "--limit", "3").stdout)["records"]) == 3
+
+
+def test_the_records_own_framework_is_mentioned(grpo, dump):
+    framework = {"name": "trl", "loss_type": "dapo"}
+    path = str(dump({"framework": framework}))
+    said = "the records say that trl computed them as dapo: -v trl/dapo reproduces it"
+    assert said in grpo("eval", path, "--level", "batch").stderr
+    assert said not in grpo("eval", path, "--level", "batch", "-v", "trl/grpo").stderr
+
+
+def test_nothing_is_printed_when_everything_was_skipped(grpo, dump):
+    result = grpo("eval", str(dump({"rewards": [True, 0]})), "--on-error", "skip")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "skipped 1 of 1 records" in result.stderr
+
+
+def test_own_denominators_that_differ_are_mentioned(grpo, dump):
+    path = str(dump({"num_items_in_batch": 5}, {"num_items_in_batch": 6}))
+    result = grpo("eval", path, "-v", "trl/dapo", "--level", "batch", "--json")
+    assert "they are not one batch" in result.stderr
+
+
+def test_text_alone_is_bare(grpo, dump):
+    path = str(dump({"id": 'a,"b"'}, {}, {"id": "c"}))
+    assert grpo("eval", path, "--only", "id").stdout == 'a,"b"\n1\nc\n'
+    first = grpo("eval", path, "--only", "signature", "--limit", "1").stdout
+    assert first.startswith("grpo|adv:") and '"' not in first

@@ -1,0 +1,72 @@
+"""The totals against the records they are of, folded from as many parts as there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_cli.engine import Evaluation
+from grpo_cli.variants.plan import plan
+
+
+def record(new: float, old: float, **more: object) -> dict[str, object]:
+    """Two responses of one token."""
+    columns = {"log_probs_new": [[new], [-1.0]], "log_probs_old": [[old], [-1.0]]}
+    return {**columns, "advantages": [1.0, -1.0], **more}
+
+
+def total(folder: Path, *records: dict[str, object], **chosen: Any) -> dict[str, Any]:
+    """The totals, each record being a part of its own; they must not depend on their order."""
+    made = plan(chosen.pop("variant", "grpo"), stages=chosen, hyperparameters={})
+    found = []
+    for number, order in enumerate((records, records[::-1])):
+        path = folder / f"{number}.jsonl"
+        path.write_text("".join(json.dumps(one) + "\n" for one in order))
+        run = Evaluation([str(path)], made, encode=None, skip=False, jobs=1, block_bytes=1)
+        assert all(pieces == [] for pieces in run)
+        found.append(run.total)
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_the_range_of_the_ratio_is_over_all_records(tmp_path):
+    found = total(tmp_path, record(-1.0, -1.5), record(-1.5, -1.0), record(-1, -1), variant="dr")
+    assert found["ratio_min"] == pytest.approx(0.6065306597126334, rel=1e-15)
+    assert found["ratio_max"] == pytest.approx(1.6487212707001282, rel=1e-15)
+
+
+def test_a_kl_that_one_record_cannot_tell_is_unknown(tmp_path):
+    own = {"beta": 0.0}
+    known = record(-1.0, -1.5, log_probs_ref=[[-1.0], [-2.0]], hyperparameters=own)
+    assert total(tmp_path, known, known)["kl"] > 0.0
+    assert total(tmp_path, known, record(-1.0, -1.5, hyperparameters=own), known)["kl"] is None
+
+
+def test_a_sum_has_no_denominator_that_counts(tmp_path):
+    two = [record(-1.0, -1.1), record(-1.0, -1.1)]
+    found = total(tmp_path, *two, variant="dr", aggregate="sum")
+    assert found["denominator"] == 1
+    assert found["objective"] == pytest.approx(2 * (1.1051709180756477 - 1.0), rel=1e-14)
+
+
+def test_constants_that_differ_leave_no_one_denominator(tmp_path):
+    lengths = [{"max_completion_length": length} for length in (4, 4, 5)]
+    three = [record(-1.0, -1.1, hyperparameters=own) for own in lengths]
+    chosen = {"variant": "dr", "aggregate": "token-sum-norm"}
+    assert total(tmp_path, *three[:2], **chosen)["denominator"] == 16  # 4 responses, 4 each
+    assert total(tmp_path, *three, **chosen)["denominator"] is None
+
+
+def test_records_with_betas_of_their_own(tmp_path):
+    """An infinite KL has no part in J where β is 0."""
+    far = {"log_probs_new": [[-1.0], [-801.0]], "log_probs_old": [[-1.0], [-801.0]]}
+    reference = {"log_probs_ref": [[-2.0], [-1.0]], "advantages": [0.5, 0.5]}
+    off = {**far, **reference, "hyperparameters": {"beta": 0.0}}
+    near = record(-1.0, -1.0, log_probs_ref=[[-2.0], [-1.0]], hyperparameters={"beta": 0.5})
+    found = total(tmp_path, off, near)
+    assert found["kl"] == float("inf")
+    kl = 0.36787944117144233  # e^(−1) + 1 − 1, the one token that differs
+    assert found["objective"] == pytest.approx((1.0 - 0.5 * kl) / 4, rel=1e-14)
