@@ -185,7 +185,11 @@ def _write(drawn: Picture, options: ShowOptions) -> None:
     with destination(None) as stream:
         screen = screen_of(stream)
         text, left_out = heat_text(
-            drawn, width=screen.width or _columns(), color=_color(options), top=options.top
+            drawn,
+            width=screen.width or _columns(),
+            color=_color(options),
+            top=options.top,
+            fit=screen.width is not None,
         )
         stream.write(text.encode())
     if left_out and not options.quiet:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
 
 import orjson
 import typer
 
+from grpo_cli.cli import complete
 from grpo_cli.cli.printing import Json
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import STAGES
@@ -17,18 +19,28 @@ from grpo_cli.report.catalogue import print_choices, print_variants
 from grpo_cli.report.screen import screen_of, written
 from grpo_cli.variants import VARIANTS, Variant
 
+Pattern = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PATTERN",
+        help="Only the variants whose names fit, as 'trl/*'.",
+        autocompletion=complete.variants,
+        show_default=False,
+    ),
+]
 
-def list_variants(*, json: Json = False) -> None:
+
+def list_variants(*, pattern: Pattern = None, json: Json = False) -> None:
     """List the variants and their stages.
 
     \b
-    grpo variants
+    grpo variants 'trl/*'
     grpo variants --json | jq -r '.variants[].name'
 
     Second come the choices at each stage, with the frameworks' names for them,
     which the flags of the other commands accept as well.
     """  # noqa: D301 - \b is for the help's formatter
-    document: dict[str, Any] = {"variants": _variants(), "stages": _stages()}
+    document: dict[str, Any] = {"variants": _fitting(pattern), "stages": _stages()}
     if json:
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
@@ -36,8 +48,16 @@ def list_variants(*, json: Json = False) -> None:
     screen = screen_of(stream)
     console = screen.console()
     print_variants(console, screen, document["variants"])
-    print_choices(console, screen, document["stages"])
+    if pattern is None:
+        print_choices(console, screen, document["stages"])
     stream.write(written(console).encode())
+
+
+def _fitting(pattern: str | None) -> list[dict[str, Any]]:
+    found = [row for row in _variants() if pattern is None or fnmatchcase(row["name"], pattern)]
+    if not found:
+        raise typer.BadParameter(f"no variant fits {pattern!r}; grpo variants lists them")
+    return found
 
 
 def _variants() -> list[dict[str, Any]]:

@@ -18,26 +18,24 @@ Entry = Mapping[str, Any]
 _STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
 
 _SPARE: Sequence[str] = (
-    *("note", "hyperparameters", "aliases", "version", "checked", "title", "paper"),
+    *("hyperparameters", "aliases", "version", "checked", "title", "paper"),
     *("correction", "kl", "advantage", "ratio", "aggregate"),
 )
 """What a narrow terminal goes without, the first to go first."""
 
 
 def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) -> None:
-    """Prints one line per variant: its names, its stages as bound, and where it comes from."""
-    rows = [{**row, **_stages(row, brief=screen.width is not None)} for row in variants]
-    names = ("name", "aliases", "paper", "version", "checked", *_STAGES, "title", "note")
+    """Prints one line per variant: its names, its stages, and where it comes from."""
+    rows = [{**row, **_stages(row)} for row in variants]
+    names = ("name", "aliases", "paper", "version", "checked", *_STAGES, "title")
     hidden = _print(console, screen, rows, names)
-    if screen.width is not None:
-        hidden.append("hyperparameters")
-    print_hidden(console, screen, hidden, "--json")
+    print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
 
 
-def _stages(variant: Entry, *, brief: bool) -> dict[str, str]:
-    """The stages as bound, or where there is little room their names alone."""
+def _stages(variant: Entry) -> dict[str, str]:
+    """The names of the stages; with their hyperparameters a line would be hundreds wide."""
     bound: Mapping[str, str] = variant["stages"]
-    return {stage: text.partition("[")[0] if brief else text for stage, text in bound.items()}
+    return {stage: text.partition("[")[0] for stage, text in bound.items()}
 
 
 def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry]) -> None:

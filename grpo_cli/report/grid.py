@@ -120,5 +120,6 @@ def grid(columns: Sequence[Column]) -> Table:
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
     """Says which columns a narrow terminal went without, and where they are."""
     if names:
-        text = f"\nhidden at {screen.width} columns: {', '.join(names)} (see {remedy})"
+        where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
+        text = f"\n{where}: {', '.join(names)} (see {remedy})"
         console.print(Text(text, "dim"))

@@ -13,7 +13,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.report.grid import Column, column, grid
+from grpo_cli.report.grid import Column, column, fitting, grid
 from grpo_cli.report.numbers import shown, token_text
 from grpo_cli.report.palette import style
 from grpo_cli.report.picture import COLORS, STEPS, Picture, Response
@@ -46,8 +46,11 @@ def console_of(*, width: int | None, color: bool, record: bool = False) -> Conso
     )
 
 
-def print_heat(console: Console, picture: Picture, top: int) -> int:
-    """Prints the record, its legend and its ``top`` tokens; returns how many tokens it left out."""
+def print_heat(console: Console, picture: Picture, top: int, *, fit: bool = False) -> int:
+    """Prints the record, its legend and its ``top`` tokens; returns how many tokens it left out.
+
+    ``fit`` leaves out the columns of the table that the console has no room for.
+    """
     for line in _head(picture):
         # A terminal wraps by itself; a picture has to be wrapped.
         console.print(line, soft_wrap=not console.record)
@@ -60,14 +63,16 @@ def print_heat(console: Console, picture: Picture, top: int) -> int:
         room -= len(response.texts)
     if top:
         console.print()
-        _print_top(console, picture, top)
+        _print_top(console, picture, top, fit=fit)
     return max(-room, 0)
 
 
-def heat_text(picture: Picture, *, width: int | None, color: bool, top: int) -> tuple[str, int]:
+def heat_text(
+    picture: Picture, *, width: int | None, color: bool, top: int, fit: bool
+) -> tuple[str, int]:
     """The same as text, and how many tokens it left out."""
     console = console_of(width=width, color=color)
-    left_out = print_heat(console, picture, top)
+    left_out = print_heat(console, picture, top, fit=fit)
     return written(console), left_out
 
 
@@ -113,14 +118,17 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
     return text
 
 
-def _print_top(console: Console, picture: Picture, top: int) -> None:
+def _print_top(console: Console, picture: Picture, top: int, *, fit: bool) -> None:
     rows = ranked(picture)[:top]
     if rows:
         words = COLORS[picture.color_by]
         console.print(Text(f"the {len(rows)} tokens that matter most by {words}", "bold"))
         width, console.width = console.width, 100_000
-        console.print(grid([*_columns(rows)]))
+        kept, hidden = fitting([*_columns(rows)], _SPARE, width if fit else None)
+        console.print(grid(kept))
         console.width = width
+        if hidden:
+            console.print(Text(f"hidden at {width} columns: {', '.join(hidden)}", "dim"))
 
 
 def ranked(picture: Picture) -> list[dict[str, Any]]:
@@ -138,6 +146,8 @@ def ranked(picture: Picture) -> list[dict[str, Any]]:
 
 
 _TABLE = ("advantage", "ratio", "kl", "difference", "contribution", "gradient")
+_SPARE = ("advantage", "kl", "position", "ratio", "difference", "gradient")
+"""What a narrow terminal goes without, the first to go first."""
 _SIDES = {-1: "low", 0: "·", 1: "high"}
 
 

@@ -112,5 +112,9 @@ def test_variants_as_json_and_as_a_table(grpo):
     assert rows["dapo"]["paper"] == "2503.14476"
     assert document["stages"]["kl"]["choices"]["k3"]["aliases"] == ["low_var_kl"]
     table = grpo("variants").stdout
-    assert "clip[low=0.2,high=0.28]" in table
+    assert "Decoupled Clip and Dynamic Sampling Policy Optimization" in table
     assert "seq-mean-token-mean" in table
+    some = grpo("variants", "trl/*").stdout
+    assert "trl/dapo" in some
+    assert "verl/" not in some
+    assert grpo("variants", "x").exit_code == 2

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from grpo_cli import evaluate
 from grpo_cli.engine import Evaluation
 from grpo_cli.variants.plan import plan
 
@@ -70,3 +72,18 @@ def test_records_with_betas_of_their_own(tmp_path):
     assert found["kl"] == float("inf")
     kl = 0.36787944117144233  # e^(−1) + 1 − 1, the one token that differs
     assert found["objective"] == pytest.approx((1.0 - 0.5 * kl) / 4, rel=1e-14)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradient_where_the_kl_has_a_denominator_of_its_own(tmp_path, count):
+    """‖g − β·g′‖ of the batch, from sums over records, against the tokens of one long record."""
+    columns = {"log_probs_new": [[-1.0, -0.5], [-0.8]], "log_probs_old": [[-1.1, -0.4], [-1.0]]}
+    one = {**columns, "log_probs_ref": [[-2.0, -0.9], [-0.3]], "advantages": [1.0, -1.0]}
+    whole = {name: count * values for name, values in one.items()}
+    gradient = np.concatenate(evaluate(whole, "verl/gspo", beta=0.3).gradient)
+    path = tmp_path / "a.jsonl"
+    path.write_text(count * (json.dumps(one) + "\n"))
+    made = plan("verl/gspo", hyperparameters={"beta": 0.3})
+    run = Evaluation([str(path)], made, encode=None, skip=False, jobs=1, block_bytes=1)
+    assert list(run)
+    assert run.total["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-14)
