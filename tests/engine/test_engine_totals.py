@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from grpo_cli import evaluate
 from grpo_cli.engine import Evaluation
+from grpo_cli.report.encode import encode_json
 from grpo_cli.variants.plan import plan
 
 
@@ -74,16 +76,37 @@ def test_records_with_betas_of_their_own(tmp_path):
     assert found["objective"] == pytest.approx((1.0 - 0.5 * kl) / 4, rel=1e-14)
 
 
+OWN = {  # for verl/sapo, whose KL is a mean over tokens, unlike its policy term
+    "log_probs_new": [[-1.0, -0.5], [-0.8]],
+    "log_probs_old": [[-1.1, -0.4], [-1.0]],
+    "log_probs_ref": [[-2.0, -0.9], [-0.3]],
+    "advantages": [1.0, -1.0],
+}
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_gradient_where_the_kl_has_a_denominator_of_its_own(tmp_path, count):
     """‖g − β·g′‖ of the batch, from sums over records, against the tokens of one long record."""
-    columns = {"log_probs_new": [[-1.0, -0.5], [-0.8]], "log_probs_old": [[-1.1, -0.4], [-1.0]]}
-    one = {**columns, "log_probs_ref": [[-2.0, -0.9], [-0.3]], "advantages": [1.0, -1.0]}
-    whole = {name: count * values for name, values in one.items()}
-    gradient = np.concatenate(evaluate(whole, "verl/gspo", beta=0.3).gradient)
+    whole = {name: count * values for name, values in OWN.items()}
+    gradient = np.concatenate(evaluate(whole, "verl/sapo", beta=0.3).gradient)
+    own = {"hyperparameters": {"beta": 0.3}}
+    found = total(tmp_path, *[{**OWN, **own}] * count, variant="verl/sapo")
+    assert found["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-14)
+
+
+def test_betas_where_the_kl_has_a_denominator_of_its_own(tmp_path):
+    """Records alike with β 0.3 and 0.1 are together what they are with 0.2."""
+    two = [{**OWN, "hyperparameters": {"beta": beta}} for beta in (0.3, 0.1)]
+    found = total(tmp_path, *two, variant="verl/sapo")
+    wanted = evaluate(OWN, "verl/sapo", beta=0.2).objective
+    assert found["objective"] == pytest.approx(wanted, rel=1e-14)
+
+
+def test_the_kl_of_the_responses_adds_up_to_the_record_s(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(count * (json.dumps(one) + "\n"))
-    made = plan("verl/gspo", hyperparameters={"beta": 0.3})
-    run = Evaluation([str(path)], made, encode=None, skip=False, jobs=1, block_bytes=1)
-    assert list(run)
-    assert run.total["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-14)
+    path.write_text(json.dumps(OWN))
+    made = plan("verl/sapo", hyperparameters={"beta": 0.3})
+    encode = partial(encode_json, level="response", fields=None)
+    ((piece,),) = Evaluation([str(path)], made, encode=encode, skip=False, jobs=1)
+    row = json.loads(piece)
+    assert sum(one["kl"] for one in row["responses"]) == pytest.approx(row["kl"], rel=1e-14)
