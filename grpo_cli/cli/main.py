@@ -7,11 +7,12 @@ import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from grpo_cli.cli.failure import say, tell
+from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.version import VERSION
 
@@ -93,9 +94,11 @@ def main() -> None:
     """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    memory.settle()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        application(wanted if wanted in COMMANDS else None)()
+        code = application(wanted if wanted in COMMANDS else None)(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)
@@ -103,9 +106,23 @@ def main() -> None:
         reason = error.strerror or str(error)
         say(f"{error.filename}: {reason}" if error.filename else reason)
         sys.exit(GrpoError.exit_code)
-    except Exception:
+    except Exception as error:
+        if hasattr(error, "format_message"):  # Typer's own: its class is not public
+            _tell_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
+
+
+def _tell_usage(error: Any) -> NoReturn:
+    """Typer's complaint about the command line, in one line; or its help, where it has that."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        message = error.format_message().rstrip(".")
+        context = getattr(error, "ctx", None)
+        path = "grpo" if context is None else context.command_path
+        say(f"{message[:1].lower()}{message[1:]} (see {path} --help)")
+    sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -139,15 +139,18 @@ class Evaluation:
 
     def _map(self, work: Callable[[Piece], T]) -> Iterator[tuple[Piece, T]]:
         """``work`` on every block, in order, in this process or in several."""
+        blocks = self._blocks()
+        if self._jobs is None:
+            beginning = list(islice(blocks, _WORTH_IT))
+            blocks = chain(beginning, blocks)
+            if len(beginning) < _WORTH_IT:
+                return self._serially(work, blocks)
         if self._jobs == 1:
-            return self._serially(work, self._blocks())
+            return self._serially(work, blocks)
         from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
 
-        blocks = self._blocks()
-        beginning = list(islice(blocks, _WORTH_IT))
-        jobs = self._jobs or (cores() if len(beginning) == _WORTH_IT else 1)
-        whole = chain(beginning, blocks)
-        return self._serially(work, whole) if jobs == 1 else in_order(work, whole, jobs)
+        jobs = self._jobs or cores()
+        return self._serially(work, blocks) if jobs == 1 else in_order(work, blocks, jobs)
 
     def _serially(
         self, work: Callable[[Piece], T], blocks: Iterator[Piece]

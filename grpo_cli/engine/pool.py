@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
 
@@ -137,6 +138,7 @@ def _died(piece: Piece) -> WorkerError:
 def _serve(work: Callable[[Piece], object], connection: Connection, parent: int) -> None:
     """The life of a worker. It leaves Ctrl-C to its parent, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    memory.settle()
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     while True:
         try:

@@ -19,6 +19,8 @@ CHUNK_BYTES = 1 << 21
 """Text evaluated together, some 32,000 tokens of three columns: enough that numpy's overhead is
 small, few enough that the arrays stay in cache."""
 CHUNK_TOKENS = 16_384
+CHUNK_PRINTED = 4096
+"""Records whose rows are made together: a row takes some kilobytes until it is text."""
 
 T = TypeVar("T", Raw, Record)
 
@@ -39,6 +41,11 @@ class Stretch:
     headers: list[Record]
     size: int
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be evaluated before more is added."""
+        return self.size >= CHUNK_BYTES or len(self.headers) >= CHUNK_PRINTED
+
     def join(self, part: Stretch) -> None:
         """Appends packed records of the same kind."""
         assert self.packed is not None
@@ -57,7 +64,7 @@ def stretches(
     key: object = None
     for few in _cut(items, _key, lambda raw: raw.size, PACK_BYTES):
         own = None if isinstance(few, InputError) else _key(few[0])
-        if whole is not None and (own is None or own != key or whole.size >= CHUNK_BYTES):
+        if whole is not None and (own is None or own != key or whole.is_full):
             yield whole
             whole = None
         if isinstance(few, InputError):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from grpo_cli.errors import InputError
 
@@ -52,8 +52,8 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
 @contextmanager
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
-        with Path(path).open("rb", BUFFER) as stream:
-            yield stream
+        with Path(path).open("rb", BUFFER) as file:
+            yield cast(io.BufferedReader, file)
         return
     if sys.stdin is None:
         raise InputError("standard input is closed")
@@ -169,6 +169,8 @@ def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[tuple[int, list[byte
         elif len(line) < LIMIT:
             lines.append(line)
         else:
+            if lines:
+                yield number, lines
             raise InputError("expected lines of less than 1 GiB", line=number + len(lines))
         if held >= size:
             yield number, lines

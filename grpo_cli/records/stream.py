@@ -16,6 +16,8 @@ from grpo_cli.records.sources import BLOCK, LIMIT, blocks, plain, shown, unpacke
 
 Lines = tuple[int, list[bytes]]
 
+_FETCH = 1 << 18  # read at once where spans are cut, and where one is fetched
+
 
 class Cut(NamedTuple):
     """A group of rows in a block: how many lines it has, its name, and what is wrong with it."""
@@ -75,17 +77,14 @@ class Span:
             InputError: where the file is gone, or shorter than it was.
         """
         try:
-            with Path(self.path).open("rb") as stream:
+            with Path(self.path).open("rb", _FETCH) as stream:
                 stream.seek(self.start)
-                data = stream.read(self.size)
+                lines = stream.readlines(self.size - 1)  # until there is more than that
         except OSError as error:
             raise InputError(f"cannot be read any more: {error.strerror}") from None
-        if len(data) < self.size:
+        if sum(map(len, lines)) < self.size:
             raise InputError("the file became shorter while it was read", source=self.source)
-        lines = data.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        return Block(self.source, self.line, lines)
+        return Block(self.source, self.line, [line.removesuffix(b"\n") for line in lines])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +138,23 @@ def spans(source: Source, size: int = BLOCK) -> Iterator[Span] | None:
 
 
 def _spans(source: Source, size: int) -> Iterator[Span]:
-    line, start, held = 1, 0, 0
-    with Path(source.path).open("rb") as stream:
-        while data := stream.read(size):
-            end = data.rfind(b"\n") + 1
-            if not end:
-                held += len(data)
-                if held > LIMIT:
-                    raise InputError(
-                        "expected lines of less than 1 GiB", source=source.name, line=line
-                    )
-                continue
-            yield Span(source.name, source.path, line, start, held + end)
-            line += data.count(b"\n")
-            start, held = start + held + end, len(data) - end
-    if held:
-        yield Span(source.name, source.path, line, start, held)
+    line = 1  # of the span's start, while what was read has so many whole lines behind it
+    lines = start = end = at = 0
+    data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
+    with Path(source.path).open("rb", 0) as stream:
+        while read := stream.readinto(data):
+            if found := data.count(b"\n", 0, read):
+                lines += found
+                end = at + data.rfind(b"\n", 0, read) + 1
+            at += read
+            if end - start >= size or (at - end > LIMIT and end > start):
+                yield Span(source.name, source.path, line, start, end - start)
+                line, lines, start = line + lines, 0, end
+            if at - end > LIMIT:
+                message = "expected lines of less than 1 GiB"
+                raise InputError(message, source=source.name, line=line)
+    if at > start:
+        yield Span(source.name, source.path, line, start, at - start)
 
 
 def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:

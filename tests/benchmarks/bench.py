@@ -6,16 +6,31 @@
 Times on a shared machine are noisy, ratios taken side by side much less: every pair is run in
 turns and the median of the ratios is printed.
 
-Where the time goes (py-spy and cProfile, one job, 8 responses of ~1000 tokens with reference):
-about 55 % is ``orjson.loads``; a tenth is reading and cutting lines; a tenth is packing Python
-floats into arrays (``struct.pack`` of a whole column: 8 ns a number against 18 for ``np.fromiter``
-and 26 for ``np.array``, and it refuses strings and nulls); the rest is numpy, of which the two
-exponentials are half. With responses of ~8 tokens the work per record matters instead, so records
-alike are packed together and never looked at one by one.
+Where the time goes (process time and cProfile, one job, groups of 8 with reference, in shares of
+the parse loop's own time). Responses of ~1000 tokens, 1.4 in all: reading 0.1, ``orjson.loads``
+0.75, packing Python floats into arrays 0.25 (``struct.pack`` of a whole column: 8 ns a number
+against 18 for ``np.fromiter`` and 26 for ``np.array``, and it refuses strings and nulls), numpy
+0.25, of which the two exponentials are the largest part. Responses of ~8 tokens, 2.4 in all:
+reading 0.1, ``orjson.loads`` 0.75, packing 0.75, what is done per record 0.2, numpy 0.6.
 
-What was tried: larger pieces of text before packing (slower: the Python objects leave the cache),
-``array.array`` and ``np.fromiter`` (slower), ``math.fsum`` for the totals (exact too, but three
-times slower than adding up integers by exponent).
+What it was before: 1.75 and 3.0. Text is read through the file's own buffer, line by line, for
+the pages of large pieces cost as much again as their copies (−0.1). Stretches of 2 MiB instead of
+1 halve numpy's overhead (−0.1). Exact sums take numbers apart by their bits, thousands at once
+(−0.1 with short responses), and the collector, which looked through the decoded lists at every
+700 of them, and the C library, which gave the pages of every column back, are told not to
+(``engine/memory.py``; −0.4 with short responses, nine of ten page faults).
+
+What was tried and is not here: larger pieces of text before packing (the Python objects leave the
+cache; 128 KiB is best, if the collector is quiet; without that 64), ``array.array`` and
+``np.fromiter`` (slower), ``math.fsum`` for the totals (exact too, but three times slower than
+adding up integers by exponent). pysimdjson's ``as_buffer`` flattens a long line 1.7 times faster
+than ``orjson.loads`` and ``struct.pack`` (0.22 s against 0.37 for 300 records), but flattens the
+nesting away, so that brackets must be counted and widths asked for; with that, all of eval was
+only 1.2 times faster (0.535 s against 0.64 beside a parse loop of 0.41; with short responses the
+objects per row eat it up). That is not worth a dependency: the mark was 1.5.
+
+With two jobs the workers and the process that cuts the file share two cores: the cut (a pass over
+the bytes that counts lines) takes a tenth of what they do.
 """
 
 from __future__ import annotations

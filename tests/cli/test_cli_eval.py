@@ -228,4 +228,5 @@ def test_text_alone_is_bare(grpo, dump):
     path = str(dump({"id": 'a,"b"'}, {}, {"id": "c"}))
     assert grpo("eval", path, "--only", "id").stdout == 'a,"b"\n1\nc\n'
     first = grpo("eval", path, "--only", "signature", "--limit", "1").stdout
-    assert first.startswith("grpo|adv:") and '"' not in first
+    assert first.startswith("grpo|adv:")
+    assert '"' not in first

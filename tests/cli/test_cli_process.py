@@ -97,7 +97,7 @@ def test_ctrl_c_is_130():
 
 
 def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
-    def broken() -> None:
+    def broken(**_: object) -> None:
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(entry, "application", lambda only: broken)
@@ -112,3 +112,18 @@ def test_a_full_disk_is_one_line(shell, dump):
     assert result.returncode == 3
     assert result.stderr.startswith("grpo: ")
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])
+def test_usage_is_one_line(shell, arguments):
+    result = shell(f"grpo {arguments}")
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("grpo: ")
+    assert line.endswith("--help)")
+
+
+def test_bare_is_help_and_usage(shell):
+    result = shell("grpo")
+    assert result.returncode == 2
+    assert "Commands:" in result.stdout + result.stderr

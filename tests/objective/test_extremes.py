@@ -71,3 +71,12 @@ def test_rewards_whose_squares_overflow_are_an_error(tmp_path, capsys, reward, n
     assert ended.value.code == 3
     said = capsys.readouterr().err.strip().removeprefix(f"grpo: {path}:1: ")
     assert said.startswith(f"{name}{place}: expected a number between -1e+100 and 1e+100, got ")
+
+
+def test_the_place_of_a_fault_is_the_one_that_counts():
+    """Not that of a NaN before it that the mask takes out."""
+    record = {**HUGE, "log_probs_old": [[math.nan, math.nan], [-1.0]], "advantages": [1.0, -1.0]}
+    masked = {**record, "mask": [[0, 1], [1]]}
+    with pytest.raises(InputError, match=r"log_probs_old\[0\]\[1\]: expected a finite number"):
+        evaluate(masked, variant="dr")
+    assert evaluate({**masked, "mask": [[0, 0], [1]]}, variant="dr").objective == -0.5
