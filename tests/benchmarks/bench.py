@@ -6,31 +6,33 @@
 Times on a shared machine are noisy, ratios taken side by side much less: every pair is run in
 turns and the median of the ratios is printed.
 
-Where the time goes (process time and cProfile, one job, groups of 8 with reference, in shares of
-the parse loop's own time). Responses of ~1000 tokens, 1.4 in all: reading 0.1, ``orjson.loads``
-0.75, packing Python floats into arrays 0.25 (``struct.pack`` of a whole column: 8 ns a number
-against 18 for ``np.fromiter`` and 26 for ``np.array``, and it refuses strings and nulls), numpy
-0.25, of which the two exponentials are the largest part. Responses of ~8 tokens, 2.4 in all:
-reading 0.1, ``orjson.loads`` 0.75, packing 0.75, what is done per record 0.2, numpy 0.6.
+Where the time goes (process time stage by stage, without the start of Python; one job, groups of
+8 with reference; in shares of the parse loop's own time). Responses of ~1000 tokens, 1.4 in all:
+reading 0.1, ``orjson.loads`` and what is around it 0.75, packing Python floats into arrays 0.3
+(``struct.pack`` of a whole column: 8 ns a number against 18 for ``np.fromiter`` and 26 for
+``np.array``, and it refuses strings and nulls), numpy 0.25. Responses of ~8 tokens, 2.4 in all:
+reading 0.1, ``orjson.loads`` and the objects around it 0.9, packing 0.8, numpy and totals 0.5. To
+the second, which takes half a second, the start of the command adds some 0.17 s, or 0.7, that is
+in what is printed below.
 
-What it was before: 1.75 and 3.0. Text is read through the file's own buffer, line by line, for
-the pages of large pieces cost as much again as their copies (−0.1). Stretches of 2 MiB instead of
-1 halve numpy's overhead (−0.1). Exact sums take numbers apart by their bits, thousands at once
-(−0.1 with short responses), and the collector, which looked through the decoded lists at every
-700 of them, and the C library, which gave the pages of every column back, are told not to
-(``engine/memory.py``; −0.4 with short responses, nine of ten page faults).
+Before, it was 1.7 and 3.0. What helped, each measured alone in 300 long and 20,000 short records:
+lines taken from the file's own buffer instead of split from large pieces, whose pages cost as much
+as their copies (reading: 0.08 s → 0.045 and 0.05 → 0.03); stretches of 2 MiB, not 1 (0.67 → 0.60
+with long responses); sums that gather their numbers and take them apart by their bits (24 numbers:
+22 µs → 1); a collector and a C library told to leave the lists and the pages alone, with pieces of
+128 KiB then (``engine/memory.py``; 0.69 → 0.58 with short responses).
 
 What was tried and is not here: larger pieces of text before packing (the Python objects leave the
-cache; 128 KiB is best, if the collector is quiet; without that 64), ``array.array`` and
+cache, and with the collector as it comes, even 128 KiB is slower than 64), ``array.array`` and
 ``np.fromiter`` (slower), ``math.fsum`` for the totals (exact too, but three times slower than
-adding up integers by exponent). pysimdjson's ``as_buffer`` flattens a long line 1.7 times faster
-than ``orjson.loads`` and ``struct.pack`` (0.22 s against 0.37 for 300 records), but flattens the
-nesting away, so that brackets must be counted and widths asked for; with that, all of eval was
-only 1.2 times faster (0.535 s against 0.64 beside a parse loop of 0.41; with short responses the
-objects per row eat it up). That is not worth a dependency: the mark was 1.5.
+adding up integers by exponent). pysimdjson: its ``as_buffer`` flattens long lines 1.7 times faster
+than ``orjson.loads`` and ``struct.pack`` (0.22 s against 0.37), but the nesting is lost in it, so
+that widths must be asked for and brackets counted; with that a prototype of all of eval gained
+1.2 times (0.54 s against 0.64, the parse loop 0.41). The mark for a dependency was 1.5.
 
-With two jobs the workers and the process that cuts the file share two cores: the cut (a pass over
-the bytes that counts lines) takes a tenth of what they do.
+With two jobs, the two workers and the process that cuts the file for them share two cores: the
+cut, a pass over the bytes that counts lines, is a tenth of all the work, and the workers together
+need a fifth more time than one alone. So 1.4 to 1.6 is what comes of it.
 """
 
 from __future__ import annotations
