@@ -15,12 +15,13 @@ reading 0.1, ``orjson.loads`` and the objects around it 0.9, packing 0.8, numpy 
 the second, which takes half a second, the start of the command adds some 0.17 s, or 0.7, that is
 in what is printed below.
 
-Before, it was 1.7 and 3.0. What helped, each measured alone in 300 long and 20,000 short records:
+Before, it was 1.7 and 3.0. What helped, in 300 long and 20,000 short records:
 lines taken from the file's own buffer instead of split from large pieces, whose pages cost as much
 as their copies (reading: 0.08 s → 0.045 and 0.05 → 0.03); stretches of 2 MiB, not 1 (0.67 → 0.60
 with long responses); sums that gather their numbers and take them apart by their bits (24 numbers:
-22 µs → 1); a collector and a C library told to leave the lists and the pages alone, with pieces of
-128 KiB then (``engine/memory.py``; 0.69 → 0.58 with short responses).
+22 µs → 1); a collector and a C library told to leave the lists and the pages alone
+(``engine/memory.py``; with pieces of 128 KiB and stretches of 2 MiB together 0.69 → 0.58 with
+short responses).
 
 What was tried and is not here: larger pieces of text before packing (the Python objects leave the
 cache, and with the collector as it comes, even 128 KiB is slower than 64), ``array.array`` and
@@ -32,7 +33,8 @@ that widths must be asked for and brackets counted; with that a prototype of all
 
 With two jobs, the two workers and the process that cuts the file for them share two cores: the
 cut, a pass over the bytes that counts lines, is a tenth of all the work, and the workers together
-need a fifth more time than one alone. So 1.4 to 1.6 is what comes of it.
+need a fifth more time than one alone. So 1.3 to 1.6 is what came of it, and 0.8
+where another program kept the second core busy: look at ``uptime`` first.
 """
 
 from __future__ import annotations

@@ -77,11 +77,15 @@ def _evaluated(path, size):
 
 def test_an_overflow_is_the_fault_of_its_own_record(tmp_path):
     path = tmp_path / "in.jsonl"
-    rows = [{"logps": [[-0.5, -1, -2]], "advantages": [a]} for a in (0.5, 1e308, 1.0)]
+    # ρ ≈ 9e307 at three tokens with A < 0: each is finite, their sum is not
+    old = ([-0.5, -1.0, -2.0], [-709.6, -710.1, -711.1], [-0.5, -1.0, -2.0])
+    rows = [
+        {"logps": [[-0.5, -1, -2]], "old_log_probs": [row], "advantages": [-1.0]} for row in old
+    ]
     path.write_bytes(lines(rows))
     assert _evaluated(path, 1) == _evaluated(path, 1 << 20)
     _, skipped, total, _ = _evaluated(path, 1)
-    assert skipped == [f"{path}:2: the sum over a response's tokens overflows"]
+    assert skipped == [f"{path}:2: response 0: the sum over the response's tokens overflows"]
     assert total["records"] == 2
 
 
