@@ -182,18 +182,6 @@ class Breakdown:
         return self.objective.entropy_coef * self._weight(self.bonus.weights)
 
     @property
-    def response_policy(self) -> F64:
-        """[R] Σ c·s of each response, unweighted."""
-        return self.policy.sums
-
-    @property
-    def response_kl(self) -> F64:
-        """[R] Σ k of each response, unweighted; 0 where no KL was estimated."""
-        if self.penalty is None:
-            return np.zeros(self.batch.responses.count)
-        return self.penalty.sums
-
-    @property
     def counted(self) -> str:
         """What the denominator is, in words."""
         return self.policy.weights.of

@@ -1,13 +1,11 @@
 """Advantages within a group, and the record's own.
 
 Each function returns [R], one advantage per response, or ``PerToken`` with [N]. Group statistics
-are exactly rounded sums (``math.fsum``), so the order of the responses changes no bit, and a group
+are exactly rounded sums (``Groups.sum``), so the order of the responses changes no bit, and a group
 whose rewards are all equal has advantage exactly 0.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -75,14 +73,6 @@ def _free(groups: Groups, ddof: int) -> F64:
             "std_ddof", f"expected less than the group's {size} responses, got {ddof}"
         )
     return np.maximum(sizes - ddof, 1).astype(np.float64)
-
-
-def centered(rewards: list[float]) -> list[float]:
-    """Each reward less the group's exact mean; exactly 0 where all are equal."""
-    if min(rewards) == max(rewards):
-        return [0.0] * len(rewards)
-    mean = math.fsum(rewards) / len(rewards)
-    return [reward - mean for reward in rewards]
 
 
 _STD = {"std_ddof": 1, "std_eps": 1e-8, "std_min": 0.0}
