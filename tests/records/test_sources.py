@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read, sources
 from grpo_cli.records.sources import blocks
+from grpo_cli.records.stream import Block, Source, spans
 
 LINE = b'{"log_probs_new":[[-1,-2]],"rewards":[1]}'
 
@@ -150,6 +151,44 @@ def test_too_large(tmp_path, monkeypatch):
     assert caught.value.line == 2
 
 
+@pytest.mark.parametrize("size", [1, 20, 49, 50, 51, 1000])
+@pytest.mark.parametrize("length", [48, 49, 50, 51, 99, 100, 101, 400])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nx"])
+def test_the_longest_line_is_the_same_for_every_block_size(
+    tmp_path, monkeypatch, size, length, end
+):
+    monkeypatch.setattr(sources, "LIMIT", 50)
+    monkeypatch.setattr("grpo_cli.records.stream.LIMIT", 50)
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b"{}\n" + b"x" * length + end)
+    fine = length < 50
+    for cuts in (cut, lambda path, size: spans(Source.of(path), size)):
+        read = []
+        try:
+            for piece in cuts(str(path), size):
+                block = piece if isinstance(piece, Block) else piece.fetch()
+                read += enumerate(block.lines, block.line)
+        except InputError as error:
+            assert not fine
+            assert str(error) == f"{path}:2: expected lines of less than 1 GiB"
+            assert read == [(1, b"{}")]
+        else:
+            assert fine
+            expected = [(1, b"{}"), (2, b"x" * length), (3, b"x")]
+            assert read == expected[: 2 + end.endswith(b"x")]
+
+
+@pytest.mark.parametrize("size", [1, 100, 4 << 20])
+def test_what_comes_before_a_fault_in_packed_data_is_read(tmp_path, size):
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress((LINE + b"\n") * 9)[:-4])
+    read = []
+    with pytest.raises(InputError, match="the compressed data end too early"):
+        for block in cut(str(path), size):
+            read += block.lines
+    assert read == [LINE] * 9
+
+
 def test_a_line_may_be_longer_than_a_block(tmp_path):
     path = tmp_path / "data.jsonl"
     long = LINE[:-1] + b',"x":"' + b"y" * 10_000_000 + b'"}'
@@ -172,6 +211,9 @@ class Dripping(io.RawIOBase):
 
     def readinto(self, room):
         piece = self.pieces.pop(0) if self.pieces else b""
+        if len(piece) > len(room):
+            self.pieces.insert(0, piece[len(room) :])
+            piece = piece[: len(room)]
         room[: len(piece)] = piece
         return len(piece)
 
