@@ -13,7 +13,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.engine.worker import Task
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Raw
+from grpo_cli.records import Handful, Raw
 from grpo_cli.variants.plan import plan
 
 
@@ -99,7 +99,8 @@ def evaluate(
         found.append(breakdown)
         return []
 
-    outcome = Task(made, keep, skip=False).work([Raw(_plain(record), "", None, "", 0)])
+    raw = Raw(_plain(record), "", None, "", 0)
+    outcome = Task(made, keep, skip=False).work([Handful([raw])])
     if outcome.error is not None:
         raise InputError(outcome.error.message, path=outcome.error.path)
     totals: Totals = outcome.totals

@@ -34,7 +34,7 @@ class _Measured:
     reading: Reading
 
     def __call__(self, piece: Piece) -> ExactMoments:
-        return self.task.measure(self.reading.raws(piece, {}))
+        return self.task.measure(self.reading.handfuls(piece, {}))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Worked:
 
     def __call__(self, piece: Piece) -> Outcome:
         told: dict[str, None] = {}
-        outcome = self.task.work(self.reading.raws(piece, told))
+        outcome = self.task.work(self.reading.handfuls(piece, told))
         outcome.told = told
         return outcome
 

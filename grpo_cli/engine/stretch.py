@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 from grpo_cli.errors import InputError
 from grpo_cli.objective.hyperparameter import Value
-from grpo_cli.records import Packed, Raw, Record, headers, layout, pack
+from grpo_cli.records import HANDFUL, Handful, Packed, Raw, Record, headers, layout, pack
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.settings import read_settings
 
-PACK_BYTES = 1 << 17
-"""Text whose objects are packed, and dropped, at once: few enough that they stay in cache."""
 CHUNK_BYTES = 1 << 21
 """Text evaluated together, some 32,000 tokens of three columns: enough that numpy's overhead is
 small, few enough that the arrays stay in cache."""
@@ -56,14 +55,11 @@ class Stretch:
         self.size += part.size
 
 
-def stretches(
-    items: Iterable[Raw | InputError], *, with_headers: bool
-) -> Iterator[Stretch | InputError]:
+def stretches(handfuls: Iterable[Handful], *, with_headers: bool) -> Iterator[Stretch | InputError]:
     """Packs records as they are decoded, and puts together what can be evaluated together."""
     whole: Stretch | None = None
     key: object = None
-    for few in _cut(items, _key, lambda raw: raw.size, PACK_BYTES):
-        own = None if isinstance(few, InputError) else _key(few[0])
+    for few, own in chain.from_iterable(map(_alike, handfuls)):
         if whole is not None and (own is None or own != key or whole.is_full):
             yield whole
             whole = None
@@ -82,6 +78,16 @@ def stretches(
             whole.join(part)
     if whole is not None:
         yield whole
+
+
+def _alike(few: Handful) -> Iterator[tuple[Any, object]]:
+    """Lists of records that share what ``_key`` gives, with it; and errors, with None."""
+    known = None if few.keys is None else _known(few.keys)
+    if known is not None:
+        yield few.items, known
+        return
+    for part in _cut(few.items, _key, lambda raw: raw.size, HANDFUL):
+        yield part, None if isinstance(part, InputError) else _key(part[0])
 
 
 def _packed(raws: list[Raw], key: object, *, with_headers: bool) -> Stretch:

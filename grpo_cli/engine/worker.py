@@ -19,12 +19,11 @@ from grpo_cli.objective.hyperparameter import HyperparameterError
 from grpo_cli.objective.moments import ExactMoments
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
-from grpo_cli.records import Raw, Record, assemble, lay, record
+from grpo_cli.records import Handful, Raw, Record, assemble, lay, record
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 Encode = Callable[[Sequence[Record], Breakdown], list[bytes]]
-Items = Iterable[Raw | InputError]
 Done = tuple[Sequence[Record], Breakdown] | InputError
 
 
@@ -65,12 +64,12 @@ class Task:
     skip: bool
     moments: ExactMoments | None = None
 
-    def work(self, items: Items) -> Outcome:
+    def work(self, handfuls: Iterable[Handful]) -> Outcome:
         """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
         outcome = Outcome(Totals(self.plan.batch))
-        first, items = _ahead(items)
+        first, handfuls = _ahead(handfuls)
         outcome.notes |= dict.fromkeys(_origin(first, self.plan))
-        for done in self._breakdowns(items):
+        for done in self._breakdowns(handfuls):
             if isinstance(done, InputError):
                 if not self.skip:
                     outcome.error = done
@@ -84,17 +83,19 @@ class Task:
                 outcome.pieces += self.encode(records, breakdown)
         return outcome
 
-    def measure(self, items: Items) -> ExactMoments:
+    def measure(self, handfuls: Iterable[Handful]) -> ExactMoments:
         """The first pass: the sample's moments. Records that cannot be used are passed over."""
         found = ExactMoments()
-        for _ in self._done(items, lambda batch, objective: _measure(batch, objective, found)):
+        for _ in self._done(handfuls, lambda batch, objective: _measure(batch, objective, found)):
             pass
         return found
 
-    def _breakdowns(self, items: Items) -> Iterator[Done]:
-        return self._done(items, self._evaluate)
+    def _breakdowns(self, handfuls: Iterable[Handful]) -> Iterator[Done]:
+        return self._done(handfuls, self._evaluate)
 
-    def _done(self, items: Items, evaluate: Callable[[Batch, Objective], Any]) -> Iterator[Any]:
+    def _done(
+        self, handfuls: Iterable[Handful], evaluate: Callable[[Batch, Objective], Any]
+    ) -> Iterator[Any]:
         """What ``evaluate`` makes of each batch of records, beside the records; or their errors."""
 
         def carefully(records: Sequence[Record]) -> Any:
@@ -102,7 +103,7 @@ class Task:
             objective = self.plan.objective(records[0].hyperparameters, advantages_given=given)
             return evaluate(assemble(records), objective)
 
-        for stretch in stretches(items, with_headers=self.encode is not None):
+        for stretch in stretches(handfuls, with_headers=self.encode is not None):
             if isinstance(stretch, InputError):
                 yield stretch
                 continue
@@ -171,11 +172,13 @@ def _located(error: InputError | HyperparameterError, record: Record) -> InputEr
     )
 
 
-def _ahead(items: Items) -> tuple[Raw | InputError | None, Items]:
-    """The first item, and all of them."""
-    rest = iter(items)
-    first = next(rest, None)
-    return first, () if first is None else chain((first,), rest)
+def _ahead(
+    handfuls: Iterable[Handful],
+) -> tuple[Raw | InputError | None, Iterable[Handful]]:
+    """The first record, and all of them."""
+    rest = iter(handfuls)
+    few = next(rest, None)
+    return (None, ()) if few is None else (few.items[0], chain((few,), rest))
 
 
 def _origin(first: Raw | InputError | None, plan: Plan) -> Iterator[str]:

@@ -12,12 +12,13 @@ from grpo_cli.records import select, where
 from grpo_cli.records.decode import decode
 from grpo_cli.records.gathered import Items, apart, merged, whole
 from grpo_cli.records.grouping import Group, Grouping, Unknown, grouped, hashable
+from grpo_cli.records.handful import Handful, by_handful
 from grpo_cli.records.paths import Missing, Path, look_up
 from grpo_cli.records.record import Raw
 from grpo_cli.records.sources import BLOCK
-from grpo_cli.records.stream import Block, Source, Span, cut, raws, spans
+from grpo_cli.records.stream import Block, Source, Span, cut, handfuls, raws, spans
 from grpo_cli.records.tables import Rows, slices
-from grpo_cli.records.translate import Mapped, Notes, format_of, translated
+from grpo_cli.records.translate import Mapped, Notes, are_canonical, format_of, translated
 from grpo_cli.records.where import Condition
 
 Piece = Block | Span | Rows
@@ -67,14 +68,26 @@ class Reading:
         found = spans(source, size) if apart else None
         return cut(source, size) if found is None else found
 
-    def raws(self, piece: Piece, notes: Notes) -> Items:
+    def handfuls(self, piece: Piece, notes: Notes) -> Iterator[Handful]:
         """The records of a piece; in the place of one that cannot be read stands its error.
 
         Args:
             piece: what ``pieces`` gave.
             notes: what is to be told once is added here.
         """
-        decoded = piece.raws() if isinstance(piece, Rows) else raws(piece, self._wanted)
+        if self != PLAIN or isinstance(piece, Rows):
+            return by_handful(self._chosen(piece, notes))
+        return chain.from_iterable(_known(few, notes) for few in handfuls(piece))
+
+    def raws(self, piece: Piece, notes: Notes) -> Items:
+        """The same one by one."""
+        return chain.from_iterable(few.items for few in self.handfuls(piece, notes))
+
+    def _chosen(self, piece: Piece, notes: Notes) -> Items:
+        if isinstance(piece, Rows):
+            decoded = piece.raws()
+        else:
+            decoded = chain.from_iterable(few.items for few in handfuls(piece, self._wanted))
         if self.grouping is None:
             found = self._read(decoded, notes)
         elif isinstance(piece, Block) and piece.groups is not None:
@@ -226,6 +239,13 @@ class Reading:
 
 PLAIN = Reading()
 """Files as they are."""
+
+
+def _known(few: Handful, notes: Notes) -> Iterator[Handful]:
+    """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
+    if few.keys is not None and are_canonical(few.keys, notes):
+        return iter((few,))
+    return by_handful(translated(few.items, None, (), notes))
 
 
 def _is_many(raw: Raw) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
 
@@ -52,7 +52,7 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
         with Path(path).open("rb") as file:
-            yield cast(io.BufferedReader, file)
+            yield file
         return
     if sys.stdin is None:
         raise InputError("standard input is closed")
@@ -209,4 +209,3 @@ def split(data: bytes | bytearray, end: int) -> list[bytes]:
         if start < end:
             lines.append(bytes(view[start:end]))
     return lines
-

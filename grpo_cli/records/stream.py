@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
+from grpo_cli.records.handful import HANDFUL, Handful, by_handful, keys_in_common
 from grpo_cli.records.parse import parse
 from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.sources import BLOCK, LIMIT, TOO_LONG, blocks, plain, shown, split, unpacked
@@ -189,30 +193,63 @@ def _whole(everything: Iterator[Lines]) -> Lines:
     return numbers[0], whole
 
 
-def raws(
+def raws(block: Block | Span) -> Iterator[Raw | InputError]:
+    """Decodes the objects of a block; in the place of one that is no JSON stands its error."""
+    return chain.from_iterable(few.items for few in handfuls(block))
+
+
+def handfuls(
     block: Block | Span, wanted: Callable[[bytes, int], bool] | None = None
-) -> Iterator[Raw | InputError]:
-    """Decodes the objects of a block; in the place of one that is no JSON stands its error.
+) -> Iterator[Handful]:
+    """The same by the handful.
 
     Args:
         block: what to read.
         wanted: whether a line is to be read, by its text and number; None for all of them.
     """
     block = block.fetch() if isinstance(block, Span) else block
-    return _of_document(block) if block.document else _of_lines(block, wanted)
+    if block.document:
+        return by_handful(_of_document(block))
+    texts: Sequence[bytes] = block.lines
+    numbers: Sequence[int] = block.numbers or range(block.line, block.line + len(texts))
+    if wanted is not None:
+        kept = list(map(wanted, texts, numbers))
+        texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
+    return _of_lines(block.source, texts, numbers)
 
 
-def _of_lines(
-    block: Block, wanted: Callable[[bytes, int], bool] | None
+def _of_lines(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Handful]:
+    ends = list(accumulate(map(len, texts)))
+    start = before = 0
+    while start < len(texts):
+        end = bisect_left(ends, before + HANDFUL) + 1
+        yield _decoded(source, texts[start:end], numbers[start:end])
+        start, before = end, ends[min(end, len(ends)) - 1]
+
+
+def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Handful:
+    try:
+        values = list(map(orjson.loads, texts))
+    except orjson.JSONDecodeError:
+        return Handful(list(_one_by_one(source, texts, numbers)))
+    raws: list[Raw | InputError] = [
+        Raw(value, source, number, "", len(text), text)
+        for value, number, text in zip(values, numbers, texts, strict=True)
+    ]
+    return Handful(raws, keys_in_common(values))
+
+
+def _one_by_one(
+    source: str, texts: Sequence[bytes], numbers: Sequence[int]
 ) -> Iterator[Raw | InputError]:
-    source = block.source
-    for line, text in zip(block.numbers or count(block.line), block.lines, strict=False):
-        if not text or text.isspace() or (wanted is not None and not wanted(text, line)):
+    """Lines of which one is no JSON, or empty."""
+    for text, number in zip(texts, numbers, strict=True):
+        if not text or text.isspace():
             continue
         try:
-            yield Raw(decode(text), source, line, "", len(text), text)
+            yield Raw(decode(text), source, number, "", len(text), text)
         except InputError as error:
-            error.source, error.line = source, line
+            error.source, error.line = source, number
             yield error
 
 

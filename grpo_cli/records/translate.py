@@ -45,6 +45,14 @@ def translated(
             yield error
 
 
+def are_canonical(keys: tuple[str, ...], notes: Notes) -> bool:
+    """Whether objects with these keys, and no null, are records as they are."""
+    found, said = _known(keys)
+    if said:
+        notes[said] = None
+    return not found
+
+
 def _worth_a_look(keys: tuple[str, ...], raw: Raw, notes: Notes) -> bool:
     found, said = _known(keys)
     if said and raw.value[MASKS[0]] is not None:

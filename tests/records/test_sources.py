@@ -161,32 +161,34 @@ def test_the_longest_line_is_the_same_for_every_block_size(
     monkeypatch.setattr("grpo_cli.records.stream.LIMIT", 50)
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"{}\n" + b"x" * length + end)
-    fine = length < 50
-    for cuts in (cut, lambda path, size: spans(Source.of(path), size)):
-        read = []
-        try:
-            for piece in cuts(str(path), size):
-                block = piece if isinstance(piece, Block) else piece.fetch()
-                read += enumerate(block.lines, block.line)
-        except InputError as error:
-            assert not fine
-            assert str(error) == f"{path}:2: expected lines of less than 1 GiB"
-            assert read == [(1, b"{}")]
+    expected = [(1, b"{}"), (2, b"x" * length), (3, b"x")][: 2 + end.endswith(b"x")]
+    for pieces in (cut(str(path), size), spans(Source.of(str(path)), size)):
+        lines, error = read_all(pieces)
+        if length < 50:
+            assert (lines, error) == (expected, None)
         else:
-            assert fine
-            expected = [(1, b"{}"), (2, b"x" * length), (3, b"x")]
-            assert read == expected[: 2 + end.endswith(b"x")]
+            assert (lines, error) == ([(1, b"{}")], f"{path}:2: expected lines of less than 1 GiB")
+
+
+def read_all(pieces):
+    """Numbered lines, and the message where they end with an error."""
+    found = []
+    try:
+        for piece in pieces:
+            block = piece if isinstance(piece, Block) else piece.fetch()
+            found += enumerate(block.lines, block.line)
+    except InputError as error:
+        return found, str(error)
+    return found, None
 
 
 @pytest.mark.parametrize("size", [1, 100, 4 << 20])
 def test_what_comes_before_a_fault_in_packed_data_is_read(tmp_path, size):
     path = tmp_path / "data.jsonl.gz"
     path.write_bytes(gzip.compress((LINE + b"\n") * 9)[:-4])
-    read = []
-    with pytest.raises(InputError, match="the compressed data end too early"):
-        for block in cut(str(path), size):
-            read += block.lines
-    assert read == [LINE] * 9
+    lines, error = read_all(cut(str(path), size))
+    assert lines == list(enumerate([LINE] * 9, 1))
+    assert error == f"{path}: the compressed data end too early; is the file cut off?"
 
 
 def test_a_line_may_be_longer_than_a_block(tmp_path):

@@ -1,0 +1,52 @@
+"""Records by the handful: what is decoded, looked at and packed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.record import Raw
+
+HANDFUL = 1 << 17
+"""Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class Handful:
+    """Records that follow each other.
+
+    Attributes:
+        items: as decoded; in the place of one that cannot be read stands its error.
+        keys: the keys that each of them has, in this order and with no null; None where they
+            differ, or nobody looked.
+    """
+
+    items: list[Raw | InputError]
+    keys: tuple[str, ...] | None = None
+
+
+def by_handful(items: Iterable[Raw | InputError]) -> Iterator[Handful]:
+    """Puts records together as they come."""
+    few: list[Raw | InputError] = []
+    room = HANDFUL
+    for item in items:
+        few.append(item)
+        room -= item.size if isinstance(item, Raw) else 0
+        if room <= 0:
+            yield Handful(few)
+            few, room = [], HANDFUL
+    if few:
+        yield Handful(few)
+
+
+def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:
+    """The keys of objects, where they are the same, in the same order, and none is null."""
+    if set(map(type, values)) != {dict}:
+        return None
+    kinds = set(map(tuple, values))
+    if len(kinds) > 1 or None in chain.from_iterable(map(dict.values, values)):
+        return None
+    return kinds.pop()
