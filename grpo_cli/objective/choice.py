@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 from grpo_cli.objective.hyperparameter import Value
@@ -42,8 +43,10 @@ class Choice:
     @cached_property
     def optional(self) -> frozenset[str]:
         """The columns that the function can do without; it gets None for them then."""
-        parameters = inspect.signature(self.function).parameters
-        return frozenset(name for name in self.columns if parameters[name].default is None)
+        defaults = (
+            inspect.unwrap(self.function).__defaults__ or ()
+        )  # None is the only one that there is
+        return frozenset(self.columns[len(self.columns) - len(defaults) :])
 
     @cached_property
     def hyperparameters(self) -> tuple[str, ...]:
@@ -58,14 +61,20 @@ class Choice:
 
 def positional(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of a function's positional parameters."""
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+    code = _code(function)
+    return code.co_varnames[: code.co_argcount]
 
 
 def keyword_only(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of a function's keyword-only parameters: its hyperparameters."""
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    code = _code(function)
+    return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+
+
+def _code(function: Callable[..., Any]) -> CodeType:
+    """Names are read off the code, since ``inspect.signature`` takes 4 ms of every start."""
+    whole: Any = inspect.unwrap(function)
+    return whole.__code__
 
 
 @dataclass(frozen=True)

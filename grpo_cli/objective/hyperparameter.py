@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from grpo_cli.errors import GrpoError
 
@@ -19,8 +19,7 @@ class HyperparameterError(GrpoError):
         self.message = message
 
 
-@dataclass(frozen=True)
-class Hyperparameter:
+class Hyperparameter(NamedTuple):
     """What a hyperparameter may be.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import NamedTuple
 
 from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
 from grpo_cli.objective.choice import Bound, Choice
@@ -13,8 +14,7 @@ from grpo_cli.objective.signature import Part, Parts, line
 from grpo_cli.version import VERSION
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """One of the six questions, its answers, and the frameworks' names for them."""
 
     key: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.objective import hyperparameters
@@ -102,8 +102,7 @@ _KNOWN = sorted({*_CANONICAL, ACTION, *hyperparameters.KNOWN})
 _SHORTEST_TYPO = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(NamedTuple):
     """What a set of keys means.
 
     Attributes:

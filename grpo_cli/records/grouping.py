@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
 
@@ -20,8 +20,7 @@ from grpo_cli.records.paths import Path, spelled
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Grouping:
+class Grouping(NamedTuple):
     """How rows go together.
 
     Attributes:

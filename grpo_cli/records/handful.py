@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
@@ -14,8 +13,7 @@ HANDFUL = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
 
 
-@dataclass(slots=True, eq=False)
-class Handful:
+class Handful(NamedTuple):
     """Records that follow each other.
 
     Attributes:

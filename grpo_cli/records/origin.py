@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from grpo_cli.errors import InputError
 
@@ -12,17 +12,15 @@ _LIKE = re.compile(r"\(as (\S+) has\)")
 _PLACE = re.compile(r"([^\[\]]+)((?:\[\d+\])*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One response's own object: its line, what stands before paths in it, its number there."""
 
     line: int | None
     prefix: str
-    index: int
+    number: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class Origin(NamedTuple):
     """What to say instead of a place in a record that the user never wrote.
 
     Attributes:
@@ -44,7 +42,7 @@ class Origin:
         key, indexes = found[1], _indexes(found[2])
         if self.rows is not None and indexes and indexes[0] < len(self.rows):
             row = self.rows[indexes[0]]
-            error.line, prefix, indexes[0] = row.line, row.prefix, row.index
+            error.line, prefix, indexes[0] = row.line, row.prefix, row.number
         error.path = prefix + self._spell(key, indexes)
 
     def _reworded(self, place: str) -> str:

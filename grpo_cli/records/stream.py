@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +30,7 @@ class Cut(NamedTuple):
     fault: InputError | None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A piece of a file that can be read on its own, by any process.
 
     Attributes:
@@ -57,8 +55,7 @@ class Block:
         return sum(map(len, self.lines)) + len(self.lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A block that is still in its file, for a process to fetch itself.
 
     Attributes:
@@ -91,8 +88,7 @@ class Span:
         return Block(self.source, self.line, split(data, self.size))
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """An input: what the user calls it, and where it is (``-`` for standard input)."""
 
     name: str

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
@@ -17,8 +17,7 @@ from grpo_cli.records.stream import Source
 _PARQUET, _ARROW_FILE, _ARROW_STREAM, _ZIP = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"PK\x03\x04"
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """A piece of a binary file, for any process to fetch itself.
 
     Attributes:

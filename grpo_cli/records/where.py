@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -26,8 +25,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """One comparison of a field with a constant. A field that is not there never matches."""
 
     path: Path

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -21,8 +20,7 @@ GAP = 2
 Style = Callable[[Any], str]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One column: its field, its cells, and whether it holds numbers."""
 
     name: str

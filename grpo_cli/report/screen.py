@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from io import StringIO
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
 
 _NO_EDGE = 100_000
 
 
-@dataclass(frozen=True)
-class Screen:
+class Screen(NamedTuple):
     """What the result is read on.
 
     Attributes:
