@@ -22,6 +22,7 @@ CHUNK_PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
 T = TypeVar("T", Raw, Record)
+Shared = tuple[Fields, Mapping[str, Value]]
 
 
 @dataclass(slots=True)
@@ -29,13 +30,15 @@ class Stretch:
     """Decoded records that follow each other with the same keys and hyperparameters.
 
     Attributes:
-        raws: the records; those that were packed have no value any more, but for the first.
+        raws: the records; those that were packed have no value any more.
+        shared: what their keys mean, and their hyperparameters; None where nobody knows.
         packed: their columns, piece by piece; None where they are unusual or faulty.
         headers: what a report shows of them beside their numbers; empty where none is wanted.
         size: about how many bytes of text they were.
     """
 
     raws: list[Raw]
+    shared: Shared | None
     packed: list[Packed] | None
     headers: list[Record]
     size: int
@@ -44,6 +47,10 @@ class Stretch:
     def is_full(self) -> bool:
         """Whether it should be evaluated before more is added."""
         return self.size >= CHUNK_BYTES or len(self.headers) >= CHUNK_PRINTED
+
+    def takes(self, part: Stretch) -> bool:
+        """Whether it can be evaluated together with what follows it."""
+        return part.packed is not None and part.shared == self.shared and not self.is_full
 
     def join(self, part: Stretch) -> None:
         """Appends packed records of the same kind."""
@@ -58,48 +65,44 @@ class Stretch:
 def stretches(handfuls: Iterable[Handful], *, with_headers: bool) -> Iterator[Stretch | InputError]:
     """Packs records as they are decoded, and puts together what can be evaluated together."""
     whole: Stretch | None = None
-    key: object = None
-    for few, own in chain.from_iterable(map(_alike, handfuls)):
-        if whole is not None and (own is None or own != key or whole.is_full):
-            yield whole
-            whole = None
-        if isinstance(few, InputError):
-            yield few
-            continue
-        part = _packed(few, own, with_headers=with_headers)
-        if part.packed is None:
-            if whole is not None:
-                yield whole
-            whole = None
-            yield part
-        elif whole is None or whole.packed is None:
-            whole, key = part, own
-        else:
+    for part in chain.from_iterable(_parts(few, with_headers=with_headers) for few in handfuls):
+        if whole is not None and isinstance(part, Stretch) and whole.takes(part):
             whole.join(part)
+            continue
+        if whole is not None:
+            yield whole
+        whole = None
+        if isinstance(part, Stretch) and part.packed is not None:
+            whole = part
+        else:
+            yield part
     if whole is not None:
         yield whole
 
 
-def _alike(few: Handful) -> Iterator[tuple[Any, object]]:
-    """Lists of records that share what ``_key`` gives, with it; and errors, with None."""
+def _parts(few: Handful, *, with_headers: bool) -> Iterator[Stretch | InputError]:
+    """Stretches of what is alike in a handful."""
     known = None if few.keys is None else _known(few.keys)
     if known is not None:
-        yield few.items, known
+        yield _packed(few.items, known, with_headers=with_headers)
         return
     for part in _cut(few.items, _key, lambda raw: raw.size, HANDFUL):
-        yield part, None if isinstance(part, InputError) else _key(part[0])
+        if isinstance(part, InputError):
+            yield part
+        else:
+            yield _packed(part, _key(part[0]), with_headers=with_headers)
 
 
-def _packed(raws: list[Raw], key: object, *, with_headers: bool) -> Stretch:
-    packed = None if key is None else pack([raw.value for raw in raws])
+def _packed(raws: list[Any], shared: Shared | None, *, with_headers: bool) -> Stretch:
+    packed = None if shared is None else pack([raw.value for raw in raws])
     size = sum([raw.size for raw in raws])
     if packed is None:
-        return Stretch(raws, None, [], size)
+        return Stretch(raws, shared, None, [], size)
     shown = headers(raws) if with_headers else []
-    for raw in raws[1:]:  # the first still says what the keys mean
+    for raw in raws:
         if raw.text is not None:
             raw.value = None
-    return Stretch(raws, [packed], shown, size)
+    return Stretch(raws, shared, [packed], shown, size)
 
 
 def chunks(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:
@@ -132,7 +135,7 @@ def _cut(
         yield group
 
 
-def _key(raw: Raw) -> object:
+def _key(raw: Raw) -> Shared | None:
     """What the records of a stretch share; None for one that nothing can be said of yet."""
     if not isinstance(raw.value, dict):
         return None
@@ -141,13 +144,14 @@ def _key(raw: Raw) -> object:
         if known is not None:
             return known
     try:
-        return shared(raw)
+        fields = read_fields(raw.value)
+        return fields, read_settings(raw.value, fields)
     except InputError:
         return None
 
 
 @lru_cache(maxsize=64)
-def _known(keys: tuple[str, ...]) -> tuple[Fields, Mapping[str, Value]] | None:
+def _known(keys: tuple[str, ...]) -> Shared | None:
     """The same for records without nulls, where their keys alone say it: most records."""
     if GROUPS in keys:
         return None
@@ -157,13 +161,3 @@ def _known(keys: tuple[str, ...]) -> tuple[Fields, Mapping[str, Value]] | None:
         return None
     own = fields.hyperparameters or "hyperparameters" in fields.names
     return None if own else (fields, read_settings({}, fields))
-
-
-def shared(raw: Raw) -> tuple[Fields, Mapping[str, Value]]:
-    """What a record's keys mean, and its hyperparameters.
-
-    Raises:
-        InputError: where they are wrong.
-    """
-    fields = read_fields(raw.value)
-    return fields, read_settings(raw.value, fields)

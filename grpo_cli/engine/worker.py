@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import Batch
-from grpo_cli.engine.stretch import Stretch, chunks, shared, stretches
+from grpo_cli.engine.stretch import Stretch, chunks, stretches
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective import moments
@@ -119,10 +119,10 @@ class Task:
     ) -> tuple[Sequence[Record], Any] | None:
         """All the records at once; None if they are unusual or there is any fault in them."""
         batch = None if stretch.packed is None else lay(stretch.packed)
-        if batch is None:
+        if batch is None or stretch.shared is None:
             return None
+        fields, settings = stretch.shared
         try:
-            fields, settings = shared(stretch.raws[0])
             given = "advantages" in fields.names
             objective = self.plan.objective(settings, advantages_given=given)
             return stretch.headers, evaluate(batch, objective)

@@ -120,11 +120,9 @@ def row_sums(rows: F64) -> F64:
         Ogita, Rump and Oishi, Accurate Sum and Dot Product, 2005 (Sum2).
     """
     ordered = np.sort(rows, axis=1)
-    total = np.zeros(len(rows))
-    error = np.zeros(len(rows))
-    for column in ordered.T:
-        bigger = total + column
-        shadow = bigger - total
-        error += (total - (bigger - shadow)) + (column - shadow)
-        total = bigger
-    return total + error
+    totals = np.add.accumulate(ordered, axis=1)
+    before, after, added = totals[:, :-1], totals[:, 1:], ordered[:, 1:]
+    shadow = after - before
+    errors = (before - (after - shadow)) + (added - shadow)
+    # What ``sum`` makes of a row depends on its length only, so it is the same for equal rows.
+    return totals[:, -1] + errors.sum(axis=1)

@@ -99,8 +99,10 @@ class Summary:
     @cached_property
     def on_policy(self) -> int:
         """How many records with tokens have no ratio but exactly 1."""
+        tokens = self.record_tokens
+        some = tokens.lengths > 0
+        firsts = self.breakdown.ratio[tokens.starts[some]]
+        if not (firsts == 1.0).any():  # as a rule, and soon said
+            return 0
         moved = self.breakdown.ratio != 1.0
-        if not moved.any():
-            return int(np.count_nonzero(self.breakdown.record_tokens))
-        still = self.record_tokens.sum(moved.astype(np.int64)) == 0
-        return int(np.count_nonzero(still & (self.breakdown.record_tokens > 0)))
+        return int(np.count_nonzero(some & (tokens.sum(moved.astype(np.int64)) == 0)))

@@ -120,7 +120,7 @@ def grouped(each: Sequence[list[int] | None], counts: I64) -> tuple[I64, int]:
         each: for each record the dense group numbers of its responses; None for a single group.
         counts: [M] how many responses each record has.
     """
-    if all(one is None for one in each):
+    if each.count(None) == len(each):
         return np.repeat(np.arange(len(each)), counts), len(each)
     whole = [one or [0] * count for one, count in zip(each, counts.tolist(), strict=True)]
     sizes = _integers([max(groups) + 1 for groups in whole])
