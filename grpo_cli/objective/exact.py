@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,20 @@ from grpo_cli.batch import F64
 if TYPE_CHECKING:
     from fractions import Fraction
 
-_HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay exact
 _FRACTION = 52  # bits after the leading one, which only normal numbers have
 _SPECIAL = 0x7FF  # the exponent of what is not finite
-_LOWEST = -1074  # the exponent of the last bit of the smallest doubles
+_LARGE = 0x700  # the exponent, 2^769, from which on sums of doubles might overflow
+_DOWN = 600  # the power of two that such numbers are divided by
+_LOWEST = -1075  # a double is a multiple of 2 to the power of this and its exponent
+_HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay exact
+_LOW_BITS = (1 << _HALF) - 1
+_BIN = 3  # 2³ exponents share a bin, so halves have up to 34 bits
 _TOGETHER = 1 << 12  # numbers taken apart at once: numpy's overhead is small, and they in cache
-_ROOM = 1 << 25  # so many halves of 27 bits add up to less than 2⁵³
+_ROOM = 1 << 19  # so many halves of 34 bits add up to no more than 2⁵³
 
 
 class ExactSum:
-    """A sum of doubles kept exactly, as an integer for each binary exponent.
+    """A sum of doubles kept exactly, as an integer for every eight binary exponents.
 
     Adding and merging lose nothing, and ``value`` rounds once: the result depends on the multiset
     of the numbers alone. A sum that no longer is finite stays not finite.
@@ -51,36 +55,47 @@ class ExactSum:
             for start in range(0, len(values), _ROOM):
                 self._take(values[start : start + _ROOM])
 
-    def _take(self, values: F64) -> None:
+    def _take(self, values: F64, power: int = 0) -> None:
+        """Adds each value times 2 to the ``power``."""
         bits = values.view(np.int64)
         exponents = (bits >> _FRACTION) & _SPECIAL
-        if exponents.max() == _SPECIAL:
-            finite = exponents != _SPECIAL
-            self._broken += float(values[~finite].sum())
-            bits, exponents = bits[finite], exponents[finite]
-            if not len(bits):
-                return
-        whole = (bits & ((1 << _FRACTION) - 1)) | (np.minimum(exponents, 1) << _FRACTION)
-        whole = np.where(bits < 0, -whole, whole)
-        places = np.maximum(exponents, 1) - 1  # subnormal numbers have the exponent of the least
-        lowest = int(places.min())
-        places -= lowest
-        high = whole >> _HALF
-        self._keep(np.bincount(places, weights=high), lowest + _LOWEST + _HALF)
-        self._keep(np.bincount(places, weights=whole - (high << _HALF)), lowest + _LOWEST)
+        if exponents.max() >= _LARGE:
+            self._take_large(values, exponents)
+            return
+        bins = exponents >> _BIN
+        lowest = int(bins.min())
+        bins -= lowest
+        high = (bits & ~_LOW_BITS).view(np.float64)
+        highs, lows = np.bincount(bins, weights=high), np.bincount(bins, weights=values - high)
+        for number, (upper, lower) in enumerate(
+            zip(highs.tolist(), lows.tolist(), strict=True), lowest
+        ):
+            if upper or lower:
+                unit = (number << _BIN) + _LOWEST
+                whole = int(math.ldexp(upper, -unit - _HALF)) << _HALF
+                self._keep(whole + int(math.ldexp(lower, -unit)), unit + power)
 
-    def _keep(self, sums: NDArray[Any], exponent: int) -> None:
-        for key, part in enumerate(sums.tolist(), exponent):
-            if part:
-                self._bins[key] = self._bins.get(key, 0) + int(part)
+    def _take_large(self, values: F64, exponents: NDArray[np.int64]) -> None:
+        """The same where some are so large that their sum might overflow, or are not finite."""
+        special = exponents == _SPECIAL
+        if special.any():
+            self._broken += float(values[special].sum())
+        large = (exponents >= _LARGE) & ~special
+        if large.any():
+            self._take(values[large] * 2.0**-_DOWN, _DOWN)
+        if (exponents < _LARGE).any():
+            self._take(values[exponents < _LARGE])
+
+    def _keep(self, part: int, exponent: int) -> None:
+        self._bins[exponent] = self._bins.get(exponent, 0) + part
 
     def merge(self, other: ExactSum) -> None:
         """Adds another sum."""
         for values in other._waiting:
             self.add(values)
         self._broken += other._broken
-        for key, part in other._bins.items():
-            self._bins[key] = self._bins.get(key, 0) + part
+        for exponent, part in other._bins.items():
+            self._keep(part, exponent)
 
     def scaled(self) -> tuple[int, int]:
         """The sum as a whole number and the power of two that multiplies it."""
@@ -107,7 +122,7 @@ class ExactSum:
             # Python divides whole numbers with one rounding, however long they are.
             return whole / (1 << -exponent) if exponent < 0 else float(whole << exponent)
         except OverflowError:
-            return math.copysign(math.inf, whole)
+            return math.inf if whole > 0 else -math.inf
 
 
 def row_sums(rows: F64) -> F64:

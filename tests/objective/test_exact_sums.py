@@ -1,0 +1,109 @@
+"""Sums against rational arithmetic, which rounds nothing."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_cli.objective import exact
+from grpo_cli.objective.exact import ExactSum, row_sums
+
+doubles = st.floats(allow_nan=False, allow_infinity=False)
+edges = st.sampled_from(
+    [
+        *(0.0, -0.0, 5e-324, -5e-324, 2.0**-1022, 2.0**-1023, 1.0, 1 - 2.0**-53, 0.1, 1e-300),
+        *(2.0**768, math.nextafter(2.0**769, 0), 2.0**769, -(2.0**769)),
+        *(1.7976931348623157e308, -1.7976931348623157e308),
+    ]
+)
+lists = st.lists(doubles | edges, max_size=60)
+
+
+def summed(*parts: list[float]) -> ExactSum:
+    found = ExactSum()
+    for part in parts:
+        found.add(np.array(part, dtype=np.float64))
+    return found
+
+
+def rounded(total: Fraction) -> float:
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
+
+
+@given(lists)
+def test_it_is_the_rational_sum_and_its_nearest_double(values):
+    total = sum(map(Fraction, values), Fraction(0))
+    assert summed(values).fraction() == total
+    assert summed(values).value() == rounded(total)
+
+
+@given(lists, lists, st.integers(0, 60), st.randoms())
+def test_neither_order_nor_split_nor_merging_counts(values, more, at, random):
+    whole = summed(values + more)
+    mixed = values + more
+    random.shuffle(mixed)
+    merged = summed(mixed[:at])
+    merged.merge(summed(mixed[at:]))
+    settled = summed(mixed[:at])
+    settled.value()
+    settled.merge(summed(mixed[at:]))
+    assert merged.value() == whole.value() == settled.value()
+    assert merged.fraction() == whole.fraction() == settled.fraction()
+
+
+def all_bits(exponent: int) -> float:
+    return float(np.array([(exponent << 52) | ((1 << 52) - 1)]).view(np.float64)[0])
+
+
+@pytest.mark.parametrize("exponents", [(0, 7), (1, 7), (8, 15), (0x6F8, 0x6FF), (0x7F8, 0x7FE)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_as_many_as_are_taken_at_once(exponents, sign):
+    """A bin's largest numbers and one of its smallest: its sums have the most bits there are."""
+    small, large = (sign * all_bits(exponent) for exponent in exponents)
+    count = exact._ROOM - 1
+    found = summed([large] * count + [small], [large])
+    assert found.fraction() == Fraction(large) * (count + 1) + Fraction(small)
+
+
+def test_bins_side_by_side():
+    values = [math.ldexp(1 + number % 7 / 7, number) for number in range(-1070, 1020, 3)]
+    assert summed(values).fraction() == sum(map(Fraction, values))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([math.inf, 1.0, 1e308], math.inf),
+        ([-math.inf, 5e-324], -math.inf),
+        ([math.inf, math.nan], math.nan),
+        ([1e308] * 10, math.inf),
+        ([1e308] * 10 + [-1e308] * 9, 1e308),
+    ],
+)
+def test_what_is_not_finite(values, expected):
+    assert summed(values).value() == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
+    apart = summed(values[:1])
+    apart.merge(summed(values[1:]))
+    assert apart.value() == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
+
+
+@given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=20), st.randoms())
+def test_row_sums(values, random):
+    mixed = list(values)
+    random.shuffle(mixed)
+    both = row_sums(np.array([values, mixed]))
+    alone = row_sums(np.array([mixed]))
+    assert both[0].tobytes() == both[1].tobytes() == alone[0].tobytes()
+    nearest = math.fsum(values)
+    assert abs(both[0] - nearest) <= math.ulp(nearest) + 1e-29 * sum(map(abs, values))
+
+
+def test_row_sums_keep_what_doubles_lose():
+    rows = [[1e16, 1.0, -1e16], [1.0, 2.0**-53, 2.0**-53]]
+    assert row_sums(np.array(rows)).tolist() == [1.0, 1 + 2.0**-52]
