@@ -19,10 +19,10 @@ from grpo_cli.variants.plan import Plan
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 """Text that goes to a worker at once."""
 
-_WORTH_IT = 8
+_WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
 
 

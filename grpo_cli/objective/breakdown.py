@@ -203,7 +203,8 @@ class Breakdown:
         """[N] ∂(Σ c·s − β·k)/∂(log π_θ) before any weight."""
         if self.penalty is None or not self.penalised:
             return self.policy.slope
-        return self.policy.slope - self.beta * self.penalty.slope
+        penalty = self.beta * self.penalty.slope
+        return np.subtract(self.policy.slope, penalty, out=penalty)
 
     @cached_property
     def token_weight(self) -> F64:

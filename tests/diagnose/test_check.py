@@ -432,8 +432,10 @@ def test_memory_stays_flat():
         tracemalloc.stop()
         return size
 
-    peak(10)
-    assert peak(150) < 1.5 * peak(50) + 100_000
+    peak(10)  # what is made once
+    # The least of a few, since another thread's memory (a test runner's) is counted too.
+    fewer, more = (min(peak(count) for _ in range(3)) for count in (50, 150))
+    assert more < 1.5 * fewer + 100_000
 
 
 # ---- no false alarms -----------------------------------------------------------------------------

@@ -55,9 +55,12 @@ def clip(
 def _window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
     high = ratio > upper
     low = ratio < lower
-    value = np.minimum(np.maximum(ratio, lower), upper) * advantage
-    bound = side(high, low) * (advantage != 0)
-    return Surrogate(value, bound, np.where(high | low, 0.0, value), None)
+    value = np.maximum(ratio, lower)  # and on in its place: new pages cost more than arithmetic
+    np.minimum(value, upper, out=value)
+    value *= advantage
+    slope = value.copy()
+    slope[high | low] = 0.0
+    return Surrogate(value, side(high, low) * (advantage != 0), slope, None)
 
 
 CHOICES = {
