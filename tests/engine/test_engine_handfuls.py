@@ -1,0 +1,80 @@
+"""Records that are read together against the same records read alone."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from grpo_cli.engine import Evaluation
+from grpo_cli.report.encode import encode_json
+from grpo_cli.variants.plan import plan
+
+RECORD = {
+    "id": "r",
+    "log_probs_new": [[-1.0, -2.0], [-0.5, -0.25]],
+    "log_probs_old": [[-1.1, -2.1], [-0.4, -0.2]],
+    "log_probs_ref": [[-1.2, -2.2], [-0.3, -0.1]],
+    "log_probs_rollout": [[-1.0, -2.1], [-0.4, -0.2]],
+    "rewards": [1.0, 0.0],
+    "advantages": [0.5, -0.25],
+    "mask": [[1, 0], [1, 1]],
+    "group_ids": ["a", "b"],
+    "tokens": [["x", "y"], ["z", "z"]],
+}
+
+
+def run(path: Path, records: list[dict], *, level: str | None = "token") -> Evaluation:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    encode = None if level is None else partial(encode_json, level=level, fields=None)
+    found = Evaluation([str(path)], plan("dr"), encode=encode, skip=True, jobs=1)
+    found.rows = [json.loads(piece) for pieces in found for piece in pieces]
+    return found
+
+
+@pytest.mark.parametrize("key", ["log_probs_old", "advantages", "mask", "group_ids", "tokens"])
+def test_a_null_among_values_counts_as_absent_where_it_stands(tmp_path, key):
+    path = tmp_path / "data.jsonl"
+    both = RECORD, {**RECORD, key: None}
+    alone = [run(path, [record]).rows[0] for record in both]
+    assert alone[0] != alone[1]
+    for order in set(permutations((0, 0, 1, 1))):
+        together = run(path, [both[which] for which in order]).rows
+        assert together == [{**alone[which], "line": at} for at, which in enumerate(order, 1)]
+
+
+@pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])
+@pytest.mark.parametrize("row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False]])
+def test_what_is_no_list_of_numbers_is_refused_wherever_it_stands(tmp_path, key, row):
+    bad = {**RECORD, key: [RECORD[key][0], row], "mask": None, "tokens": None}
+    found = run(tmp_path / "data.jsonl", [RECORD, bad, RECORD], level=None)
+    assert found.total["records"] == 2
+    (error,) = found.skipped
+    assert (error.line, error.path.partition("[")[0]) == (2, key)
+
+
+@pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])
+@pytest.mark.parametrize("row", ["", {}])
+def test_what_is_empty_is_no_empty_list(tmp_path, key, row):
+    columns = {name: [RECORD[name][0], []] for name in RECORD if name.startswith("log_probs")}
+    good = {**columns, "rewards": [1, 0]}
+    found = run(tmp_path / "data.jsonl", [good, {**good, key: [RECORD[key][0], row]}], level=None)
+    assert found.total["records"] == 1
+    assert [error.path for error in found.skipped] == [f"{key}[1]"]
+
+
+def test_a_record_without_tokens_is_not_on_policy(tmp_path):
+    same = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0], "mask": [[1], [1]]}
+    empty = {**same, "mask": [[0], [0]]}
+    records = [empty, same, empty, same, empty]
+    found = run(tmp_path / "data.jsonl", records, level=None)
+    assert found.total["on_policy_records"] == 2
+    moved = [{**record, "log_probs_old": [[-1.0], [-2.5]]} for record in records]
+    found = run(tmp_path / "data.jsonl", moved, level=None)
+    assert found.total["on_policy_records"] == 0
+    still = {**same, "log_probs_old": same["log_probs_new"]}
+    found = run(tmp_path / "data.jsonl", [*moved, still, *moved], level=None)
+    assert found.total["on_policy_records"] == 1
