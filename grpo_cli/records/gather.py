@@ -56,7 +56,7 @@ class Packed:
 
     counts: list[int]
     widths: list[int]
-    columns: dict[str, bytes]
+    columns: dict[str, bytes | memoryview]
     mask: bytes | None
     rewards: bytes | None
     advantages: bytes | None
@@ -181,7 +181,7 @@ def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
 
 def _log_probs(
     objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
-) -> dict[str, bytes]:
+) -> dict[str, bytes | memoryview]:
     """The token columns, packed at once, which is faster than one by one."""
     keys = {name: names[name] for name in _LOG_PROBS if name in names}
     if min(widths) == 0 or {type(one[key][0]) for key in keys.values() for one in objects} != {
@@ -198,7 +198,7 @@ def _log_probs(
         if list(map(len, own)) != widths:
             raise Unusual
         rows += own
-    data = _numbers(reduce(iconcat, rows, []), below=0.0)
+    data = memoryview(_numbers(reduce(iconcat, rows, []), below=0.0))
     size = len(data) // len(keys)
     return {name: data[at * size : (at + 1) * size] for at, name in enumerate(keys)}
 
