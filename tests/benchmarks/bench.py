@@ -7,34 +7,35 @@ Times on a shared machine are noisy, and the noise only ever adds: every pair is
 the ratio of the two best times is printed.
 
 Where the time goes (process time stage by stage, without the start of Python; one job, groups of
-8 with reference; in shares of the parse loop's own time). Responses of ~1000 tokens, 1.4 in all:
-reading 0.1, ``orjson.loads`` and what is around it 0.75, packing Python floats into arrays 0.3
-(``struct.pack`` of a whole column: 8 ns a number against 18 for ``np.fromiter`` and 26 for
-``np.array``, and it refuses strings and nulls), numpy 0.25. Responses of ~8 tokens, 2.4 in all:
-reading 0.1, ``orjson.loads`` and the objects around it 0.9, packing 0.8, numpy and totals 0.5. To
-the second, which takes half a second, the start of the command adds some 0.17 s, or 0.7, that is
-in what is printed below.
+8 with reference; in shares of the parse loop's own time). Responses of ~1000 tokens, 1.5 in all:
+reading 0.1, ``orjson.loads`` and what is around it 0.8, packing Python floats into arrays 0.3
+(``struct.pack`` of whole columns: 8 ns a number against 18 for ``np.fromiter`` and 26 for
+``np.array``, and it refuses strings and nulls), numpy 0.3, of which ``expm1`` of k3, which has no
+vector code, is a sixth. Responses of ~8 tokens, 2.1 in all: reading 0.15, ``orjson.loads`` and the
+objects around it 0.9, packing 0.5, numpy and totals 0.45. To the second, which takes half a second,
+the start of the command adds some 0.15 s, or 0.5, that is in what is printed below.
 
-Before, it was 1.7 and 3.0. What helped, in 300 long and 20,000 short records:
-lines taken from the file's own buffer instead of split from large pieces, whose pages cost as much
-as their copies (reading: 0.08 s → 0.045 and 0.05 → 0.03); stretches of 2 MiB, not 1 (0.67 → 0.60
-with long responses); sums that gather their numbers and take them apart by their bits (24 numbers:
-22 µs → 1); a collector and a C library told to leave the lists and the pages alone
-(``engine/memory.py``; with pieces of 128 KiB and stretches of 2 MiB together 0.69 → 0.58 with
-short responses).
+What helped, in the order of what it brought: lines found in one buffer that is filled again and
+again (``find`` of each newline is four times as fast as ``count`` or ``split``, and no page is
+new; half of the reading, and all but a tenth of what the process that cuts files for others does);
+objects decoded, looked at and packed by the handful of 128 KiB, and none of them kept any longer
+(keeping one record of each stretch cost a sixth with long lines); stretches of 4 MiB, not 1 (a
+twelfth); a collector and a C library told to leave the lists and the pages alone
+(``engine/memory.py``, a tenth); exact sums that take numbers apart by their bits, eight exponents
+to a bin (24 numbers: 22 µs → under 1); the clip worked out in place.
 
 What was tried and is not here: larger pieces of text before packing (the Python objects leave the
-cache, and with the collector as it comes, even 128 KiB is slower than 64), ``array.array`` and
+cache), packing straight into one array, or row by row (no gain), ``array.array`` and
 ``np.fromiter`` (slower), ``math.fsum`` for the totals (exact too, but three times slower than
 adding up integers by exponent). pysimdjson: its ``as_buffer`` flattens long lines 1.7 times faster
 than ``orjson.loads`` and ``struct.pack`` (0.22 s against 0.37), but the nesting is lost in it, so
 that widths must be asked for and brackets counted; with that a prototype of all of eval gained
 1.2 times (0.54 s against 0.64, the parse loop 0.41). The mark for a dependency was 1.5.
 
-With two jobs, the two workers and the process that cuts the file for them share two cores: the
-cut, a pass over the bytes that counts lines, is a tenth of all the work, and the workers together
-need a fifth more time than one alone. So 1.3 to 1.6 is what came of it, and 0.8
-where another program kept the second core busy: look at ``uptime`` first.
+What depends on the machine: all of this moves a lot of memory, json and torch less of it. Where
+other tenants of the machine are at its memory, the scripts come closer: the numpy script took from
+5.3 to 7.8 times as long as the parse loop, which is the most that anything which calls orjson can
+be ahead of it. Two jobs share the memory too: 1.6 to 1.8 times as fast as one.
 """
 
 from __future__ import annotations
@@ -190,6 +191,8 @@ def report(long: Path, short: Path, tiny: Path) -> None:
     for path in (long, short):
         value = ratio(here("script", path), grpo(str(path), *one), start=start)
         show(f"numpy script / eval, {path.stem}", value, ">= 4")
+    value = ratio(here("script", long), here("parse", long), start=start)
+    show("numpy script / orjson loop, long: what no more than decoding has", value, "none")
     try:
         import torch  # noqa: F401
     except ImportError:
