@@ -138,8 +138,16 @@ class Evaluation:
                 self._notes["standard input was kept in a temporary file: two passes"] = None
 
     def _map(self, work: Callable[[Piece], T]) -> Iterator[tuple[Piece, T]]:
-        """``work`` on every block, in order, in this process or in several."""
-        blocks = self._blocks()
+        """``work`` on every block, in order; where reading fails, on all that came before."""
+        faults: list[Exception] = []
+        yield from self._shared_out(work, _before(self._blocks(), faults))
+        if faults:
+            raise faults[0]
+
+    def _shared_out(
+        self, work: Callable[[Piece], T], blocks: Iterator[Piece]
+    ) -> Iterator[tuple[Piece, T]]:
+        """The same in this process or in several."""
         if self._jobs is None:
             beginning = list(islice(blocks, _WORTH_IT))
             blocks = chain(beginning, blocks)
@@ -176,3 +184,11 @@ class Evaluation:
     def notes(self) -> list[str]:
         """What is told once."""
         return list(self._told | self._notes)
+
+
+def _before(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
+    """The pieces up to where reading fails, since some are read ahead; why goes to ``faults``."""
+    try:
+        yield from pieces
+    except Exception as fault:
+        faults.append(fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_cli.engine import Evaluation, worker
+from grpo_cli.errors import InputError
 from grpo_cli.report.encode import encode_json
 from grpo_cli.variants.plan import plan
 
@@ -66,6 +68,35 @@ def test_jobs_and_blocks(path, variant, batch):
     for block_bytes in (1, 700, 5000):
         assert run(path, variant, batch, jobs=1, block_bytes=block_bytes) == expected
     assert run(path, variant, batch, jobs=2, block_bytes=3000) == expected
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
+def test_what_comes_before_a_fault_is_evaluated_by_any_jobs(path, tmp_path, cut):
+    packed = gzip.compress(path.read_bytes())
+    broken = tmp_path / "broken.jsonl.gz"
+    broken.write_bytes(packed[: int(len(packed) * cut)])
+    found = []
+    for jobs, block_bytes in ((1, 1 << 20), (1, 700), (2, 3000), (None, 3000), (None, 1 << 20)):
+        encode = partial(encode_json, level="record", fields=None)
+        evaluation = Evaluation(
+            [str(broken)],
+            plan("grpo"),
+            encode=encode,
+            skip=True,
+            jobs=jobs,
+            block_bytes=block_bytes,
+        )
+        pieces: list[bytes] = []
+        with pytest.raises(InputError, match="is the file cut off"):
+            drain(evaluation, pieces)
+        found.append((pieces, json.dumps(evaluation.total)))
+    assert found[0][0]
+    assert all(one == found[0] for one in found)
+
+
+def drain(evaluation: Evaluation, pieces: list[bytes]) -> None:
+    for some in evaluation:
+        pieces += some
 
 
 def test_the_short_way_is_the_careful_way(path, monkeypatch):
