@@ -34,7 +34,7 @@ that widths must be asked for and brackets counted; with that a prototype of all
 
 What depends on the machine: all of this moves a lot of memory, json and torch less of it. Where
 other tenants of the machine are at its memory, the scripts come closer: the numpy script took from
-5.3 to 7.8 times as long as the parse loop, which is the most that anything which calls orjson can
+5.1 to 7.8 times as long as the parse loop, which is the most that anything which calls orjson can
 be ahead of it. Two jobs share the memory too: 1.6 to 1.8 times as fast as one.
 """
 
