@@ -14,13 +14,11 @@ from grpo_cli.engine.worker import Encode, Outcome, Task
 from grpo_cli.errors import InputError
 from grpo_cli.objective.moments import ExactMoments
 from grpo_cli.records import PLAIN, Piece, Reading, Source
+from grpo_cli.records.sources import BLOCK
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-
-BLOCK_BYTES = 4 << 20
-"""Text that goes to a worker at once."""
 
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
@@ -79,7 +77,7 @@ class Evaluation:
         reading: Reading = PLAIN,
         jobs: int | None = None,
         progress: Progress | None = None,
-        block_bytes: int = BLOCK_BYTES,
+        block_bytes: int = BLOCK,
     ) -> None:
         self._sources = [Source.of(path) for path in paths]
         self._task = Task(plan, encode, skip)

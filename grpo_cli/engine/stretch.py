@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from typing import Any, TypeVar
+from itertools import chain, groupby
+from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.objective.hyperparameter import Value
-from grpo_cli.records import HANDFUL, Handful, Packed, Raw, Record, headers, layout, pack
+from grpo_cli.records import Handful, Packed, Raw, Record, headers, layout, pack
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.settings import read_settings
 
@@ -21,7 +21,6 @@ CHUNK_TOKENS = 16_384
 CHUNK_PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
-T = TypeVar("T", Raw, Record)
 Shared = tuple[Fields, Mapping[str, Value]]
 
 
@@ -86,15 +85,16 @@ def _parts(few: Handful, *, with_headers: bool) -> Iterator[Stretch | InputError
     if known is not None:
         yield _packed(few.items, known, with_headers=with_headers)
         return
-    for part in _cut(few.items, _key, lambda raw: raw.size, HANDFUL):
-        if isinstance(part, InputError):
-            yield part
-        else:
-            yield _packed(part, _key(part[0]), with_headers=with_headers)
+    for shared, items in groupby(few.items, _shared):
+        if shared is not None:
+            yield _packed(list(items), shared, with_headers=with_headers)
+            continue
+        for item in items:
+            yield Stretch([item], None, None, [], item.size) if isinstance(item, Raw) else item
 
 
-def _packed(raws: list[Any], shared: Shared | None, *, with_headers: bool) -> Stretch:
-    packed = None if shared is None else pack([raw.value for raw in raws])
+def _packed(raws: list[Any], shared: Shared, *, with_headers: bool) -> Stretch:
+    packed = pack([raw.value for raw in raws])
     size = sum([raw.size for raw in raws])
     if packed is None:
         return Stretch(raws, shared, None, [], size)
@@ -107,37 +107,28 @@ def _packed(raws: list[Any], shared: Shared | None, *, with_headers: bool) -> St
 
 def chunks(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:
     """Checked records that follow each other in one layout."""
-    return _cut(items, layout, lambda record: sum(record.widths), CHUNK_TOKENS)
-
-
-def _cut(
-    items: Iterable[T | InputError],
-    key_of: Callable[[T], object],
-    size_of: Callable[[T], int],
-    most: int,
-) -> Iterator[list[T] | InputError]:
-    group: list[T] = []
+    group: list[Record] = []
     key: object = None
     room = 0
     for item in items:
-        own = None if isinstance(item, InputError) else key_of(item)
-        if group and (room <= 0 or own is None or own != key):
+        own = None if isinstance(item, InputError) else layout(item)
+        if group and (room <= 0 or own != key):
             yield group
             group = []
         if isinstance(item, InputError):
             yield item
             continue
         if not group:
-            key, room = own, most
+            key, room = own, CHUNK_TOKENS
         group.append(item)
-        room -= size_of(item)
+        room -= sum(item.widths)
     if group:
         yield group
 
 
-def _key(raw: Raw) -> Shared | None:
+def _shared(raw: Raw | InputError) -> Shared | None:
     """What the records of a stretch share; None for one that nothing can be said of yet."""
-    if not isinstance(raw.value, dict):
+    if isinstance(raw, InputError) or not isinstance(raw.value, dict):
         return None
     if None not in raw.value.values():
         known = _known(tuple(raw.value))

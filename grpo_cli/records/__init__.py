@@ -2,7 +2,7 @@
 
 from grpo_cli.records.assemble import assemble, layout
 from grpo_cli.records.gather import Packed, gather, headers, lay, pack
-from grpo_cli.records.handful import HANDFUL, Handful
+from grpo_cli.records.handful import Handful
 from grpo_cli.records.parse import parse
 from grpo_cli.records.reading import PLAIN, Piece, Reading
 from grpo_cli.records.record import Raw, Record
@@ -19,7 +19,6 @@ from grpo_cli.records.stream import (
 )
 
 __all__ = [
-    "HANDFUL",
     "PLAIN",
     "Block",
     "Handful",

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from operator import iconcat
 from typing import Any
 
@@ -184,30 +185,32 @@ def _log_probs(
 ) -> dict[str, bytes | memoryview]:
     """The token columns, packed at once, which is faster than one by one."""
     keys = {name: names[name] for name in _LOG_PROBS if name in names}
-    if min(widths) == 0 or {type(one[key][0]) for key in keys.values() for one in objects} != {
-        list
-    }:
+    kinds = {type(one[key][0]) for key in keys.values() for one in objects}
+    if kinds != {list} or min(widths) == 0:
         return {
             name: _numbers(_flat(objects, key, counts, widths), below=0.0)
             for name, key in keys.items()
         }
     # What is no list among the rows, a string, is no number either when it is taken apart.
-    rows: list[Any] = []
-    for key in keys.values():
-        own = _rows(objects, key, counts)
-        if list(map(len, own)) != widths:
-            raise Unusual
-        rows += own
-    data = memoryview(_numbers(reduce(iconcat, rows, []), below=0.0))
+    each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
+    data = memoryview(_numbers(reduce(iconcat, chain.from_iterable(each), []), below=0.0))
     size = len(data) // len(keys)
     return {name: data[at * size : (at + 1) * size] for at, name in enumerate(keys)}
 
 
+def _token_rows(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:
+    """The same of a token column, each as long as it has to be."""
+    rows = _rows(objects, key, counts)
+    if list(map(len, rows)) != widths:
+        raise Unusual
+    return rows
+
+
 def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> Flat:
     """[N] the elements of a token column."""
-    rows = _rows(objects, key, counts)
+    rows = _token_rows(objects, key, counts, widths)
     kinds = set(map(type, rows))
-    if list(map(len, rows)) != widths or kinds not in ({list}, {np.ndarray}):
+    if kinds not in ({list}, {np.ndarray}):
         raise Unusual
     return np.concatenate(rows) if kinds == {np.ndarray} else reduce(iconcat, rows, [])
 

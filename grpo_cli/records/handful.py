@@ -40,6 +40,11 @@ def by_handful(items: Iterable[Raw | InputError]) -> Iterator[Handful]:
         yield Handful(few)
 
 
+def singly(handfuls: Iterable[Handful]) -> Iterator[Raw | InputError]:
+    """The same one by one."""
+    return chain.from_iterable(few.items for few in handfuls)
+
+
 def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:
     """The keys of objects, where they are the same, in the same order, and none is null."""
     if set(map(type, values)) != {dict}:

@@ -12,13 +12,13 @@ from grpo_cli.records import select, where
 from grpo_cli.records.decode import decode
 from grpo_cli.records.gathered import Items, apart, merged, whole
 from grpo_cli.records.grouping import Group, Grouping, Unknown, grouped, hashable
-from grpo_cli.records.handful import Handful, by_handful
+from grpo_cli.records.handful import Handful, by_handful, singly
 from grpo_cli.records.paths import Missing, Path, look_up
 from grpo_cli.records.record import Raw
 from grpo_cli.records.sources import BLOCK
 from grpo_cli.records.stream import Block, Source, Span, cut, handfuls, raws, spans
 from grpo_cli.records.tables import Rows, slices
-from grpo_cli.records.translate import Mapped, Notes, are_canonical, format_of, translated
+from grpo_cli.records.translate import Mapped, Notes, format_of, translated, worth_a_look
 from grpo_cli.records.where import Condition
 
 Piece = Block | Span | Rows
@@ -81,13 +81,10 @@ class Reading:
 
     def raws(self, piece: Piece, notes: Notes) -> Items:
         """The same one by one."""
-        return chain.from_iterable(few.items for few in self.handfuls(piece, notes))
+        return singly(self.handfuls(piece, notes))
 
     def _chosen(self, piece: Piece, notes: Notes) -> Items:
-        if isinstance(piece, Rows):
-            decoded = piece.raws()
-        else:
-            decoded = chain.from_iterable(few.items for few in handfuls(piece, self._wanted))
+        decoded = piece.raws() if isinstance(piece, Rows) else singly(handfuls(piece, self._wanted))
         if self.grouping is None:
             found = self._read(decoded, notes)
         elif isinstance(piece, Block) and piece.groups is not None:
@@ -243,7 +240,8 @@ PLAIN = Reading()
 
 def _known(few: Handful, notes: Notes) -> Iterator[Handful]:
     """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
-    if few.keys is not None and are_canonical(few.keys, notes):
+    first = few.items[0] if few.keys is not None else None
+    if isinstance(first, Raw) and not worth_a_look(first, notes):  # nor then any of the others
         return iter((few,))
     return by_handful(translated(few.items, None, (), notes))
 

@@ -12,7 +12,7 @@ import orjson
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
-from grpo_cli.records.handful import HANDFUL, Handful, by_handful, keys_in_common
+from grpo_cli.records.handful import HANDFUL, Handful, by_handful, keys_in_common, singly
 from grpo_cli.records.parse import parse
 from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.sources import BLOCK, LIMIT, TOO_LONG, blocks, plain, shown, split, unpacked
@@ -191,7 +191,7 @@ def _whole(everything: Iterator[Lines]) -> Lines:
 
 def raws(block: Block | Span) -> Iterator[Raw | InputError]:
     """Decodes the objects of a block; in the place of one that is no JSON stands its error."""
-    return chain.from_iterable(few.items for few in handfuls(block))
+    return singly(handfuls(block))
 
 
 def handfuls(
@@ -215,12 +215,12 @@ def handfuls(
 
 
 def _of_lines(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Handful]:
-    ends = list(accumulate(map(len, texts)))
-    start = before = 0
+    before = list(accumulate(map(len, texts), initial=0))
+    start = 0
     while start < len(texts):
-        end = bisect_left(ends, before + HANDFUL) + 1
+        end = bisect_left(before, before[start] + HANDFUL)
         yield _decoded(source, texts[start:end], numbers[start:end])
-        start, before = end, ends[min(end, len(ends)) - 1]
+        start = end
 
 
 def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Handful:

@@ -34,7 +34,7 @@ def translated(
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
             continue
-        if insisted is None and not mapped and not _worth_a_look(tuple(raw.value), raw, notes):
+        if insisted is None and not mapped and not worth_a_look(raw, notes):
             yield raw
             continue
         try:
@@ -45,16 +45,9 @@ def translated(
             yield error
 
 
-def are_canonical(keys: tuple[str, ...], notes: Notes) -> bool:
-    """Whether objects with these keys, and no null, are records as they are."""
-    found, said = _known(keys)
-    if said:
-        notes[said] = None
-    return not found
-
-
-def _worth_a_look(keys: tuple[str, ...], raw: Raw, notes: Notes) -> bool:
-    found, said = _known(keys)
+def worth_a_look(raw: Raw, notes: Notes) -> bool:
+    """Whether an object may be of some format, by its keys; else it is a record as it is."""
+    found, said = _known(tuple(raw.value))
     if said and raw.value[MASKS[0]] is not None:
         notes[said] = None
     return found

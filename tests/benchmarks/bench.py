@@ -1,6 +1,6 @@
 """Prints how fast ``grpo eval`` is, as ratios taken in one run; nothing here is asserted.
 
-    python tests/benchmarks/bench.py            # about two minutes, 450 MB in a temporary folder
+    python tests/benchmarks/bench.py            # about six minutes, 450 MB in a temporary folder
     python tests/benchmarks/bench.py --small    # a tenth of it
 
 Times on a shared machine are noisy, and the noise only ever adds: every pair is run in turns, and
@@ -35,7 +35,8 @@ that widths must be asked for and brackets counted; with that a prototype of all
 What depends on the machine: all of this moves a lot of memory, json and torch less of it. Where
 other tenants of the machine are at its memory, the scripts come closer: the numpy script took from
 5.1 to 7.8 times as long as the parse loop, which is the most that anything which calls orjson can
-be ahead of it. Two jobs share the memory too: 1.6 to 1.8 times as fast as one.
+be ahead of it (it is the product of the first and the third ratio below). Two jobs share the memory
+too: 1.6 to 1.8 times as fast as one.
 """
 
 from __future__ import annotations
@@ -191,8 +192,6 @@ def report(long: Path, short: Path, tiny: Path) -> None:
     for path in (long, short):
         value = ratio(here("script", path), grpo(str(path), *one), start=start)
         show(f"numpy script / eval, {path.stem}", value, ">= 4")
-    value = ratio(here("script", long), here("parse", long), start=start)
-    show("numpy script / orjson loop, long: what no more than decoding has", value, "none")
     try:
         import torch  # noqa: F401
     except ImportError:
