@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -50,7 +49,7 @@ class _Worker:
         self.connection, theirs = multiprocessing.Pipe()
         # A daemon: whatever happens here, it does not outlive this process's regular end.
         self.process = multiprocessing.Process(
-            target=_serve, args=(work, theirs, os.getpid()), daemon=True
+            target=_serve, args=(work, theirs), daemon=True
         )
         self.process.start()
         theirs.close()  # so that its end is seen here
@@ -135,11 +134,11 @@ def _died(piece: Piece) -> WorkerError:
     )
 
 
-def _serve(work: Callable[[Piece], object], connection: Connection, parent: int) -> None:
+def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
     """The life of a worker. It leaves Ctrl-C to its parent, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     memory.settle()
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             piece = connection.recv()
@@ -148,7 +147,12 @@ def _serve(work: Callable[[Piece], object], connection: Connection, parent: int)
         connection.send(work(piece))
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.2)
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone, whatever the start method.
+
+    Under ``forkserver`` the process above this one is the server, not the one that waits for it.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)

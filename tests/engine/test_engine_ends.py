@@ -61,8 +61,11 @@ def gone(path: Path) -> bool:
 
 
 @contextmanager
-def started(path: Path, *arguments: str) -> Iterator[subprocess.Popen]:
-    command = [sys.executable, "-m", "grpo_cli", "eval", str(path), "-v", "dr", "--jobs", "2"]
+def started(
+    path: Path, *arguments: str, command: list[str] | None = None
+) -> Iterator[subprocess.Popen]:
+    usual = [sys.executable, "-m", "grpo_cli", "eval", str(path), "-v", "dr", "--jobs", "2"]
+    command = command or usual
     process = subprocess.Popen(
         [*command, *arguments],
         stdout=subprocess.PIPE,
@@ -105,8 +108,33 @@ def test_a_closed_pipe(large):
         assert gone(large)
 
 
-def test_a_parent_that_is_killed(large):
-    with started(large, "--level", "token", "-f", "jsonl") as process:
+START_METHODS = ("fork", "spawn", "forkserver")  # the last is Linux's default from Python 3.14 on
+RUN = """
+import multiprocessing, sys
+multiprocessing.set_start_method(sys.argv.pop(1))
+from grpo_cli.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_every_way_to_start_a_worker(large, method):
+    command = [sys.executable, "-W", "ignore", "-c", RUN, method, "eval", str(large)]
+    ends = []
+    for jobs in ("1", "2"):
+        flags = ["-v", "dr", "--jobs", jobs, "--level", "batch", "--json"]
+        done = subprocess.run([*command, *flags], capture_output=True, timeout=60, check=False)
+        ends.append((done.returncode, done.stdout))
+    assert ends[0] == ends[1]
+    assert ends[1][0] == 0
+    assert gone(large)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_parent_that_is_killed(large, method):
+    command = [sys.executable, "-W", "ignore", "-c", RUN, method, "eval", str(large)]
+    flags = ["--jobs", "2", "--level", "token", "-f", "jsonl"]
+    with started(large, command=[*command, "-v", "dr", *flags]) as process:
         process.stdout.readline()
         process.kill()
         assert gone(large)

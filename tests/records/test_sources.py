@@ -1,6 +1,7 @@
 import gzip
 import io
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read, sources
 from grpo_cli.records.sources import blocks
 from grpo_cli.records.stream import Block, Source, spans
+
+packed = partial(gzip.compress, mtime=0)  # the same bytes at any time
 
 LINE = b'{"log_probs_new":[[-1,-2]],"rewards":[1]}'
 
@@ -52,8 +55,8 @@ def test_json_and_jsonl_are_told_apart_by_content(tmp_path, data, expected):
 @pytest.mark.parametrize(
     "pack",
     [
-        gzip.compress,
-        lambda data: gzip.compress(data[:50]) + gzip.compress(data[50:]),
+        packed,
+        lambda data: packed(data[:50]) + packed(data[50:]),
         zstandard.compress,
         lambda data: zstandard.compress(data[:50]) + zstandard.compress(data[50:]),
     ],
@@ -65,7 +68,7 @@ def test_compressed_files_are_known_by_their_content(tmp_path, pack):
     assert lines(path) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("data", [LINE, gzip.compress(LINE), b"\xef\xbb\xbf" + LINE])
+@pytest.mark.parametrize("data", [LINE, packed(LINE), b"\xef\xbb\xbf" + LINE])
 @pytest.mark.parametrize(
     "wrap",
     [io.BytesIO, lambda data: io.BufferedReader(io.BytesIO(data))],
@@ -91,9 +94,9 @@ def test_closed_standard_input(monkeypatch):
         (b" \n\r\n\t\n", "no records: the input is empty"),
         (b"\xef\xbb\xbf", "no records: the input is empty"),
         (b"[]", "no records: the array is empty"),
-        (gzip.compress(LINE * 9)[:-9], "the compressed data end too early; is the file cut off?"),
-        (gzip.compress(LINE)[:10] + b"\xff" * 30, "the gzip data are corrupt"),
-        (gzip.compress(LINE)[:-8] + bytes(8), "the gzip data are corrupt"),
+        (packed(LINE * 9)[:-9], "the compressed data end too early; is the file cut off?"),
+        (packed(LINE)[:10] + b"\xff" * 30, "the gzip data are corrupt"),
+        (packed(LINE)[:-8] + bytes(8), "the gzip data are corrupt"),
         (
             zstandard.compress(LINE * 9)[:-2],
             "the compressed data end too early; is the file cut off?",
@@ -185,7 +188,7 @@ def read_all(pieces):
 @pytest.mark.parametrize("size", [1, 100, 4 << 20])
 def test_what_comes_before_a_fault_in_packed_data_is_read(tmp_path, size):
     path = tmp_path / "data.jsonl.gz"
-    path.write_bytes(gzip.compress((LINE + b"\n") * 9)[:-4])
+    path.write_bytes(packed((LINE + b"\n") * 9)[:-4])
     lines, error = read_all(cut(str(path), size))
     assert lines == list(enumerate([LINE] * 9, 1))
     assert error == f"{path}: the compressed data end too early; is the file cut off?"

@@ -1,0 +1,10 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Bytes are no test's name: packed data hold the time, and workers must agree on the names."""
+    return f"{argname} of {len(val)} bytes" if isinstance(val, bytes) else None
