@@ -48,9 +48,7 @@ class _Worker:
     def __init__(self, work: Callable[[Piece], object]) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         # A daemon: whatever happens here, it does not outlive this process's regular end.
-        self.process = multiprocessing.Process(
-            target=_serve, args=(work, theirs), daemon=True
-        )
+        self.process = multiprocessing.Process(target=_serve, args=(work, theirs), daemon=True)
         self.process.start()
         theirs.close()  # so that its end is seen here
         self.given: deque[tuple[int, Piece]] = deque()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import Choice
 
 
 def bonus(entropies: F64, *, entropy_coef: float) -> F64:
@@ -20,8 +20,3 @@ def bonus(entropies: F64, *, entropy_coef: float) -> F64:
 
 
 BONUS = Choice(bonus)
-
-
-def entropy_bonus(entropy_coef: float) -> Bound:
-    """The bonus with its coefficient; 0 asks for no entropies."""
-    return Bound("bonus", BONUS, {"entropy_coef": entropy_coef})

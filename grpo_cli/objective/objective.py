@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
 from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.entropy import BONUS
 from grpo_cli.objective.hyperparameter import Value
 from grpo_cli.objective.signature import Part, Parts, line
 from grpo_cli.version import VERSION
@@ -47,8 +48,12 @@ STAGES: Mapping[str, Stage] = {
 
 def bind(stage: str, choice: str, **values: Value) -> Bound:
     """The choice with the given hyperparameters; those not given take the choice's defaults."""
-    found = STAGES[stage].choices[choice]
+    found = _CHOICES[_SHARED.get(stage, stage)][choice]
     return Bound(choice, found, {**found.defaults, **values})
+
+
+_SHARED = {"kl_aggregate": "aggregate", "entropy_aggregate": "aggregate"}
+_CHOICES = {name: stage.choices for name, stage in STAGES.items()} | {"entropy": {"bonus": BONUS}}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
 
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.objective import bind
+from grpo_cli.objective.row import Row, Use
 from grpo_cli.variants.areal import AREAL
 from grpo_cli.variants.nemo_rl import NEMO_RL
 from grpo_cli.variants.open_instruct import OPEN_INSTRUCT
@@ -19,10 +24,11 @@ from grpo_cli.variants.slime import SLIME
 from grpo_cli.variants.tinker import TINKER
 from grpo_cli.variants.trl import TRL
 from grpo_cli.variants.trl_family import TRL_FAMILY
-from grpo_cli.variants.variant import Variant
 from grpo_cli.variants.verl import VERL
 
-VARIANTS: Mapping[str, Variant] = {
+Variant = Row[Bound]
+
+_ROWS: Mapping[str, Row[Use]] = {
     **PAPERS,
     **SURROGATE_PAPERS,
     **ADVANTAGE_PAPERS,
@@ -40,6 +46,20 @@ VARIANTS: Mapping[str, Variant] = {
     **OPEN_INSTRUCT,
     **TINKER,
 }
+
+
+def _bound(row: Row[Use]) -> Variant:
+    """The row with its names bound to functions."""
+    named = {field.name: getattr(row, field.name) for field in fields(row)}
+    found: dict[str, Any] = {
+        stage: bind(stage, use.name, **use.values)
+        for stage, use in named.items()
+        if isinstance(use, Use)
+    }
+    return replace(row, **found)  # type: ignore[return-value]
+
+
+VARIANTS: Mapping[str, Variant] = {name: _bound(row) for name, row in _ROWS.items()}
 """Every variant by name. A name without a slash follows a paper; one with a slash reproduces a
 released framework."""
 

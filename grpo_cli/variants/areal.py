@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-GRPO = Variant(
+GRPO = Row(
     title="AReaL's GRPO (examples/math/gsm8k_grpo.yaml)",
     paper="2505.24298",
-    advantage=bind("advantage", "areal/grpo"),
-    ratio=bind("ratio", "token"),
-    surrogate=bind("surrogate", "clip", epsilon_low=0.4, epsilon_high=0.4),
-    kl=bind("kl", "k1-in-reward", beta=0.0, kl_output_clamp=10.0),
-    correction=bind("correction", "token-mask", is_low=None, is_high=5.0),
-    aggregate=bind("aggregate", "areal/token-mean"),
+    advantage=use("areal/grpo"),
+    ratio=use("token"),
+    surrogate=use("clip", epsilon_low=0.4, epsilon_high=0.4),
+    kl=use("k1-in-reward", beta=0.0, kl_output_clamp=10.0),
+    correction=use("token-mask", is_low=None, is_high=5.0),
+    aggregate=use("areal/token-mean"),
     checked="executed",
     version="4aef98d (2026-05-21)",
     note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in "
@@ -30,7 +29,7 @@ AREAL = {
         GRPO,
         title="AReaL's GSPO (importance_sampling_level sequence)",
         paper="2507.18071",
-        ratio=bind("ratio", "areal/sequence", is_low=None, is_high=5.0),
+        ratio=use("areal/sequence", is_low=None, is_high=5.0),
         note="Responses weigh by their length, since the mean is over tokens; OpenRLHF, slime and "
         "NeMo-RL weigh them alike. The ratio leaves out rejected tokens (--ratio sequence with "
         "--correction none where nothing is rejected). Advantages given token by token are used as "
@@ -40,15 +39,15 @@ AREAL = {
         GRPO,
         title="AReaL's DAPO (examples/math/gsm8k_dapo_dynamic_bs.yaml)",
         paper="2503.14476",
-        surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.28),
+        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28),
         note="The overlong penalty belongs in the rewards; AReaL's has no cap, unlike the paper's.",
     ),
     "areal/sapo": replace(
         GRPO,
         title="AReaL's SAPO",
         paper="2511.20347",
-        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
-        correction=bind("correction", "none"),
+        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
+        correction=use("none"),
         note="The ratio is against the old log-probs; its example leaves them those of the engine "
         "(recompute_logprob false), which is --ratio rollout. Rejection sampling is not applied.",
     ),
@@ -56,8 +55,8 @@ AREAL = {
         GRPO,
         title="AReaL's M2PO (examples/math/gsm8k_m2po.yaml)",
         paper="2510.01161",
-        surrogate=bind("surrogate", "clip", epsilon_low=0.0, epsilon_high=0.0),
-        correction=bind("correction", "areal/m2po-token-mask", is_high=5.0, m2_threshold=0.04),
+        surrogate=use("clip", epsilon_low=0.0, epsilon_high=0.0),
+        correction=use("areal/m2po-token-mask", is_high=5.0, m2_threshold=0.04),
         note="The mask is per micro-batch, here per record, and compares π_old with π_rollout; "
         "the paper, π_θ. What it drops leaves the denominator. With ε = 0, as in the example, "
         "s = min(ρ·A, A).",

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-GRPO = Variant(
+GRPO = Row(
     title="NeMo-RL's grpo",
     paper="2402.03300",
-    advantage=bind("advantage", "nemo-rl/grpo", std_eps=1e-6),
-    ratio=bind("ratio", "token"),
-    surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2),
-    kl=bind("kl", "nemo-rl/k3", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "token-mean"),
+    advantage=use("nemo-rl/grpo", std_eps=1e-6),
+    ratio=use("token"),
+    surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
+    kl=use("nemo-rl/k3", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
+    correction=use("none"),
+    aggregate=use("token-mean"),
     checked="executed",
     version="7ea279a (2026-08-22)",
     note="Mean and std leave the response itself out, and where the others are equal nothing is "
@@ -32,9 +31,9 @@ NEMO_RL = {
         GRPO,
         title="NeMo-RL's DAPO recipe",
         paper="2503.14476",
-        advantage=bind("advantage", "group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
-        surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.28, dual_clip=10.0),
-        kl=bind("kl", "nemo-rl/k3", beta=0.0),
+        advantage=use("group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
+        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28, dual_clip=10.0),
+        kl=use("nemo-rl/k3", beta=0.0),
         note="With a dual clip at 10, which the paper does not have. Its newer recipes clamp ρ at "
         "2 besides (--correction token-truncate).",
     ),
@@ -42,37 +41,37 @@ NEMO_RL = {
         GRPO,
         title="NeMo-RL's GSPO",
         paper="2507.18071",
-        ratio=bind("ratio", "sequence"),
-        aggregate=bind("aggregate", "response-mean"),
+        ratio=use("sequence"),
+        aggregate=use("response-mean"),
         note="Requires the response mean. ε is 0.2 unless asked otherwise, the paper's is 3e-4.",
     ),
     "nemo-rl/gspo-is": replace(
         GRPO,
         title="NeMo-RL's GSPO with its importance-sampling correction",
         paper="2507.18071",
-        ratio=bind("ratio", "sequence"),
-        correction=bind("correction", "sequence-truncate", **_UNTRUNCATED),
-        aggregate=bind("aggregate", "response-mean"),
+        ratio=use("sequence"),
+        correction=use("sequence-truncate", **_UNTRUNCATED),
+        aggregate=use("response-mean"),
         note="The ratio is a geometric mean but the weight the plain product over the response.",
     ),
     "nemo-rl/cispo": replace(
         GRPO,
         title="NeMo-RL's CISPO",
         paper="2506.13585",
-        surrogate=bind("surrogate", "cispo", epsilon_low=0.2, epsilon_high=0.2),
+        surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2),
         note="The window is [0.8, 1.2] by default; its guide advises 1.0 and 5.0, i.e. [0, 6].",
     ),
     "nemo-rl/reinforce": replace(
         GRPO,
         title="NeMo-RL's REINFORCE (disable_ppo_ratio)",
         paper="2402.14740",
-        surrogate=bind("surrogate", "reinforce"),
+        surrogate=use("reinforce"),
         note="Its metric probs_ratio is then a mean log-prob.",
     ),
     "nemo-rl/on-policy": replace(
         GRPO,
         title="NeMo-RL's grpo with force_on_policy_ratio",
-        ratio=bind("ratio", "on-policy"),
+        ratio=use("on-policy"),
         note="The ratio is 1 by construction, so the policy term is the mean advantage.",
     ),
     "nemo-rl/gdpo": replace(
@@ -80,7 +79,7 @@ NEMO_RL = {
         title="NeMo-RL's GDPO",
         checked="golden",
         paper="2601.05242",
-        advantage=bind("advantage", "nemo-rl/gdpo", std_eps=1e-6),
+        advantage=use("nemo-rl/gdpo", std_eps=1e-6),
         note="Reward functions count equally; the last normalisation is over responses, ddof 1, "
         "without eps. As its recipe has it, without leaving out; the default configuration would "
         "(--advantage nemo-rl/gdpo-leave-one-out).",
@@ -89,15 +88,15 @@ NEMO_RL = {
         GRPO,
         title="NeMo-RL's Reinforce++ with baseline and the KL in the reward",
         paper="2501.03262",
-        advantage=bind("advantage", "nemo-rl/reinforce_plus_plus"),
-        kl=bind("kl", "k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
+        advantage=use("nemo-rl/reinforce_plus_plus"),
+        kl=use("k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
         note="Each token bears its own KL, and is whitened with ddof 0; OpenRLHF sums the KL over "
         "the tokens to come, slime whitens with ddof 1.",
     ),
     "nemo-rl/grpo-is": replace(
         GRPO,
         title="NeMo-RL's grpo with its importance-sampling correction",
-        correction=bind("correction", "token-truncate", **_UNTRUNCATED),
+        correction=use("token-truncate", **_UNTRUNCATED),
         note="The weight π_old/π_rollout is unbounded unless a truncation is chosen "
         "(-p is_high=2 for tis).",
     ),
@@ -105,13 +104,13 @@ NEMO_RL = {
         GRPO,
         title="NeMo-RL's grpo with icepop",
         paper="2510.18855",
-        correction=bind("correction", "token-mask", is_low=0.5, is_high=5.0),
+        correction=use("token-mask", is_low=0.5, is_high=5.0),
         note="Tokens outside the bounds weigh 0 and stay in the denominator.",
     ),
     "nemo-rl/seq-mask-tis": replace(
         GRPO,
         title="NeMo-RL's grpo with seq-mask-tis",
-        correction=bind("correction", "geometric-mask", is_low=0.999, is_high=1.002),
+        correction=use("geometric-mask", is_low=0.999, is_high=1.002),
         note="A response is kept by its geometric mean, and its tokens weigh their own ρ.",
     ),
 }

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-DAPO = Variant(
+DAPO = Row(
     title="open-instruct's grpo (loss_fn dapo)",
     paper="2503.14476",
     aliases=("open-instruct/dapo",),
-    advantage=bind("advantage", "group-mean"),
-    ratio=bind("ratio", "token"),
-    surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.272),
-    kl=bind("kl", "k3", beta=0.05, kl_input_clamp=40.0),
-    correction=bind("correction", "open-instruct/rho"),
-    aggregate=bind("aggregate", "token-mean"),
+    advantage=use("group-mean"),
+    ratio=use("token"),
+    surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.272),
+    kl=use("k3", beta=0.05, kl_input_clamp=40.0),
+    correction=use("open-instruct/rho"),
+    aggregate=use("token-mean"),
     checked="executed",
     version="e6c3044 (2026-08-20)",
     note="kl_estimator 2, its default, is k3; 3 is --kl k1 -p kl_weight=ratio. "
@@ -32,7 +31,7 @@ OPEN_INSTRUCT = {
         title="open-instruct's cispo",
         paper="2506.13585",
         aliases=(),
-        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=0.272),
+        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.272),
         note="The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL bound both "
         "sides.",
     ),

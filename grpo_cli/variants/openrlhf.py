@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, Use, use
 
 
-def _vllm(choice: str) -> Bound:
+def _vllm(choice: str) -> Use:
     """A correction with the bounds that OpenRLHF's three kinds share."""
-    return bind("correction", choice, is_low=0.5, is_high=5.0)
+    return use(choice, is_low=0.5, is_high=5.0)
 
 
-PPO = Variant(
+PPO = Row(
     title="OpenRLHF's PPO loss with group_norm advantages (its GRPO)",
     paper="2402.03300",
     aliases=("openrlhf/grpo", "openrlhf/group_norm"),
-    advantage=bind("advantage", "openrlhf/group_norm"),
-    ratio=bind("ratio", "token", log_ratio_clamp=20.0),
-    surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2),
-    kl=bind("kl", "k1-in-reward", beta=0.01, kl_output_clamp=10.0),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "token-mean"),
+    advantage=use("openrlhf/group_norm"),
+    ratio=use("token", log_ratio_clamp=20.0),
+    surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
+    kl=use("k1-in-reward", beta=0.01, kl_output_clamp=10.0),
+    correction=use("none"),
+    aggregate=use("token-mean"),
     checked="executed",
     version="3c3be62 (2026-08-13)",
     note="The KL is in the reward by default, after the group norm, and each token bears that of "
@@ -38,9 +36,9 @@ OPENRLHF = {
         title="OpenRLHF's GSPO loss",
         paper="2507.18071",
         aliases=(),
-        ratio=bind("ratio", "sequence"),
-        aggregate=bind("aggregate", "openrlhf/response-mean"),
-        kl_aggregate=bind("aggregate", "token-mean"),
+        ratio=use("sequence"),
+        aggregate=use("openrlhf/response-mean"),
+        kl_aggregate=use("token-mean"),
         note="The policy term is averaged over responses, a KL in the loss over tokens. Responses "
         "without tokens are not counted. The ε of the paper, 3e-4 and 4e-4, must be asked for.",
     ),
@@ -49,9 +47,9 @@ OPENRLHF = {
         title="OpenRLHF's GSPO loss with its importance-sampling correction switched on",
         paper="2507.18071",
         aliases=(),
-        ratio=bind("ratio", "rollout-sequence"),
-        aggregate=bind("aggregate", "openrlhf/response-mean"),
-        kl_aggregate=bind("aggregate", "token-mean"),
+        ratio=use("rollout-sequence"),
+        aggregate=use("openrlhf/response-mean"),
+        kl_aggregate=use("token-mean"),
         note="The switch replaces π_old by the engine in the ratio; no weight is multiplied, "
         "unlike in slime and NeMo-RL.",
     ),
@@ -60,7 +58,7 @@ OPENRLHF = {
         title="OpenRLHF's PPO loss with dr_grpo advantages",
         paper="2503.20783",
         aliases=(),
-        advantage=bind("advantage", "openrlhf/dr_grpo"),
+        advantage=use("openrlhf/dr_grpo"),
         note="Only the advantage is Dr. GRPO's: the loss still averages over tokens.",
     ),
     "openrlhf/rloo": replace(
@@ -68,7 +66,7 @@ OPENRLHF = {
         title="OpenRLHF's PPO loss with rloo advantages",
         paper="2402.14740",
         aliases=(),
-        advantage=bind("advantage", "openrlhf/rloo"),
+        advantage=use("openrlhf/rloo"),
         note="The baseline leaves the response itself out; the ratio is per token, not per "
         "response as in TRL's RLOO.",
     ),
@@ -77,7 +75,7 @@ OPENRLHF = {
         title="OpenRLHF's PPO loss with REINFORCE++-baseline advantages",
         paper="2501.03262",
         aliases=(),
-        advantage=bind("advantage", "openrlhf/reinforce_baseline"),
+        advantage=use("openrlhf/reinforce_baseline"),
         note="Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime "
         "whitens with ddof 1 and NeMo-RL with ddof 0, both with each token's own KL.",
     ),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
+from grpo_cli.objective.row import use
 from grpo_cli.variants.papers import GRPO
 
-_NO_KL = bind("kl", "none")
+_NO_KL = use("none")
 _REINFORCE = replace(
     GRPO,
-    surrogate=bind("surrogate", "reinforce"),
+    surrogate=use("reinforce"),
     kl=_NO_KL,
-    aggregate=bind("aggregate", "token-sum"),
+    aggregate=use("token-sum"),
 )
 
 ADVANTAGE_PAPERS = {
@@ -21,9 +21,9 @@ ADVANTAGE_PAPERS = {
         title="Lite PPO (group mean, batch std, token mean)",
         paper="2508.08221",
         aliases=("lite_ppo",),
-        advantage=bind("advantage", "batch-std", std_ddof=1, std_eps=1e-8),
+        advantage=use("batch-std", std_ddof=1, std_eps=1e-8),
         kl=_NO_KL,
-        aggregate=bind("aggregate", "token-mean"),
+        aggregate=use("token-mean"),
         note="The mean is still the group's; the std is of the raw rewards, and so takes in how "
         "prompts differ. ROLL's recipe takes it over a domain, TRL over all processes.",
     ),
@@ -31,8 +31,8 @@ ADVANTAGE_PAPERS = {
         _REINFORCE,
         title="REINFORCE Leave-One-Out",
         paper="2402.14740",
-        advantage=bind("advantage", "leave-one-out"),
-        kl=bind("kl", "k1-in-reward", beta=0.03),
+        advantage=use("leave-one-out"),
+        kl=use("k1-in-reward", beta=0.03),
         note="REINFORCE on whole responses, the KL in the reward (--beta 0 without a reference). "
         "TRL clips the product of the token ratios, verl and ms-swift put the advantage into a "
         "token-level PPO loss.",
@@ -42,9 +42,9 @@ ADVANTAGE_PAPERS = {
         title="REINFORCE++",
         paper="2501.03262",
         aliases=("reinforce_plus_plus", "reinforce-plus-plus"),
-        advantage=bind("advantage", "returns-whiten", gamma=1.0, std_ddof=1, std_eps=1e-8),
-        kl=bind("kl", "k1-in-reward", beta=0.01),
-        aggregate=bind("aggregate", "token-mean"),
+        advantage=use("returns-whiten", gamma=1.0, std_ddof=1, std_eps=1e-8),
+        kl=use("k1-in-reward", beta=0.01),
+        aggregate=use("token-mean"),
         note="Returns per token, the KL (k1) in the reward, whitened over the tokens of the "
         "batch. OpenRLHF whitens with ddof 0, verl and slime with ddof 1; NeMo-RL and slime take "
         "each token's own KL only, not that of those behind it.",
@@ -54,9 +54,9 @@ ADVANTAGE_PAPERS = {
         title="REINFORCE++ with a group baseline",
         paper="2501.03262",
         aliases=("reinforce_plus_plus_baseline", "reinforce-plus-plus-baseline"),
-        advantage=bind("advantage", "token-whiten", std_ddof=1, std_eps=1e-8),
-        kl=bind("kl", "k2", beta=0.01),
-        aggregate=bind("aggregate", "token-mean"),
+        advantage=use("token-whiten", std_ddof=1, std_eps=1e-8),
+        kl=use("k2", beta=0.01),
+        aggregate=use("token-mean"),
         note="The paper has the KL as a k2 loss here; OpenRLHF, slime and NeMo-RL can take it off "
         "the reward. Whitened over tokens as in its code; ms-swift and TRL whiten over responses "
         "(batch-whiten).",
@@ -65,7 +65,7 @@ ADVANTAGE_PAPERS = {
         _REINFORCE,
         title="On-Policy RL with Optimal reward baseline",
         paper="2505.23585",
-        advantage=bind("advantage", "length-weighted"),
+        advantage=use("length-weighted"),
         note="Strictly on-policy, without KL and entropy terms. verl's opo is the advantage "
         "alone, in a PPO loss with a token mean.",
     ),
@@ -73,8 +73,8 @@ ADVANTAGE_PAPERS = {
         _REINFORCE,
         title="Group Policy Gradient",
         paper="2504.02546",
-        advantage=bind("advantage", "live-mean"),
-        aggregate=bind("aggregate", "token-mean"),
+        advantage=use("live-mean"),
+        aggregate=use("token-mean"),
         note="F_norm = 1. α makes up for groups whose rewards are all equal; verl's counts the "
         "scores other than 0 instead.",
     ),
@@ -83,7 +83,7 @@ ADVANTAGE_PAPERS = {
         title="Leave-one-out pass@k",
         paper="2503.19595",
         aliases=("pass_at_k", "passk", "grpo_passk"),
-        advantage=bind("advantage", "pass-at-k"),
+        advantage=use("pass-at-k"),
         kl=_NO_KL,
         note="k is the group's size. verl divides by the group's std besides; a tie at the top "
         "gives no advantage to anyone.",
@@ -93,7 +93,7 @@ ADVANTAGE_PAPERS = {
         title="Maximum Likelihood Reinforcement Learning",
         paper="2602.02710",
         aliases=("maxrl", "max_rl"),
-        advantage=bind("advantage", "max-rl"),
+        advantage=use("max-rl"),
         note="For rewards 0 and 1. prime-rl puts the advantage into its own loss; SkyRL adds 1e-6 "
         "to the mean and keeps the raw reward of a lone response.",
     ),
@@ -101,7 +101,7 @@ ADVANTAGE_PAPERS = {
         GRPO,
         title="Group reward-Decoupled normalization Policy Optimization",
         paper="2601.05242",
-        advantage=bind("advantage", "decoupled", std_ddof=1, std_eps=1e-8),
+        advantage=use("decoupled", std_ddof=1, std_eps=1e-8),
         kl=_NO_KL,
         note="Every reward function counts equally; weigh them beforehand. TRL's eps is 1e-4, "
         "ms-swift's 1e-8; verl whitens over tokens; NeMo-RL's group step leaves one out.",
@@ -111,10 +111,10 @@ ADVANTAGE_PAPERS = {
         title="ScaleRL (CISPO, batch std, prompt mean)",
         paper="2510.13786",
         aliases=("scalerl", "scale_rl"),
-        advantage=bind("advantage", "batch-std", std_ddof=1, std_eps=1e-8),
-        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=4.0),
+        advantage=use("batch-std", std_ddof=1, std_eps=1e-8),
+        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         kl=_NO_KL,
-        aggregate=bind("aggregate", "prompt-mean"),
+        aggregate=use("prompt-mean"),
         note="The window [0, 5] on the weight. Leaving out prompts without variance is up to the "
         "data; TRL's recipe is cispo with epsilon_high 5 (its cap is ε_high itself).",
     ),

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-GRPO = Variant(
+GRPO = Row(
     title="prime-rl's grpo: DPPO's mask and Kimi's squared log ratio",
     paper="2602.04879",
     aliases=("prime-rl/default",),
-    advantage=bind("advantage", "group-mean"),
-    ratio=bind("ratio", "rollout"),
-    surrogate=bind("surrogate", "dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2),
-    kl=bind("kl", "square-rollout", beta=1e-3),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "token-mean"),
+    advantage=use("group-mean"),
+    ratio=use("rollout"),
+    surrogate=use("dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2),
+    kl=use("square-rollout", beta=1e-3),
+    correction=use("none"),
+    aggregate=use("token-mean"),
     checked="executed",
     version="559b447 (2026-08-21)",
     note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. Its "
@@ -31,7 +30,7 @@ PRIME_RL = {
         title="prime-rl's ipo: a symmetric trust region",
         paper="",
         aliases=(),
-        surrogate=bind("surrogate", "prime-rl/ipo", ipo_threshold=0.1),
+        surrogate=use("prime-rl/ipo", ipo_threshold=0.1),
         note="Drops |π_θ − π_rollout| > 0.1 whatever the sign of A. Not Identity Preference "
         "Optimization.",
     ),
@@ -41,7 +40,7 @@ PRIME_RL = {
         checked="golden",
         paper="2602.02710",
         aliases=(),
-        advantage=bind("advantage", "max-rl"),
+        advantage=use("max-rl"),
         note="(r − r̄)/r̄, and 0 where r̄ <= 0.",
     ),
     "prime-rl/ref_kl": replace(
@@ -49,8 +48,8 @@ PRIME_RL = {
         title="prime-rl's on-policy distillation (opd, opsd)",
         paper="",
         aliases=("prime-rl/opd",),
-        advantage=bind("advantage", "prime-rl/ref_kl"),
-        surrogate=bind("surrogate", "prime-rl/ref_kl", divergence_low=0.2),
+        advantage=use("prime-rl/ref_kl"),
+        surrogate=use("prime-rl/ref_kl", divergence_low=0.2),
         note="log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
         "are fixed in prime-rl.",
     ),

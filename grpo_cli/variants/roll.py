@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.entropy import entropy_bonus
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-_PPO = Variant(
+_PPO = Row(
     title="ROLL ActorWorker (PPO)",
     paper="1707.06347",
     version="roll 8eb27cc2",
     checked="golden",
     aliases=("roll/grpo",),
-    advantage=bind("advantage", "group-std", std_ddof=1, std_eps=1e-6),
-    ratio=bind("ratio", "token"),
-    surrogate=bind("surrogate", "clip"),
-    kl=bind("kl", "k3", beta=0.0, kl_output_clamp=10.0),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "verl/seq-mean-token-mean"),
-    entropy=entropy_bonus(0.0),
+    advantage=use("group-std", std_ddof=1, std_eps=1e-6),
+    ratio=use("token"),
+    surrogate=use("clip"),
+    kl=use("k3", beta=0.0, kl_output_clamp=10.0),
+    correction=use("none"),
+    aggregate=use("verl/seq-mean-token-mean"),
+    entropy=use("bonus", entropy_coef=0.0),
     note="No clamp on the log ratio. adv_estimator grpo always normalises by the group, whatever "
     "the norm types say. ROLL's sum-norm does not average over responses: --aggregate "
     "roll/seq-mean-token-sum-norm.",
@@ -37,7 +35,7 @@ ROLL = {
         title="ROLL ActorWorker with dual_clip_loss",
         paper="1912.09729",
         aliases=(),
-        surrogate=bind("surrogate", "clip", dual_clip=1.4),
+        surrogate=use("clip", dual_clip=1.4),
         note="c is 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
     ),
     "roll/gspo": replace(
@@ -45,7 +43,7 @@ ROLL = {
         title="ROLL ActorWorker with importance_sampling seq (GSPO)",
         paper="2507.18071",
         aliases=(),
-        ratio=bind("ratio", "sequence"),
+        ratio=use("sequence"),
         note="The gradient flows through the mean of the log ratios; verl and SkyRL have "
         "GSPO-token's.",
     ),
@@ -54,7 +52,7 @@ ROLL = {
         title="ROLL pg_variant vanilla (REINFORCE)",
         paper="",
         aliases=(),
-        surrogate=bind("surrogate", "reinforce"),
+        surrogate=use("reinforce"),
         note="log π_θ·A; π_old plays no part.",
     ),
     "roll/tis": replace(
@@ -62,7 +60,7 @@ ROLL = {
         title="ROLL pg_variant tis",
         paper="",
         aliases=(),
-        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=0.0),
+        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0),
         note="The weight is the ratio within [0, 1].",
     ),
     "roll/topr": replace(
@@ -71,7 +69,7 @@ ROLL = {
         paper="2503.14286",
         aliases=(),
         checked="read",
-        surrogate=bind("surrogate", "roll/topr"),
+        surrogate=use("roll/topr"),
         note="The raw reward, not the advantage, tells good from bad; weights 1 for both.",
     ),
     "roll/cispo": replace(
@@ -79,7 +77,7 @@ ROLL = {
         title="ROLL pg_variant cispo",
         paper="2506.13585",
         aliases=(),
-        surrogate=bind("surrogate", "cispo", epsilon_low=0.1, epsilon_high=0.1),
+        surrogate=use("cispo", epsilon_low=0.1, epsilon_high=0.1),
         note="The window is [0.9, 1.1]; verl's is [0.8, 1.2], SkyRL's [0, 5].",
     ),
     "roll/kimi15": replace(
@@ -87,7 +85,7 @@ ROLL = {
         title="ROLL pg_variant kimi15",
         paper="2501.12599",
         aliases=(),
-        surrogate=bind("surrogate", "dro", dro_beta=0.1),
+        surrogate=use("dro", dro_beta=0.1),
         note="verl's dro, with β = τ.",
     ),
 }

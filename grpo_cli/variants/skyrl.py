@@ -9,27 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.entropy import entropy_bonus
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-_FREE = bind("ratio", "token")
+_FREE = use("token")
 
-_REGULAR = Variant(
+_REGULAR = Row(
     title="SkyRL policy loss regular (PPO)",
     paper="1707.06347",
     version="skyrl a9564572",
     checked="golden",
     aliases=("skyrl/grpo", "skyrl/ppo"),
-    advantage=bind("advantage", "verl/grpo"),
-    ratio=bind("ratio", "token", log_ratio_clamp=20.0),
-    surrogate=bind("surrogate", "clip"),
-    kl=bind("kl", "verl/low_var_kl", beta=0.001),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "token-mean"),
-    kl_aggregate=bind("aggregate", "response-mean"),
-    entropy=entropy_bonus(0.0),
-    entropy_aggregate=bind("aggregate", "token-mean"),
+    advantage=use("verl/grpo"),
+    ratio=use("token", log_ratio_clamp=20.0),
+    surrogate=use("clip"),
+    kl=use("verl/low_var_kl", beta=0.001),
+    correction=use("none"),
+    aggregate=use("token-mean"),
+    kl_aggregate=use("response-mean"),
+    entropy=use("bonus", entropy_coef=0.0),
+    entropy_aggregate=use("token-mean"),
     note="The KL is on by default, with β 0.001; --beta 0 does without a reference. Reductions are "
     "--aggregate token_mean, sequence_mean, prompt_mean and seq_mean_token_sum_norm.",
 )
@@ -41,7 +39,7 @@ SKYRL = {
         title="SkyRL policy loss dual_clip",
         paper="1912.09729",
         aliases=(),
-        surrogate=bind("surrogate", "clip", dual_clip=3.0),
+        surrogate=use("clip", dual_clip=3.0),
         note="verl's vanilla, which always has it.",
     ),
     "skyrl/gspo": replace(
@@ -49,7 +47,7 @@ SKYRL = {
         title="SkyRL policy loss gspo (GSPO-token)",
         paper="2507.18071",
         aliases=(),
-        ratio=bind("ratio", "verl/sequence-token"),
+        ratio=use("verl/sequence-token"),
         note="loss_reduction is token_mean unless it is changed, with a warning only; the "
         "paper's is sequence_mean.",
     ),
@@ -58,7 +56,7 @@ SKYRL = {
         title="SkyRL policy loss sapo",
         paper="2511.20347",
         aliases=(),
-        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
+        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         note="loss_reduction is token_mean unless it is changed; verl always takes the response "
         "mean.",
     ),
@@ -67,7 +65,7 @@ SKYRL = {
         title="SkyRL policy loss cispo",
         paper="2510.13786",
         aliases=(),
-        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=4.0),
+        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         note="The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1].",
     ),
     "skyrl/rollout_is": replace(
@@ -75,7 +73,7 @@ SKYRL = {
         title="SkyRL policy loss rollout_is (GLM-5)",
         paper="2602.15763",
         aliases=(),
-        surrogate=bind("surrogate", "skyrl/rollout_is"),
+        surrogate=use("skyrl/rollout_is"),
         note="The ratio is to the engine's policy; log_probs_old play no part.",
     ),
     "skyrl/dppo": replace(
@@ -83,7 +81,7 @@ SKYRL = {
         title="SkyRL policy loss dppo (DPPO, binary TV)",
         paper="2602.04879",
         aliases=(),
-        surrogate=bind("surrogate", "skyrl/dppo_tv"),
+        surrogate=use("skyrl/dppo_tv"),
         note="Anchored on the engine's log-probs where the record has them, else on π_old. verl "
         "caps the ratio and multiplies log π_θ: the same gradient up to the cap, another value.",
     ),
@@ -94,8 +92,8 @@ SKYRL = {
         aliases=(),
         checked="read",
         ratio=_FREE,
-        surrogate=bind("surrogate", "unclipped"),
-        aggregate=bind("aggregate", "sum"),
+        surrogate=use("unclipped"),
+        aggregate=use("sum"),
         note="A plain sum.",
     ),
 }

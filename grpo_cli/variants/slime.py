@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-GRPO = Variant(
+GRPO = Row(
     title="slime's grpo",
     paper="2402.03300",
-    advantage=bind("advantage", "group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
-    ratio=bind("ratio", "token"),
-    surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2),
-    kl=bind("kl", "k1", beta=0.0),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "response-mean"),
+    advantage=use("group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
+    ratio=use("token"),
+    surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
+    kl=use("k1", beta=0.0),
+    correction=use("none"),
+    aggregate=use("response-mean"),
     checked="executed",
     version="624b824 (2026-08-21)",
     note="Each rollout is averaged over its tokens: where several samples share a rollout_id their "
@@ -30,7 +29,7 @@ SLIME = {
         GRPO,
         title="slime's gspo",
         paper="2507.18071",
-        ratio=bind("ratio", "sequence"),
+        ratio=use("sequence"),
         note="ε is 0.2 unless asked otherwise, the paper's is 3e-4. With a train/inference "
         "correction, token weights multiply the sequence loss. --aggregate slime/token-mean weighs "
         "responses by their length.",
@@ -39,7 +38,7 @@ SLIME = {
         GRPO,
         title="slime's cispo",
         paper="2506.13585",
-        surrogate=bind("surrogate", "cispo", epsilon_low=0.2, epsilon_high=0.2),
+        surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2),
         note="eps_clip is 0.2 by default, so that the weight is in [0.8, 1.2]; slime warns and "
         "advises 1.0 and 4.0, the window [0, 5].",
     ),
@@ -47,29 +46,29 @@ SLIME = {
         GRPO,
         title="slime's reinforce_plus_plus_baseline",
         paper="2501.03262",
-        advantage=bind("advantage", "slime/reinforce_plus_plus_baseline"),
-        kl=bind("kl", "k1-in-reward", beta=0.0),
+        advantage=use("slime/reinforce_plus_plus_baseline"),
+        kl=use("k1-in-reward", beta=0.0),
         note="The KL in the reward is each token's own, not that of the tokens to come as in "
         "OpenRLHF; whitening divides by √(v + 1e-8) with ddof 1.",
     ),
     "slime/tis": replace(
         GRPO,
         title="slime's grpo with --use-tis",
-        correction=bind("correction", "token-truncate", is_low=0.0, is_high=2.0),
+        correction=use("token-truncate", is_low=0.0, is_high=2.0),
         note="ρ = π_old/π_rollout clamped to [0, 2] multiplies the clipped loss of each token.",
     ),
     "slime/icepop": replace(
         GRPO,
         title="slime's grpo with --use-tis and its icepop_function",
         paper="2510.18855",
-        correction=bind("correction", "token-mask", is_low=0.0, is_high=2.0),
+        correction=use("token-mask", is_low=0.0, is_high=2.0),
         note="It reuses tis_clip_low and tis_clip, whose defaults 0 and 2 are not IcePop's.",
     ),
     "slime/opsm": replace(
         GRPO,
         title="slime's grpo with --use-opsm",
         paper="2512.02556",
-        correction=bind("correction", "off-policy-mask-old", off_policy_mask_threshold=1e-4),
+        correction=use("off-policy-mask-old", off_policy_mask_threshold=1e-4),
         note="Drops the tokens with A < 0 of a response whose mean log π_old − log π_θ exceeds "
         "1e-4; DeepSeek-V3.2 measures from the policy that sampled.",
     ),

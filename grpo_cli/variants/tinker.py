@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-IMPORTANCE_SAMPLING = Variant(
+IMPORTANCE_SAMPLING = Row(
     title="Tinker's importance_sampling",
     paper="",
-    advantage=bind("advantage", "group-mean"),
-    ratio=bind("ratio", "rollout"),
-    surrogate=bind("surrogate", "unclipped"),
-    kl=bind("kl", "none"),
-    correction=bind("correction", "none"),
-    aggregate=bind("aggregate", "sum"),
+    advantage=use("group-mean"),
+    ratio=use("rollout"),
+    surrogate=use("unclipped"),
+    kl=use("none"),
+    correction=use("none"),
+    aggregate=use("sum"),
     checked="read",
     version="cookbook 9dfcc3a (2026-08-19), docs/losses.mdx a2b1b82",
     note="The ratio is against the log-probs of the sampler, and the loss a plain sum over tokens: "
@@ -28,7 +27,7 @@ TINKER = {
         IMPORTANCE_SAMPLING,
         title="Tinker's ppo",
         paper="1707.06347",
-        surrogate=bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2),
+        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
         note="Tinker takes the bounds themselves, clip_low_threshold 0.8 and clip_high_threshold "
         "1.2, not their distance from 1.",
     ),
@@ -36,7 +35,7 @@ TINKER = {
         IMPORTANCE_SAMPLING,
         title="Tinker's cispo",
         paper="2506.13585",
-        surrogate=bind("surrogate", "cispo", epsilon_low=1.0, epsilon_high=3.0),
+        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=3.0),
         note="The bounds are clip_low_threshold 0 and clip_high_threshold 4 by default; an older "
         "example in its documentation has 0.8 and 1.2.",
     ),
@@ -44,7 +43,7 @@ TINKER = {
         IMPORTANCE_SAMPLING,
         title="Tinker's dro",
         paper="2405.19107",
-        surrogate=bind("surrogate", "dro-rollout", dro_beta=0.05),
+        surrogate=use("dro-rollout", dro_beta=0.05),
         note="β has no documented default; 0.05 is its example. No ratio is involved. Positions of "
         "the prompt are taken to be masked.",
     ),

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.entropy import entropy_bonus
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-_CLIP = bind("surrogate", "clip", epsilon_low=0.2, epsilon_high=0.2)
+_CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
 
-_GRPO = Variant(
+_GRPO = Row(
     title="TRL GRPOTrainer, loss_type grpo",
     paper="2402.03300",
     version="trl 1.16.0",
     checked="executed",
-    advantage=bind("advantage", "group-std", std_ddof=1, std_eps=1e-4, std_min=0.0),
-    ratio=bind("ratio", "token"),
+    advantage=use("group-std", std_ddof=1, std_eps=1e-4, std_min=0.0),
+    ratio=use("token"),
     surrogate=_CLIP,
-    kl=bind("kl", "k3", beta=0.0, kl_weight="ratio"),
-    correction=bind("correction", "trl/masks"),
-    aggregate=bind("aggregate", "trl/grpo"),
-    entropy=entropy_bonus(0.0),
-    entropy_aggregate=bind("aggregate", "trl/bnpo"),
+    kl=use("k3", beta=0.0, kl_weight="ratio"),
+    correction=use("trl/masks"),
+    aggregate=use("trl/grpo"),
+    entropy=use("bonus", entropy_coef=0.0),
+    entropy_aggregate=use("trl/bnpo"),
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.16 left the KL "
     "unweighted (--kl k3 -p kl_weight=none) by default. " + _MASKS + " multiplies the policy term. "
     "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
@@ -40,7 +38,7 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type bnpo",
         paper="",
-        aggregate=bind("aggregate", "trl/bnpo"),
+        aggregate=use("trl/bnpo"),
         note="The token mean over one micro-batch, so micro-batches of unequal tokens weigh "
         "their tokens unequally. Unrelated to the Beta-normalisation paper of the same acronym.",
     ),
@@ -48,7 +46,7 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type dr_grpo",
         paper="2503.20783",
-        aggregate=bind("aggregate", "trl/dr_grpo", max_completion_length=512),
+        aggregate=use("trl/dr_grpo", max_completion_length=512),
         note="loss_type alone keeps the std of scale_rewards=group; the paper's advantage is "
         "--advantage group-mean (scale_rewards=none).",
     ),
@@ -56,7 +54,7 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type dapo (its default)",
         paper="2503.14476",
-        aggregate=bind("aggregate", "trl/dapo"),
+        aggregate=use("trl/dapo"),
         note="ε_high stays ε unless it is given; the paper's is 0.28. No overlong shaping and no "
         "dynamic sampling. Without num_items_in_batch the tokens of the input stand for it.",
     ),
@@ -64,8 +62,8 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type cispo",
         paper="2506.13585",
-        surrogate=bind("surrogate", "trl/cispo"),
-        aggregate=bind("aggregate", "trl/dapo"),
+        surrogate=use("trl/cispo"),
+        aggregate=use("trl/dapo"),
         note="The cap is ε_high itself, 0.2 unless it is given: every ratio is capped there. "
         "ScaleRL's 5 is -p epsilon_high=5; delta is ignored.",
     ),
@@ -73,7 +71,7 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type sapo",
         paper="2511.20347",
-        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
+        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         note="The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the "
         "negative temperature, which changes nothing.",
     ),
@@ -81,8 +79,8 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type vespo",
         paper="2602.10693",
-        surrogate=bind("surrogate", "trl/vespo"),
-        aggregate=bind("aggregate", "trl/dapo"),
+        surrogate=use("trl/vespo"),
+        aggregate=use("trl/dapo"),
         note="With use_vllm the mismatch goes into W, not beside it: --surrogate "
         "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction.",
     ),
@@ -90,15 +88,15 @@ TRL = {
         _GRPO,
         title="TRL GRPOTrainer, loss_type luspo",
         paper="2602.05261",
-        ratio=bind("ratio", "sequence"),
-        aggregate=bind("aggregate", "trl/luspo"),
+        ratio=use("sequence"),
+        aggregate=use("trl/luspo"),
         note="TRL's default importance_sampling_level is token, with a warning: --ratio token.",
     ),
     "trl/gspo": replace(
         _GRPO,
         title="TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
         paper="2507.18071",
-        ratio=bind("ratio", "sequence"),
+        ratio=use("sequence"),
         note="ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token "
         "and is weighted by the sequence ratio.",
     ),
@@ -106,12 +104,12 @@ TRL = {
         _GRPO,
         title="TRL RLOOTrainer",
         paper="2402.14740",
-        advantage=bind("advantage", "leave-one-out"),
-        ratio=bind("ratio", "product"),
-        surrogate=bind("surrogate", "trl/rloo"),
-        kl=bind("kl", "k1-in-reward", beta=0.05),
-        correction=bind("correction", "none"),
-        aggregate=bind("aggregate", "response-mean"),
+        advantage=use("leave-one-out"),
+        ratio=use("product"),
+        surrogate=use("trl/rloo"),
+        kl=use("k1-in-reward", beta=0.05),
+        correction=use("none"),
+        aggregate=use("response-mean"),
         entropy=None,
         entropy_aggregate=None,
         note="One ratio per response, the product over its tokens. The KL is that of the policy "
@@ -123,9 +121,9 @@ TRL = {
         _GRPO,
         title="TRL GMPOTrainer (experimental)",
         paper="2507.20673",
-        surrogate=bind("surrogate", "trl/gmpo"),
-        kl=bind("kl", "k3", beta=0.0, kl_weight="none"),
-        correction=bind("correction", "none"),
+        surrogate=use("trl/gmpo"),
+        kl=use("k3", beta=0.0, kl_weight="none"),
+        correction=use("none"),
         entropy=None,
         entropy_aggregate=None,
         note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.objective import bind
+from grpo_cli.objective.row import Row, Use, use
 from grpo_cli.variants.trl import TRL
-from grpo_cli.variants.variant import Variant
 
-_NO_CORRECTION = bind("correction", "none")
+_NO_CORRECTION = use("none")
 
 
-def _relative(row: str, title: str, version: str, beta: float, note: str) -> Variant:
+def _relative(row: str, title: str, version: str, beta: float, note: str) -> Row[Use]:
     """TRL's row with the KL unweighted, and without what only TRL has."""
     return replace(
         TRL[row],
         title=title,
         version=version,
         checked="golden",
-        kl=bind("kl", "k3", beta=beta, kl_weight="none"),
+        kl=use("k3", beta=beta, kl_weight="none"),
         correction=_NO_CORRECTION,
         entropy=None,
         entropy_aggregate=None,
@@ -41,7 +40,7 @@ LIGER = {
             "Called without num_items_in_batch, as TRL calls it: the tokens of the micro-batch, "
             "and TRL divides by gradient_accumulation_steps. Its Triton kernel has ε_high 0.4.",
         ),
-        aggregate=bind("aggregate", "trl/bnpo"),
+        aggregate=use("trl/bnpo"),
     ),
     "liger/luspo": replace(
         _relative(
@@ -52,7 +51,7 @@ LIGER = {
             "The chunked loss gives trl/luspo; the Triton kernel weighs by |o|² and divides by the "
             "padded width. Only its reduction was run, not the kernel.",
         ),
-        aggregate=bind("aggregate", "liger/luspo", response_length=512),
+        aggregate=use("liger/luspo", response_length=512),
     ),
 }
 
@@ -67,23 +66,23 @@ UNSLOTH = {
             "num_items_in_batch is not brought to one accumulation window, as in TRL before 1.16. "
             "Its logged kl is the mean over responses of token means.",
         ),
-        aggregate=bind("aggregate", "unsloth/dapo"),
+        aggregate=use("unsloth/dapo"),
     ),
 }
 
 _SWIFT = "ms-swift 4.6.0.dev0"
-_CLAMPED = bind("kl", "k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0)
+_CLAMPED = use("k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0)
 
 
-def _swift(row: str, title: str, note: str) -> Variant:
+def _swift(row: str, title: str, note: str) -> Row[Use]:
     return replace(
         _relative(row, f"ms-swift GRPO, {title}", _SWIFT, 0.04, note),
         kl=_CLAMPED,
-        correction=bind("correction", "ms-swift/off-policy-mask"),
+        correction=use("ms-swift/off-policy-mask"),
     )
 
 
-_ITEMS = bind("aggregate", "ms-swift/dapo")
+_ITEMS = use("ms-swift/dapo")
 _WEIGHED = "β is 0.04 unless given; --correction ms-swift/… weighs the KL too."
 
 MS_SWIFT = {
@@ -107,7 +106,7 @@ MS_SWIFT = {
     "ms-swift/gspo": _swift("trl/gspo", "importance_sampling_level sequence", _WEIGHED),
     "ms-swift/gspo-token": replace(
         _swift("trl/gspo", "importance_sampling_level sequence_token", _WEIGHED),
-        ratio=bind("ratio", "sequence-token"),
+        ratio=use("sequence-token"),
     ),
     "ms-swift/fipo": replace(
         _swift(
@@ -116,7 +115,7 @@ MS_SWIFT = {
             "The half-life counts masked tokens inside a response too, ours only kept ones.",
         ),
         paper="2603.19835",
-        surrogate=bind("surrogate", "fipo", epsilon_high=0.2, delta=None),
+        surrogate=use("fipo", epsilon_high=0.2, delta=None),
         aggregate=_ITEMS,
     ),
     "ms-swift/real": replace(
@@ -127,12 +126,12 @@ MS_SWIFT = {
             "tokens. The Trainer divides by gradient_accumulation_steps afterwards.",
         ),
         paper="2602.05630",
-        advantage=bind("advantage", "group-mean"),
-        ratio=bind("ratio", "sequence"),
-        surrogate=bind("surrogate", "real", real_tau=0.5),
+        advantage=use("group-mean"),
+        ratio=use("sequence"),
+        surrogate=use("real", real_tau=0.5),
         correction=_NO_CORRECTION,
-        aggregate=bind("aggregate", "prompt-mean"),
-        kl_aggregate=bind("aggregate", "token-mean"),
+        aggregate=use("prompt-mean"),
+        kl_aggregate=use("token-mean"),
     ),
 }
 

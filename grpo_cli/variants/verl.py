@@ -11,26 +11,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.entropy import entropy_bonus
-from grpo_cli.objective.objective import bind
-from grpo_cli.variants.variant import Variant
+from grpo_cli.objective.row import Row, use
 
-_TOKEN_MEAN = bind("aggregate", "verl/token-mean")
-_FREE = bind("ratio", "token")
+_TOKEN_MEAN = use("verl/token-mean")
+_FREE = use("token")
 
-_VANILLA = Variant(
+_VANILLA = Row(
     title="verl policy loss vanilla (PPO with dual clip)",
     paper="1707.06347",
     version="verl 0.9.1",
     checked="executed",
     aliases=("verl/grpo", "verl/ppo"),
-    advantage=bind("advantage", "verl/grpo"),
-    ratio=bind("ratio", "token", log_ratio_clamp=20.0),
-    surrogate=bind("surrogate", "clip", dual_clip=3.0),
-    kl=bind("kl", "verl/low_var_kl", beta=0.0),
-    correction=bind("correction", "none"),
+    advantage=use("verl/grpo"),
+    ratio=use("token", log_ratio_clamp=20.0),
+    surrogate=use("clip", dual_clip=3.0),
+    kl=use("verl/low_var_kl", beta=0.0),
+    correction=use("none"),
     aggregate=_TOKEN_MEAN,
-    entropy=entropy_bonus(0.0),
+    entropy=use("bonus", entropy_coef=0.0),
     note="The dual clip is always on: TRL and the papers have none. Equal to them while no ratio "
     "with A < 0 exceeds 3. clip_ratio alone changes nothing in verl, whose clip_ratio_low and "
     "clip_ratio_high are 0.2 by default.",
@@ -43,8 +41,8 @@ VERL = {
         title="verl policy loss gspo (GSPO-token)",
         paper="2507.18071",
         aliases=(),
-        ratio=bind("ratio", "verl/sequence-token"),
-        surrogate=bind("surrogate", "clip"),
+        ratio=use("verl/sequence-token"),
+        surrogate=use("clip"),
         note="The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
         "verl/seq-mean-token-mean, which later verl always takes. ε is 0.2 by default; the "
         "paper's is 3e-4 and 4e-4.",
@@ -54,8 +52,8 @@ VERL = {
         title="verl policy loss sapo",
         paper="2511.20347",
         aliases=(),
-        surrogate=bind("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05),
-        aggregate=bind("aggregate", "verl/seq-mean-token-mean"),
+        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
+        aggregate=use("verl/seq-mean-token-mean"),
         kl_aggregate=_TOKEN_MEAN,
         entropy_aggregate=_TOKEN_MEAN,
         note="seq-mean-token-mean whatever loss_agg_mode says; KL and entropy follow it.",
@@ -66,7 +64,7 @@ VERL = {
         paper="2504.02546",
         aliases=(),
         ratio=_FREE,
-        surrogate=bind("surrogate", "reinforce"),
+        surrogate=use("reinforce"),
         note="verl's own estimator goes with it: --advantage verl/gpg.",
     ),
     "verl/clip_cov": replace(
@@ -75,7 +73,7 @@ VERL = {
         paper="2505.22617",
         aliases=(),
         ratio=_FREE,
-        surrogate=bind("surrogate", "verl/clip_cov", clip_cov_seed=0),
+        surrogate=use("verl/clip_cov", clip_cov_seed=0),
         note="verl takes tokens out at random, unseeded; here clip_cov_seed draws them. No dual "
         "clip and no clamp on the ratio.",
     ),
@@ -85,7 +83,7 @@ VERL = {
         paper="2505.22617",
         aliases=(),
         ratio=_FREE,
-        surrogate=bind("surrogate", "verl/kl_cov"),
+        surrogate=use("verl/kl_cov"),
         note="No clip at all. ppo_kl_coef is 0.1 by verl's configuration, 1 by its code and the "
         "paper.",
     ),
@@ -95,8 +93,8 @@ VERL = {
         paper="2507.20673",
         aliases=("verl/gmpo",),
         ratio=_FREE,
-        surrogate=bind("surrogate", "verl/geo_mean"),
-        aggregate=bind("aggregate", "response-mean"),
+        surrogate=use("verl/geo_mean"),
+        aggregate=use("response-mean"),
         kl_aggregate=_TOKEN_MEAN,
         entropy_aggregate=_TOKEN_MEAN,
         note="The mean over the rows of a micro-batch, those without tokens too, whatever "
@@ -107,7 +105,7 @@ VERL = {
         title="verl policy loss dppo_tv (DPPO, binary TV)",
         paper="2602.04879",
         aliases=(),
-        surrogate=bind("surrogate", "verl/dppo_tv"),
+        surrogate=use("verl/dppo_tv"),
         note="ε bounds the change of the probability. The ratio is capped at clip_ratio_c, 3 by "
         "default, which the paper advises against; the anchor is π_old.",
     ),
@@ -116,7 +114,7 @@ VERL = {
         title="verl policy loss dppo_kl (DPPO, binary KL)",
         paper="2602.04879",
         aliases=(),
-        surrogate=bind("surrogate", "verl/dppo_kl"),
+        surrogate=use("verl/dppo_kl"),
         note="ε bounds the binary KL. The ratio is capped at clip_ratio_c, 3 by default; the "
         "anchor is π_old.",
     ),
@@ -126,7 +124,7 @@ VERL = {
         paper="",
         aliases=(),
         ratio=_FREE,
-        surrogate=bind("surrogate", "dro", dro_beta=0.1),
+        surrogate=use("dro", dro_beta=0.1),
         note="verl has no default for dro_beta; 0.1 is that of ROLL's kimi15, the same loss.",
     ),
     "verl/cispo": replace(
@@ -134,7 +132,7 @@ VERL = {
         title="verl policy loss cispo",
         paper="2506.13585",
         aliases=(),
-        surrogate=bind("surrogate", "cispo", epsilon_low=0.2, epsilon_high=0.2),
+        surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2),
         note="The window is [0.8, 1.2] by default; verl's recipe has no lower bound, ScaleRL's is "
         "[0, 5]. The ratio is clamped to e^±20 first.",
     ),

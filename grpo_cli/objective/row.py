@@ -1,18 +1,36 @@
-"""A variant: a row that binds one choice at each stage, and says where it comes from."""
+"""A row of the table of variants: the names of its choices and the values they have there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
-from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.hyperparameter import Value
+
+T = TypeVar("T")
+
+
+class Use(NamedTuple):
+    """A choice by its name, and its hyperparameters where they are not the usual ones."""
+
+    name: str
+    values: Mapping[str, Value]
+
+
+def use(name: str, /, **values: Value) -> Use:
+    """The choice with these values; the others are the choice's usual ones."""
+    return Use(name, values)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class Row(Generic[T]):
     """One published objective, or one that a released framework computes.
 
+    Where it is written its stages are names (``Row[Use]``); the registry binds them to functions.
+
     Attributes:
-        advantage, ratio, surrogate, kl, correction, aggregate: the bound stages.
+        advantage, ratio, surrogate, kl, correction, aggregate: the stages.
         kl_aggregate: where the KL is aggregated differently from the policy term.
         entropy: the entropy bonus, for a row that has one; a record's ``entropy_coef`` counts then.
         entropy_aggregate: where the entropy is aggregated differently from the policy term.
@@ -25,15 +43,15 @@ class Variant:
         version: the framework's version that the row reproduces; "" for a paper.
     """
 
-    advantage: Bound
-    ratio: Bound
-    surrogate: Bound
-    kl: Bound
-    correction: Bound
-    aggregate: Bound
-    kl_aggregate: Bound | None = None
-    entropy: Bound | None = None
-    entropy_aggregate: Bound | None = None
+    advantage: T
+    ratio: T
+    surrogate: T
+    kl: T
+    correction: T
+    aggregate: T
+    kl_aggregate: T | None = None
+    entropy: T | None = None
+    entropy_aggregate: T | None = None
     title: str
     paper: str
     note: str
