@@ -1,5 +1,5 @@
 """``python -m grpo_cli``."""
 
-from grpo_cli.cli.main import main
+from grpo_cli.commands.main import main
 
 main()

@@ -54,7 +54,7 @@ def test_commands_print_what_the_readme_says(block, tmp_path):
 
 
 def test_every_command_is_in_the_readme():
-    from grpo_cli.cli.main import COMMANDS
+    from grpo_cli.commands.main import COMMANDS
 
     text = README.read_text()
     assert [name for name in COMMANDS if f"`grpo {name}" not in text] == []

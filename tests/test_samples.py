@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_cli import evaluate
-from grpo_cli.cli.main import app
+from grpo_cli.commands.main import app
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 from grpo_cli.engine.totals import Totals
 from grpo_cli.engine.worker import Encode, Outcome, Task
 from grpo_cli.errors import InputError
-from grpo_cli.objective.moments import ExactMoments
+from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import PLAIN, Piece, Reading, Source
-from grpo_cli.records.sources import BLOCK
+from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown, Term
-from grpo_cli.objective.exact import ExactSum
 from grpo_cli.objective.signature import Parts, common, line
 from grpo_cli.objective.summary import Summary
 

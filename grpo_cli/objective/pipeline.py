@@ -12,8 +12,8 @@ from grpo_cli.objective.advantage.result import PerToken
 from grpo_cli.objective.aggregate.result import Weights
 from grpo_cli.objective.breakdown import Breakdown, Term
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.columns import Columns
 from grpo_cli.objective.correction.result import Correction
+from grpo_cli.objective.inputs import Columns
 from grpo_cli.objective.kl.result import Kl
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.ratio.result import Ratio

@@ -1,12 +1,8 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
-from grpo_cli.records.assemble import assemble, layout
-from grpo_cli.records.gather import Packed, gather, headers, lay, pack
-from grpo_cli.records.handful import Handful
-from grpo_cli.records.parse import parse
-from grpo_cli.records.reading import PLAIN, Piece, Reading
-from grpo_cli.records.record import Raw, Record
-from grpo_cli.records.stream import (
+from grpo_cli.records.decode.chunks import Handful
+from grpo_cli.records.fast import Packed, gather, headers, lay, pack
+from grpo_cli.records.open.blocks import (
     Block,
     Source,
     Span,
@@ -17,6 +13,10 @@ from grpo_cli.records.stream import (
     records,
     spans,
 )
+from grpo_cli.records.parse.assemble import assemble, layout
+from grpo_cli.records.parse.record import parse
+from grpo_cli.records.reading import PLAIN, Piece, Reading
+from grpo_cli.records.record import Raw, Record
 
 __all__ = [
     "PLAIN",

@@ -8,18 +8,18 @@ from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import select, where
-from grpo_cli.records.decode import decode
-from grpo_cli.records.gathered import Items, apart, merged, whole
-from grpo_cli.records.grouping import Group, Grouping, Unknown, grouped, hashable
-from grpo_cli.records.handful import Handful, by_handful, singly
-from grpo_cli.records.paths import Missing, Path, look_up
+from grpo_cli.records.choose import select, where
+from grpo_cli.records.choose.gathered import Items, apart, merged, whole
+from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
+from grpo_cli.records.choose.paths import Missing, Path, look_up
+from grpo_cli.records.choose.where import Condition
+from grpo_cli.records.decode.chunks import Handful, by_handful, singly
+from grpo_cli.records.decode.text import decode
+from grpo_cli.records.formats.translate import Mapped, Notes, format_of, translated, worth_a_look
+from grpo_cli.records.open.blocks import Block, Source, Span, cut, handfuls, raws, spans
+from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import Raw
-from grpo_cli.records.sources import BLOCK
-from grpo_cli.records.stream import Block, Source, Span, cut, handfuls, raws, spans
-from grpo_cli.records.tables import Rows, slices
-from grpo_cli.records.translate import Mapped, Notes, format_of, translated, worth_a_look
-from grpo_cli.records.where import Condition
+from grpo_cli.records.tables.pieces import Rows, slices
 
 Piece = Block | Span | Rows
 

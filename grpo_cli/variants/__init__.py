@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from grpo_cli.frameworks.areal.rows import AREAL
+from grpo_cli.frameworks.ms_swift.rows import TRL_FAMILY
+from grpo_cli.frameworks.nemo_rl.rows import NEMO_RL
+from grpo_cli.frameworks.open_instruct.rows import OPEN_INSTRUCT
+from grpo_cli.frameworks.openrlhf.rows import OPENRLHF
+from grpo_cli.frameworks.prime_rl.rows import PRIME_RL
+from grpo_cli.frameworks.roll.rows import ROLL
+from grpo_cli.frameworks.skyrl.rows import SKYRL
+from grpo_cli.frameworks.slime.rows import SLIME
+from grpo_cli.frameworks.tinker.rows import TINKER
+from grpo_cli.frameworks.trl.rows import TRL
+from grpo_cli.frameworks.verl.rows import VERL
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import bind
 from grpo_cli.objective.row import Row, Use
-from grpo_cli.variants.areal import AREAL
-from grpo_cli.variants.nemo_rl import NEMO_RL
-from grpo_cli.variants.open_instruct import OPEN_INSTRUCT
-from grpo_cli.variants.openrlhf import OPENRLHF
-from grpo_cli.variants.papers import PAPERS
-from grpo_cli.variants.papers_advantage import ADVANTAGE_PAPERS
-from grpo_cli.variants.papers_correction import CORRECTION_PAPERS
-from grpo_cli.variants.papers_surrogate import SURROGATE_PAPERS
-from grpo_cli.variants.prime_rl import PRIME_RL
-from grpo_cli.variants.roll import ROLL
-from grpo_cli.variants.skyrl import SKYRL
-from grpo_cli.variants.slime import SLIME
-from grpo_cli.variants.tinker import TINKER
-from grpo_cli.variants.trl import TRL
-from grpo_cli.variants.trl_family import TRL_FAMILY
-from grpo_cli.variants.verl import VERL
+from grpo_cli.papers.advantage import ADVANTAGE_PAPERS
+from grpo_cli.papers.basics import PAPERS
+from grpo_cli.papers.correction import CORRECTION_PAPERS
+from grpo_cli.papers.surrogate import SURROGATE_PAPERS
 
 Variant = Row[Bound]
 

@@ -112,7 +112,7 @@ START_METHODS = ("fork", "spawn", "forkserver")  # the last is Linux's default f
 RUN = """
 import multiprocessing, sys
 multiprocessing.set_start_method(sys.argv.pop(1))
-from grpo_cli.cli.main import main
+from grpo_cli.commands.main import main
 main()
 """
 

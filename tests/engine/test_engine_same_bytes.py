@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.engine import Evaluation, worker
 from grpo_cli.errors import InputError
-from grpo_cli.report.encode import encode_json
 from grpo_cli.variants.plan import plan
 
 SEED = 7

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from grpo_cli import evaluate
+from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.engine import Evaluation
-from grpo_cli.report.encode import encode_json
 from grpo_cli.variants.plan import plan
 
 

@@ -10,7 +10,7 @@ from exactness.cases import moved, plain, random_batch
 from exactness.formulas import GIVEN, ROWS
 from exactness.surrogates import UndecidedError
 from grpo_cli.batch import Batch
-from grpo_cli.objective import moments
+from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.pipeline import run
 from grpo_cli.variants import VARIANTS

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
-from grpo_cli.cli.main import application
+from grpo_cli.commands.main import application
 
 ROOT = Path(__file__).parents[1]
 REAL = sorted([*(ROOT / "data").glob("*.jsonl"), *(ROOT / "data" / "rollouts").glob("*.jsonl")])

@@ -6,12 +6,12 @@ import pytest
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
+from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
+from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
-from grpo_cli.records.grouping import Grouping
-from grpo_cli.report.encode import encode_json
 from grpo_cli.variants.plan import plan
 
 BY_SIZE = Grouping(size=2)

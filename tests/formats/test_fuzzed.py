@@ -8,14 +8,14 @@ import pytest
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
+from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather, record
-from grpo_cli.records.canonical import dumps as dumps_of
-from grpo_cli.records.decode import decode
-from grpo_cli.records.grouping import Grouping
-from grpo_cli.records.where import read_conditions
-from grpo_cli.report.encode import encode_json
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.decode.text import decode
+from grpo_cli.records.tables.canonical import dumps as dumps_of
 from grpo_cli.variants.plan import plan
 
 

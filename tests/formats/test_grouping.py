@@ -5,12 +5,12 @@ import json
 import pytest
 
 from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
+from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
-from grpo_cli.records.grouping import Grouping
-from grpo_cli.records.paths import read_path
-from grpo_cli.report.encode import encode_json
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.choose.paths import read_path
 from grpo_cli.variants.plan import plan
 
 

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
-from grpo_cli.cli.main import application
+from grpo_cli.commands.eval.json_lines import encode_json
+from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather
-from grpo_cli.records.grouping import Grouping
-from grpo_cli.report.encode import encode_json
+from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.variants.plan import plan
 
 pa = pytest.importorskip("pyarrow")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from formats.dumps import NEW, REWARDS, lines
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading, record
-from grpo_cli.records.paths import read_path
-from grpo_cli.records.where import passes, read_conditions, refuted
+from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import passes, read_conditions, refuted
 
 RECORD = {"log_probs_new": NEW, "rewards": REWARDS}
 

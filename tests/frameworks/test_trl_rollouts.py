@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from grpo_cli.cli.main import app
+from grpo_cli.commands.main import app
 
 DATA = Path(__file__).parent.parent / "data" / "rollouts"
 NAMES = ("cispo", "dapo", "dr_grpo", "grpo", "gspo")

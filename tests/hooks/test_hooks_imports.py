@@ -14,7 +14,7 @@ FOREIGN = ("torch", "trl", "verl", "transformers")
     ("module", "without"),
     [
         ("grpo_cli", (*FOREIGN, "grpo_cli.hooks")),
-        ("grpo_cli.cli.main", (*FOREIGN, "grpo_cli.hooks")),
+        ("grpo_cli.commands.main", (*FOREIGN, "grpo_cli.hooks")),
         ("grpo_cli.hooks.trl", FOREIGN),
         ("grpo_cli.hooks.verl", FOREIGN),
     ],

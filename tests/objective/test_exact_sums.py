@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_cli.objective import exact
-from grpo_cli.objective.exact import ExactSum, row_sums
+from grpo_cli.objective.arithmetic import exact_sums as exact
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, row_sums
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
 edges = st.sampled_from(

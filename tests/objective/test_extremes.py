@@ -8,7 +8,7 @@ import math
 import pytest
 
 from grpo_cli import evaluate
-from grpo_cli.cli.main import application
+from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
 
 HUGE = {  # log ratio 800: the ratio is no double

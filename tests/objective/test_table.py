@@ -9,7 +9,7 @@ import pytest
 from exactness.cases import random_batch
 
 from grpo_cli.batch import Batch
-from grpo_cli.objective import moments
+from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.hyperparameter import Hyperparameter, HyperparameterError, Value

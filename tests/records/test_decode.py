@@ -4,7 +4,7 @@ import pytest
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, read, records
-from grpo_cli.records.decode import decode
+from grpo_cli.records.decode.text import decode
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, assemble, gather, parse, records
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.settings import read_settings
+from grpo_cli.records.parse.settings import read_settings
 
 NEW = {"log_probs_new": [[-1, -2], [-3]]}
 FOUR = {"log_probs_new": [[-1], [-2], [-1], [-2]]}

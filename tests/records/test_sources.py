@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import cut, read, sources
-from grpo_cli.records.sources import blocks
-from grpo_cli.records.stream import Block, Source, spans
+from grpo_cli.records import cut, read
+from grpo_cli.records.open import streams as sources
+from grpo_cli.records.open.blocks import Block, Source, spans
+from grpo_cli.records.open.streams import blocks
 
 packed = partial(gzip.compress, mtime=0)  # the same bytes at any time
 
@@ -145,7 +146,7 @@ def test_zstd_without_its_package(tmp_path, monkeypatch):
 def test_too_large(tmp_path, monkeypatch):
     path = tmp_path / "data.json"
     path.write_bytes(b"[\n" + b"1,\n" * 100 + b"1]")
-    monkeypatch.setattr("grpo_cli.records.stream.LIMIT", 50)
+    monkeypatch.setattr("grpo_cli.records.open.blocks.LIMIT", 50)
     advice = "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
     assert error(path) == f"{path}: {advice}"
     monkeypatch.setattr(sources, "LIMIT", 50)
@@ -161,7 +162,7 @@ def test_the_longest_line_is_the_same_for_every_block_size(
     tmp_path, monkeypatch, size, length, end
 ):
     monkeypatch.setattr(sources, "LIMIT", 50)
-    monkeypatch.setattr("grpo_cli.records.stream.LIMIT", 50)
+    monkeypatch.setattr("grpo_cli.records.open.blocks.LIMIT", 50)
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"{}\n" + b"x" * length + end)
     expected = [(1, b"{}"), (2, b"x" * length), (3, b"x")][: 2 + end.endswith(b"x")]

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.advantage import (
-    areal,
-    baseline,
-    batch,
-    decoupled,
-    distil,
-    group,
-    nemo,
-    returns,
-    skyrl,
-    togo,
-    trl,
-    verl,
-)
+from grpo_cli.frameworks.areal import advantage as areal
+from grpo_cli.frameworks.nemo_rl import advantage as nemo
+from grpo_cli.frameworks.openrlhf import advantage as returns
+from grpo_cli.frameworks.prime_rl import advantage as distil
+from grpo_cli.frameworks.skyrl import advantage as skyrl
+from grpo_cli.frameworks.trl import advantage as trl
+from grpo_cli.frameworks.verl import advantage as verl
+from grpo_cli.objective.advantage import baseline, batch, decoupled, group, togo
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {

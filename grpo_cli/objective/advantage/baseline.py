@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.groups import Groups
 
 
 def leave_one_out(rewards: F64, groups: Groups) -> F64:

@@ -11,8 +11,8 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.result import PerToken
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.groups import Groups
 from grpo_cli.objective.hyperparameter import HyperparameterError
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from grpo_cli.batch import I64
 from grpo_cli.objective.aggregate.result import Weights, per_token
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.groups import Groups
 
 
 def response_mean(lengths: I64) -> Weights:

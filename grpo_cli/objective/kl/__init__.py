@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from grpo_cli.frameworks.nemo_rl import kl as weighted
+from grpo_cli.frameworks.verl import kl as verl
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.kl import estimate, reward, rollout, straight, verl, weighted
+from grpo_cli.objective.kl import estimate, reward, rollout, straight
 
 CHOICES: Mapping[str, Choice] = {
     **estimate.CHOICES,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from grpo_cli.frameworks.verl.kl import straight_through
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.estimate import absolute, k1, k3
 from grpo_cli.objective.kl.reward import in_reward
-from grpo_cli.objective.kl.verl import straight_through
 
 _FREE = {"kl_input_clamp": None, "kl_output_clamp": None}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from grpo_cli.frameworks.areal import ratio as areal
+from grpo_cli.frameworks.verl import ratio as verl
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.ratio import areal, level, rollout, verl
+from grpo_cli.objective.ratio import level, rollout
 
 CHOICES: Mapping[str, Choice] = {
     **level.CHOICES,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from grpo_cli.frameworks.skyrl import surrogate as skyrl
+from grpo_cli.frameworks.trl import surrogate as trl
+from grpo_cli.frameworks.trl import vespo as trl_vespo
+from grpo_cli.frameworks.verl import surrogate as verl
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.surrogate import (
     clip,
@@ -13,11 +17,7 @@ from grpo_cli.objective.surrogate import (
     future,
     offpolicy,
     rollout,
-    skyrl,
     soft,
-    trl,
-    trl_vespo,
-    verl,
     weighted,
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.scan import suffix_sums
 from grpo_cli.objective.surrogate.clip import clip
 from grpo_cli.objective.surrogate.result import Surrogate
 

@@ -1,0 +1,1 @@
+"""A room per command: its flags, its logic, its view."""

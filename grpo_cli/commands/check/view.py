@@ -1,0 +1,62 @@
+"""Findings, as ``grpo check`` prints them: by severity, then by kind, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.screen import Screen
+
+Row = Mapping[str, Any]
+
+_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+
+
+def print_findings(console: Console, screen: Screen, document: Row) -> None:
+    """Prints the findings kind by kind, the worst first, then how many there are."""
+    del screen
+    rows = document["findings"]
+    for severity in _STYLES:
+        for code in dict.fromkeys(row["code"] for row in rows if row["severity"] == severity):
+            of_kind = [row for row in rows if (row["code"], row["severity"]) == (code, severity)]
+            _print_kind(console, of_kind, document["more"].get(code, 0))
+    console.print(_conclusion(document))
+
+
+def _print_kind(console: Console, rows: Sequence[Row], more: int) -> None:
+    first = rows[0]
+    console.print(
+        Text.assemble((first["severity"], _STYLES[first["severity"]]), " ", (first["code"], "bold"))
+    )
+    for row in rows:
+        console.print(Text.assemble("  ", (_place(row), "cyan"), f": {visible(row['message'])}"))
+    if more:
+        console.print(Text(f"  … {more:,} more {first['code']} (--limit 0 for all)", "dim"))
+    for advice in dict.fromkeys(row["advice"] for row in rows):
+        console.print(Text(f"  → {advice}", "dim"))
+    console.print()
+
+
+def _place(row: Row) -> str:
+    line = "" if row["line"] is None else f":{row['line']}"
+    parts = [f"{row['source']}{line}", f"record {shown(row['record'])}"]
+    parts += [f"{name} {row[name]}" for name in ("response", "token") if row[name] is not None]
+    return ", ".join(parts)
+
+
+def _conclusion(document: Row) -> Text:
+    counts = [
+        f"{count:,} {name if name == 'info' or count == 1 else name + 's'}"
+        for name, count in document["severities"].items()
+        if count
+    ]
+    looked = ", ".join(
+        f"{document[name]:,} {name.removesuffix('s') if document[name] == 1 else name}"
+        for name in ("records", "responses", "tokens")
+    )
+    style = "bold green" if document["ok"] else "bold red"
+    return Text.assemble((", ".join(counts) or "nothing found", style), f" in {looked}")

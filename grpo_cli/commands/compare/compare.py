@@ -1,0 +1,172 @@
+"""Several variants on the same data, and how their gradients lie to each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.compare.shares import Shares
+from grpo_cli.engine.batches import Input, Piece
+from grpo_cli.engine.runner import Runner, Unserved, measure
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import InputError
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.variants.plan import Plan
+
+NUMBERS = (
+    *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
+    *("clip_fraction_high", "ratio_mean", "gradient_norm"),
+)
+"""The totals that a row of the comparison has."""
+
+
+class Side:
+    """One variant's sums over the data."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.runner = Runner(plan)
+        self.totals = Totals(plan.batch)
+        self.shares = Shares()
+        self.dots: dict[tuple[int, int], ExactSum] = {}
+        self.terms: tuple[F64, ...] = ()
+        self._counted = [0.0, 0.0]
+
+    def add(self, piece: Piece) -> None:
+        """Evaluates a piece and adds it up; ``terms`` are then the parts of its gradient."""
+        breakdown = self.runner.run(piece)
+        self.totals.add(breakdown)
+        for place, term in enumerate((breakdown.policy, breakdown.penalty)):
+            if term is not None and term.weights.counts is not None:
+                self._counted[place] += float(term.weights.counts.sum())
+        self.terms = gradient_terms(breakdown, self.plan.batch)
+        self.shares.add(breakdown, self.terms)
+
+    def meet(self, first: Side, piece: Piece) -> None:
+        """Adds the dot products with the first variant's gradient, exactly over responses."""
+        for i, own in enumerate(self.terms):
+            for j, other in enumerate(first.terms):
+                sums = piece.batch.responses.sum(own * other)
+                self.dots.setdefault((i, j), ExactSum()).add(sums)
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What each of the gradient's two parts is still to be multiplied by."""
+        if self.plan.batch == "record":
+            return 1.0 / max(self.totals.records, 1), 0.0
+        policy, penalty = (counted or 1.0 for counted in self._counted)
+        return 1.0 / policy, -1.0 / penalty
+
+    def cosine(self, first: Side) -> float | None:
+        """The cosine of this gradient with the first one's; None where either is 0."""
+        own, other = self._norm, first._norm
+        if not own or not other:
+            return None
+        dot = math.fsum(
+            total.value() * self.scales[i] * first.scales[j] for (i, j), total in self.dots.items()
+        )
+        return max(-1.0, min(1.0, dot / own / other))
+
+    @property
+    def _norm(self) -> float:
+        norm = self.totals.row()["gradient_norm"]
+        return float(norm) if isinstance(norm, float) else 0.0
+
+    def row(self, first: Side) -> dict[str, Any]:
+        """The variant's line of the comparison."""
+        total = self.totals.row()
+        return {
+            "variant": self.plan.variant,
+            "signature": self.totals.signature(),
+            **{name: total[name] for name in NUMBERS},
+            "cosine": self.cosine(first),
+            **self.shares.read(self.scales),
+            "denominator": total["denominator"],
+            "denominator_of": total["denominator_of"],
+        }
+
+
+def gradient_terms(breakdown: Breakdown, batch: str) -> tuple[F64, ...]:
+    """[N] the gradient without the denominators that count, in two parts where those differ."""
+    if batch == "record":
+        return (breakdown.gradient,)
+    lengths = breakdown.batch.responses.lengths
+    factor = np.repeat(breakdown.policy.factor, lengths)
+    if breakdown.shared_weights or breakdown.penalty is None:
+        return (factor * breakdown.unit_slope,)
+    own = np.repeat(breakdown.penalty.factor, lengths)
+    return factor * breakdown.policy.slope, own * (breakdown.beta * breakdown.penalty.slope)
+
+
+class Comparison:
+    """Runs every plan on every piece of the data, in one pass and flat memory.
+
+    A plan that needs statistics of the whole input costs a pass before it. Plans that the data
+    cannot serve are set aside with the reason.
+
+    Args:
+        plans: the variants; cosines are with the first that can be served.
+        source: the data.
+    """
+
+    def __init__(self, plans: Sequence[Plan], source: Input) -> None:
+        self._source = source
+        self.skipped: dict[str, InputError] = {}
+        self._order = [plan.variant for plan in plans]
+        self.sides = [Side(plan) for plan in plans]
+        failed = measure([side.runner for side in self.sides], source)
+        for side in [one for one in self.sides if one.runner in failed]:
+            self._set_aside(side, failed[side.runner])
+        while not self._pass():
+            self.sides = [self._fresh(side) for side in self.sides]
+
+    def _pass(self) -> bool:
+        """Whether a pass went through without losing the variant that the others meet."""
+        for piece in self._source:
+            if not self.sides:
+                return True
+            first = self.sides[0]
+            for side in list(self.sides):
+                try:
+                    side.add(piece)
+                except Unserved as unserved:
+                    self._set_aside(side, unserved.reason)
+                    if side is first:
+                        return False
+                    continue
+                side.meet(first, piece)
+        return True
+
+    def _set_aside(self, side: Side, reason: InputError) -> None:
+        self.sides.remove(side)
+        self.skipped[side.plan.variant] = reason
+
+    @staticmethod
+    def _fresh(side: Side) -> Side:
+        again = Side(side.plan)
+        again.runner = side.runner
+        return again
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One line per variant that the data serves, in the order asked for."""
+        return [side.row(self.sides[0]) for side in self.sides]
+
+    def reasons(self) -> list[dict[str, str]]:
+        """The variants that the data cannot serve, in the order asked for."""
+        return [
+            {"variant": name, "reason": str(self.skipped[name])}
+            for name in self._order
+            if name in self.skipped
+        ]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Records, groups, responses and tokens of the data."""
+        names = ("records", "groups", "responses", "tokens")
+        totals = self.sides[0].totals if self.sides else Totals("input")
+        return {name: getattr(totals, name) for name in names}

@@ -1,0 +1,85 @@
+"""The comparison of variants, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.screen import Screen
+
+_COLUMNS = {
+    "variant": "variant",
+    "objective": "objective",
+    "loss": "loss",
+    "policy": "policy",
+    "kl": "kl",
+    "clip_fraction": "clip_fraction",
+    "clip_fraction_low": "clip_fraction_low",
+    "clip_fraction_high": "clip_fraction_high",
+    "gradient_norm": "gradient_norm",
+    "cosine": "cosine",
+    "longest_quarter": "longest_quarter",
+    "positive_advantage": "A_>_0",
+    "negative_advantage": "A_<_0",
+    "denominator": "denominator",
+}
+_SPARE: Sequence[str] = (
+    *("denominator", "clip_fraction_low", "clip_fraction_high", "A_<_0", "policy", "objective"),
+    *("A_>_0", "kl", "longest_quarter", "clip_fraction"),
+)
+_PERCENT = ("clip_fraction", "clip_fraction_low", "clip_fraction_high", "longest_quarter", "A_")
+
+
+def print_comparison(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+    """Prints one line per variant, what the shares mean, and the variants left out."""
+    rows = document["variants"]
+    if rows:
+        _print_rows(console, screen, rows)
+        _print_meaning(console, document)
+    if document["skipped"]:
+        _print_skipped(console, document["skipped"])
+
+
+def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = []
+    for field, header in _COLUMNS.items():
+        values = [row[field] for row in rows]
+        if header.startswith(_PERCENT):
+            columns.append(column(header, values, show=_percent, numeric=True))
+        else:
+            columns.append(column(header, values))
+    kept, hidden = fitting(columns, _SPARE, screen.width)
+    console.print(grid(kept))
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _percent(value: Any) -> str:
+    return "–" if value is None else f"{value:.2%}"
+
+
+def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
+    first = document["variants"][0]
+    counts = ", ".join(
+        f"{shown(document[name])} {name}" for name in ("records", "groups", "responses", "tokens")
+    )
+    tokens = _percent(first["longest_quarter_tokens"])
+    console.print(Text(f"\n{counts}"))
+    console.print(Text(f"cosine: of the token gradient with that of {first['variant']}", "dim"))
+    console.print(Text("longest quarter, A > 0, A < 0: their share of Σ|gradient|", "dim"))
+    console.print(Text(f"(the longest quarter of the responses has {tokens} of the tokens)", "dim"))
+
+
+def _print_skipped(console: Console, skipped: Sequence[Mapping[str, str]]) -> None:
+    console.print(Text("\nnot served by this data", "yellow"))
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(2):
+        lines.add_column(no_wrap=True)
+    for one in skipped:
+        lines.add_row(Text(one["variant"]), Text(visible(one["reason"])))
+    console.print(lines)

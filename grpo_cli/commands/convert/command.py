@@ -1,0 +1,114 @@
+"""``grpo convert``: any input that can be read → canonical JSONL or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO, Literal
+
+import typer
+
+from grpo_cli.commands.eval.printing import Json, Quiet
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.objective import Files, paths
+from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
+from grpo_cli.errors import InputError
+from grpo_cli.records import Raw, record
+from grpo_cli.records.tables.canonical import canonical, dumps
+from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.messages import failures, say, tell
+
+OnError = Annotated[
+    Literal["stop", "skip"],
+    typer.Option("--on-error", help="At a record that cannot be read: stop, or go on without it."),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write here, whole or not at all; Parquet where it ends in .parquet.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    Literal["jsonl", "parquet"] | None,
+    typer.Option("--to", help="Default: by the name of --output, else jsonl.", show_default=False),
+]
+
+
+@bundled
+def convert(
+    *,
+    files: Files = None,
+    source: SourceOptions,
+    chosen: RecordOption,
+    to: To = None,
+    output: Output = None,
+    on_error: OnError = "stop",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Convert any input to canonical JSONL, or Parquet.
+
+    \b
+    grpo convert train_data_step7.jsonl --group-size 16 -o step7.jsonl
+    grpo convert rollouts.jsonl -o rollouts.parquet
+
+    The result evaluates to the same numbers, bit for bit; only source and line
+    are its own. Records are checked as they are read. --json is for errors.
+    Exit codes: 0 done, 2 usage, 3 bad input.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures(as_json=json):
+        run = _Run(skip=on_error == "skip", as_json=json)
+        items = source.reading(chosen.record).items(paths(files), run.notes)
+        kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
+        with destination(output) as stream:
+            _WRITERS[kind](run.records(items), stream)
+        tell_notes(run.notes, quiet=quiet)
+        code = run.finish()
+    raise typer.Exit(code)
+
+
+class _Run:
+    """The canonical objects of the records that can be read; tells of those that cannot."""
+
+    def __init__(self, *, skip: bool, as_json: bool) -> None:
+        self._skip = skip
+        self._as_json = as_json
+        self._skipped = 0
+        self._written = 0
+        self.notes: dict[str, None] = {}
+
+    def records(self, items: Iterator[Raw | InputError]) -> Iterator[dict[str, Any]]:
+        for item in items:
+            found = item if isinstance(item, InputError) else record(item)
+            if isinstance(found, InputError):
+                if not self._skip:
+                    raise found
+                tell(found, as_json=self._as_json)
+                self._skipped += 1
+                continue
+            assert isinstance(item, Raw)
+            yield canonical(item, self._written)
+            self._written += 1
+
+    def finish(self) -> int:
+        if not self._skipped:
+            return 0
+        say(f"skipped {self._skipped} of {self._skipped + self._written} records")
+        return InputError.exit_code
+
+
+def _write_jsonl(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:
+    for one in records:
+        stream.write(dumps(one) + b"\n")
+
+
+def _write_parquet(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:
+    from grpo_cli.records.tables.parquet import write
+
+    write(records, stream)
+
+
+_WRITERS = {"jsonl": _write_jsonl, "parquet": _write_parquet}

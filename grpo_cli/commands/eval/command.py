@@ -1,0 +1,54 @@
+"""``grpo eval``: the objective of the data, at the level of detail that is asked for."""
+
+from __future__ import annotations
+
+import typer
+
+from grpo_cli.commands.eval.printing import PrintingOptions
+from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.eval.writers import WRITERS
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.source import RecordOption
+from grpo_cli.engine import Evaluation
+from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.progress import Bar
+
+
+@bundled
+def evaluate(
+    *,
+    files: Files = None,
+    objective: ObjectiveOptions,
+    reading: ReadingOptions,
+    chosen: RecordOption,
+    printing: PrintingOptions,
+) -> None:
+    """Evaluate the objective on dumped log-probs.
+
+    \b
+    grpo eval rollouts.jsonl --variant dr
+    zcat dump.jsonl.gz | grpo eval --level token --format jsonl | jq .loss
+
+    J is maximised and loss = -J. Without --level batch, one row per record,
+    response or token follows the totals. Results go to standard output, notes
+    and errors to standard error. Exit codes: 0 done, 2 usage, 3 bad input.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures(as_json=printing.wants_json):
+        wanted, plan = printing.printing(), objective.plan()
+        bar = Bar(paths(files), wanted=wanted.bar)
+        evaluation = Evaluation(
+            paths(files),
+            plan,
+            encode=wanted.encode,
+            skip=reading.on_error == "skip",
+            reading=reading.reading(chosen.record),
+            jobs=reading.jobs,
+            progress=bar.advance,
+        )
+        run = Run(evaluation, as_json=printing.wants_json)
+        with bar, destination(printing.output) as stream:
+            WRITERS[wanted.kind](run, wanted, plan.variant, stream)
+        code = run.finish(told_in_table=wanted.kind == "table", quiet=printing.quiet)
+    raise typer.Exit(code)

@@ -1,0 +1,76 @@
+"""An evaluation as a stream of pieces that ends, early or not, with its totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grpo_cli.commands.eval.notes import notes
+from grpo_cli.engine import Evaluation
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.terminal.messages import say, tell
+
+BAD_INPUT = InputError.exit_code
+
+
+class Run:
+    """Iterates an evaluation; remembers the error that stopped it, and tells of those it skips.
+
+    What came before an error is still printed, so the error is told last (``finish``).
+    """
+
+    def __init__(self, evaluation: Evaluation, *, as_json: bool) -> None:
+        self._evaluation = evaluation
+        self._as_json = as_json
+        self._told = 0
+        self._error: GrpoError | None = None
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        try:
+            for pieces in self._evaluation:
+                self._tell_skipped()
+                yield pieces
+        except UsageError:
+            raise
+        except GrpoError as error:
+            self._error = error
+        self._tell_skipped()
+
+    def _tell_skipped(self) -> None:
+        for error in self._evaluation.skipped[self._told :]:
+            tell(error, as_json=self._as_json)
+        self._told = len(self._evaluation.skipped)
+
+    @property
+    def total(self) -> dict[str, Any]:
+        """The totals of everything evaluated."""
+        return self._evaluation.total
+
+    @property
+    def signature(self) -> str:
+        """The signature of what ran."""
+        return self._evaluation.signature
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing could be evaluated: there is nothing to print."""
+        failed = self._error is not None or self._told > 0
+        return failed and not self.total["records"]
+
+    def finish(self, *, told_in_table: bool, quiet: bool) -> int:
+        """Tells what there is to know about the numbers, then what went wrong.
+
+        Returns:
+            The exit code.
+        """
+        if not quiet:
+            said = [] if told_in_table or self.empty else notes(self.total)
+            for note in [*self._evaluation.notes, *said]:
+                say(f"note: {note}")
+        if self._told:
+            whole = self._told + self.total["records"]
+            say(f"skipped {self._told} of {whole} records")
+        if self._error is not None:
+            tell(self._error, as_json=self._as_json)
+            return self._error.exit_code
+        return BAD_INPUT if self._told else 0

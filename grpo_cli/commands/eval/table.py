@@ -1,0 +1,63 @@
+"""The ``table`` format: totals on top, then the first rows."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+import orjson
+
+from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.commands.eval.rows_view import ROWS, print_rows, print_totals
+from grpo_cli.commands.eval.run import Run
+from grpo_cli.engine.rows.fields import Level
+from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.screen import screen_of, written
+
+_LIMIT = {"token": 200}
+_USUAL_LIMIT = 50
+
+
+def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+    """Totals, then one row per record or response, or one table per response."""
+    del variant
+    limit = printing.limit
+    if limit is None:
+        limit = _LIMIT.get(printing.level, _USUAL_LIMIT)
+    records = _first(run, printing.level, limit)
+    if run.empty:
+        return
+    page = screen_of(stream)
+    console = page.console()
+    print_totals(console, printing.level, printing.fields, run.total, run.signature)
+    shown = 0
+    if printing.level != "batch":
+        shown = print_rows(console, page, printing.level, printing.fields, records, limit)
+    stream.write(written(console).encode())
+    stream.flush()
+    if printing.level != "batch" and not printing.quiet:
+        _tell_rest(ROWS[printing.level], run.total[ROWS[printing.level]] - shown)
+
+
+def _tell_rest(rows: str, more: int) -> None:
+    if more:
+        say(f"… {more:,} more {rows} (use --limit 0 or --format jsonl)")
+
+
+def _first(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
+    """The records that hold the first ``limit`` rows; the others are only counted."""
+    kept: list[dict[str, Any]] = []
+    rows = 0
+    for pieces in run:
+        for piece in pieces:
+            if limit and rows >= limit:
+                break
+            kept.append(orjson.loads(piece))
+            rows += _rows(kept[-1], level)
+    return kept
+
+
+def _rows(record: dict[str, Any], level: Level) -> int:
+    if level == "record":
+        return 1
+    responses = record["responses"]
+    return len(responses) if level == "response" else sum(r["length"] for r in responses)

@@ -1,0 +1,78 @@
+"""The totals, as the lines that stand on top of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from grpo_cli.commands.eval.notes import notes
+from grpo_cli.terminal.numbers import aligned, shown
+
+Total = Mapping[str, Any]
+
+_ALIGNED = ("objective", "loss", "policy", "kl")
+
+
+def summary(total: Total, signature: str) -> Table:
+    """The totals in words and numbers, the signature, and what they hide."""
+    lines = _lines()
+    numbers = aligned([_signed(shown(total[name])) for name in _ALIGNED])
+    for name, number in zip(_ALIGNED, numbers, strict=True):
+        lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
+    for name, text in _details(total):
+        lines.add_row(_label(name), Text(f" {text}"))
+    lines.add_row(_label("signature"), Text(f" {signature}"))
+    for note in notes(total):
+        lines.add_row(Text("note", "yellow"), Text(f" {note}", "yellow"))
+    return lines
+
+
+def chosen(total: Total, names: Sequence[str]) -> Table:
+    """The totals that were asked for, by name."""
+    lines = _lines()
+    for name in names:
+        lines.add_row(_label(name), Text(shown(total[name])))
+    return lines
+
+
+def _lines() -> Table:
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(no_wrap=True)
+    return lines
+
+
+def _label(name: str) -> Text:
+    return Text(name.replace("_", " "), "cyan")
+
+
+def _signed(number: str) -> str:
+    return number if number.startswith("-") else f" {number}"
+
+
+def _details(total: Total) -> Iterator[tuple[str, str]]:
+    if total["entropy"] is not None:
+        yield "entropy", shown(total["entropy"])
+    yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
+    if total["tokens"]:
+        yield (
+            "clip_fraction",
+            f"{shown(total['clip_fraction'])} "
+            f"(low {shown(total['clip_fraction_low'])}, high {shown(total['clip_fraction_high'])})",
+        )
+        yield (
+            "ratio",
+            f"mean {shown(total['ratio_mean'])}, "
+            f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
+        )
+    yield "gradient_norm", shown(total["gradient_norm"])
+    yield "evaluated", ", ".join(_counts(total))
+
+
+def _counts(total: Total) -> Iterator[str]:
+    for name in ("records", "groups", "responses", "tokens"):
+        count = total[name]
+        yield f"{shown(count)} {name.removesuffix('s') if count == 1 else name}"

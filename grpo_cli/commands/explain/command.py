@@ -1,0 +1,100 @@
+"""``grpo explain``: a variant's page, or why the loss of a file is what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from grpo_cli.commands.explain.explain import explain
+from grpo_cli.commands.explain.page import page as page_of
+from grpo_cli.commands.explain.view import print_page, print_why
+from grpo_cli.commands.explain.worked_view import print_worked
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.loading import LoadingOptions, finish
+from grpo_cli.commands.options.objective import ObjectiveOptions, paths
+from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.errors import UsageError
+from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.screen import Screen
+from grpo_cli.variants import NAMES
+from grpo_cli.variants.plan import plan
+
+Topic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="VARIANT|FILE",
+        help="A variant's name, or a file (- or nothing: standard input).",
+        autocompletion=complete.variants,
+        show_default=False,
+    ),
+]
+
+
+@bundled
+def explain_topic(
+    *,
+    topic: Topic = None,
+    response: Annotated[
+        int | None,
+        typer.Option(
+            "--response",
+            metavar="N",
+            min=0,
+            help="Show this response's tokens.",
+            show_default=False,
+        ),
+    ] = None,
+    objective: ObjectiveOptions,
+    loading: LoadingOptions,
+    page: PageOptions,
+) -> None:
+    """Explain a variant, or why the loss of a file is what it is.
+
+    \b
+    grpo explain dapo
+    grpo explain rollouts.jsonl --variant dr --record 3
+
+    Of a file: what J is made of, the reasons that hold on this data, and the
+    arithmetic of one record (the first, unless another is asked for), in full
+    where it is small. A name is a variant's unless it has a dot or a slash
+    and is a file. Exit codes: 0 done, 2 usage, 3 bad input.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures(as_json=page.json):
+        if topic is not None and _is_variant(topic):
+            if loading.record is not None or response is not None:
+                raise UsageError(f"{topic} is a variant; --record and --response are for files")
+            document = page_of(topic)
+            page.write(document, lambda console, screen: print_page(console, screen, document))
+            return
+        places = paths(None if topic is None else [_file(topic)])
+        source = loading.input(places)
+        found = explain(objective.plan(), source, response)
+
+        def draw(console: Console, screen: Screen) -> None:
+            print_why(console, screen, found)
+            print_worked(console, screen, found["record"])
+
+        page.write(found, draw)
+        code = finish(source, as_json=page.json, quiet=page.quiet)
+    raise typer.Exit(code)
+
+
+def _is_variant(topic: str) -> bool:
+    """Whether a name is a variant's; one that looks like a path and exists is a file."""
+    path_like = "." in topic or "/" in topic
+    return topic in NAMES and not (path_like and Path(topic).is_file())
+
+
+def _file(topic: str) -> str:
+    """The name of a file.
+
+    Raises:
+        UsageError: for what can only be a variant that there is not.
+    """
+    if topic == "-" or "." in topic or Path(topic).exists():
+        return topic
+    return plan(topic).variant

@@ -1,0 +1,175 @@
+"""What of the data decides why a loss is what it is, added up over the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.engine.batches import Piece
+from grpo_cli.objective.breakdown import Breakdown, Term
+
+_CENTRED = 1e-5
+"""Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The token with the largest part of J, and where it is."""
+
+    size: float
+    place: str
+    ratio: float
+    advantage: float
+
+
+@dataclass
+class Facts:
+    """Sums over the input. ``above``, ``below`` and ``penalty`` add up to the batch's J.
+
+    Attributes:
+        above, below: Σ w·c·s of the responses with A > 0 and with A < 0, before the denominator
+            that counts.
+        size: Σ|w·c·s|, likewise.
+        penalty: β·Σ w′·k, before its denominator.
+        centred: whether every group's advantages add up to 0.
+        lengths: the least and greatest length.
+        cancelled: groups whose reward functions differ between responses while their sum does not.
+        reference_equal: whether the policy is the reference at every token.
+        largest: the largest single token.
+    """
+
+    above: float = 0.0
+    below: float = 0.0
+    size: float = 0.0
+    penalty: float = 0.0
+    counted: float = 0.0
+    kl_counted: float = 0.0
+    centred: bool = True
+    lengths: tuple[int, int] | None = None
+    cancelled: int = 0
+    reference_equal: bool | None = None
+    betas: set[float] = field(default_factory=set)
+    largest: Extreme | None = None
+    contributions: float = 0.0
+
+    def add(self, piece: Piece, breakdown: Breakdown) -> None:
+        """Adds the records of a piece."""
+        self._add_terms(breakdown)
+        self._add_lengths(breakdown.batch)
+        self.centred &= _centred(breakdown)
+        self.cancelled += _cancelled(breakdown.batch)
+        self.betas.add(breakdown.beta)
+        self._add_reference(breakdown.batch)
+        self._add_largest(piece, breakdown)
+
+    def _add_terms(self, breakdown: Breakdown) -> None:
+        batch = breakdown.batch
+        value = breakdown.surrogate
+        if breakdown.correction is not None:
+            value = breakdown.correction * value
+        own = breakdown.objective.batch == "record"
+        factor = breakdown.weight if own else breakdown.policy.factor
+        part = np.repeat(factor, batch.responses.lengths) * value
+        self.above += float(part[breakdown.advantage > 0].sum())
+        self.below += float(part[breakdown.advantage < 0].sum())
+        self.size += float(np.abs(part).sum())
+        self.counted += _counted(breakdown, breakdown.policy)
+        if breakdown.penalty is not None:
+            scale = breakdown.kl_weight if own else breakdown.penalty.factor
+            self.penalty += breakdown.beta * float((scale * breakdown.penalty.sums).sum())
+            self.kl_counted += _counted(breakdown, breakdown.penalty)
+
+    def _add_lengths(self, batch: Batch) -> None:
+        if not batch.responses.count:
+            return
+        low, high = int(batch.responses.lengths.min()), int(batch.responses.lengths.max())
+        before = self.lengths or (low, high)
+        self.lengths = min(low, before[0]), max(high, before[1])
+
+    def _add_reference(self, batch: Batch) -> None:
+        if batch.log_probs_ref is None or batch.log_probs_new is None:
+            return
+        equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
+        self.reference_equal = equal and self.reference_equal is not False
+
+    def _add_largest(self, piece: Piece, breakdown: Breakdown) -> None:
+        batch = breakdown.batch
+        if not batch.responses.total:
+            return
+        size = np.abs(breakdown.contribution)
+        self.contributions += float(size.sum())
+        token = int(size.argmax())
+        if self.largest is None or size[token] > self.largest.size:
+            self.largest = Extreme(
+                float(size[token]),
+                place(piece, token),
+                float(breakdown.ratio[token]),
+                float(breakdown.advantage[token]),
+            )
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What J is made of: they add up to it."""
+        count, kl_count = self.counted or 1.0, self.kl_counted or 1.0
+        return {
+            "positive_advantages": self.above / count,
+            "negative_advantages": self.below / count,
+            "kl_penalty": -self.penalty / kl_count + 0.0,
+        }
+
+    @property
+    def scale(self) -> float:
+        """What a J of 0 is small beside."""
+        return self.size / (self.counted or 1.0) + abs(self.penalty) / (self.kl_counted or 1.0)
+
+
+def _counted(breakdown: Breakdown, term: Term) -> float:
+    if breakdown.objective.batch == "record":
+        return breakdown.batch.records.count
+    counts = term.weights.counts
+    return 0.0 if counts is None else float(counts.sum())
+
+
+def place(piece: Piece, token: int) -> str:
+    """A token's place in words: record, response and position."""
+    batch = piece.batch
+    response = int(batch.responses.index[token])
+    number = int(batch.records.index[response])
+    record = piece.records[number]
+    at = token - int(batch.responses.starts[response])
+    if batch.positions is not None:
+        at = int(batch.positions[token])
+    name = record.id if record.id is not None else f"{record.source}:{record.line or 1}"
+    return f"record {name}, response {response - int(batch.records.starts[number])}, token {at}"
+
+
+def _centred(breakdown: Breakdown) -> bool:
+    values = breakdown.response_advantage
+    if values is None:
+        return False
+    sums, sizes = _per_group(breakdown.batch, values), _per_group(breakdown.batch, np.abs(values))
+    return bool((np.abs(sums) <= _CENTRED * sizes).all())
+
+
+def _per_group(batch: Batch, values: F64) -> F64:
+    sums = np.bincount(batch.groups, weights=values, minlength=batch.group_count)
+    return sums.astype(np.float64)
+
+
+def _cancelled(batch: Batch) -> int:
+    """Groups in which the reward functions move against each other and their sum stays."""
+    if batch.rewards is None or batch.rewards.ndim == 1:
+        return 0
+    whole = _range(batch, batch.rewards.sum(axis=1))
+    single = np.max([_range(batch, column) for column in batch.rewards.T], axis=0)
+    return int(np.count_nonzero((whole <= 1e-9 * single) & (single > 0)))
+
+
+def _range(batch: Batch, values: F64) -> F64:
+    low, high = np.full(batch.group_count, np.inf), np.full(batch.group_count, -np.inf)
+    np.minimum.at(low, batch.groups, values)
+    np.maximum.at(high, batch.groups, values)
+    spread: F64 = high - low
+    return spread

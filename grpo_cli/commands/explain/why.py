@@ -1,0 +1,176 @@
+"""Why is my loss 0, or negative, or large? The reasons that hold on this data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from grpo_cli.commands.explain.facts import Facts
+
+_ZERO = 1e-6
+"""|J| below this part of the magnitudes that it is made of is 0 but for float32."""
+
+_MOST = 0.5
+_LARGE = 1.0
+
+
+class Reason(NamedTuple):
+    """One reason: a word for programs, a sentence for people."""
+
+    code: str
+    text: str
+
+
+def why(total: Mapping[str, Any], facts: Facts) -> list[Reason]:
+    """What makes the loss what it is, the decisive first; what the gradient does comes last."""
+    return [*_value(total, facts), *_conditions(total, facts), _gradient(total)]
+
+
+def _value(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    loss = float(total["loss"])
+    if not total["tokens"]:
+        yield Reason("empty", "no token counts, so the loss is 0 and there is no gradient")
+    elif abs(loss) <= _ZERO * facts.scale:
+        yield from _zero(total, facts)
+    elif loss < 0:
+        yield Reason("negative", _negative(facts))
+    else:
+        yield Reason("kl" if _dominated(facts) else "positive", _positive(facts))
+    if abs(loss) > _ZERO * facts.scale:
+        yield from _unequal(total, facts)
+        yield from _large(total, facts)
+
+
+def _zero(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    if total["dead_groups"] == total["groups"]:
+        yield Reason("dead", "the loss is 0: in every group all rewards are equal, so A = 0")
+    elif _on_policy(total) and facts.centred:
+        yield Reason(
+            "centred",
+            "the loss is 0: every ratio is exactly 1, and the advantages of each group add up to 0"
+            + (", over responses of equal length" if _one_length(facts) else ""),
+        )
+    else:
+        yield Reason(
+            "cancels",
+            "the loss is 0: what the responses with A > 0 add, those with A < 0 take away",
+        )
+
+
+def _negative(facts: Facts) -> str:
+    parts = facts.parts
+    if parts["positive_advantages"] < 0:  # a surrogate that is not on the scale of a ratio
+        return (
+            "the loss is negative: the surrogate holds log π_θ, which is negative, so where A < 0 "
+            f"it adds {_number(parts['negative_advantages'])} to J"
+        )
+    return (
+        "the loss is negative because J is positive: responses with A > 0 add "
+        f"{_number(parts['positive_advantages'])}, those with A < 0 "
+        f"{_number(parts['negative_advantages'])}. Nothing is wrong: only a KL cannot be negative, "
+        "the policy term has either sign"
+    )
+
+
+def _positive(facts: Facts) -> str:
+    parts = facts.parts
+    if _dominated(facts):
+        return (
+            f"the loss is positive because the KL penalty, {_number(-parts['kl_penalty'])}, "
+            "outweighs the policy term"
+        )
+    return (
+        "the loss is positive: responses with A < 0 take away "
+        f"{_number(abs(parts['negative_advantages']))}, those with A > 0 add "
+        f"{_number(parts['positive_advantages'])}"
+    )
+
+
+def _dominated(facts: Facts) -> bool:
+    """Whether the KL penalty is larger than the policy term."""
+    parts = facts.parts
+    policy = parts["positive_advantages"] + parts["negative_advantages"]
+    return -parts["kl_penalty"] > abs(policy)
+
+
+def _unequal(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    if _on_policy(total) and facts.centred and total["policy"] and not _one_length(facts):
+        yield Reason(
+            "lengths",
+            "every ratio is exactly 1 and the advantages add up to 0, yet the policy term is not "
+            f"0: the lengths differ ({_span(facts)}), and longer responses weigh more in "
+            f"this denominator ({total['denominator_of']})",
+        )
+
+
+def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    largest = facts.largest
+    if largest is not None and largest.size > _MOST * facts.contributions:
+        yield Reason(
+            "one-token",
+            f"one token makes {largest.size / facts.contributions:.0%} of all contributions: "
+            f"{largest.place}, ratio {_number(largest.ratio)}, A {_number(largest.advantage)}"
+            + ("; no upper clip acts on a ratio where A < 0" if _free(largest) else ""),
+        )
+    sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
+    if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
+        yield Reason(
+            "sums",
+            f"the loss is large because token terms are summed: {total['tokens']:,} tokens over "
+            f"{_number(total['denominator'])} ({total['denominator_of']})",
+        )
+    if total["ratio_max"] and total["ratio_max"] > 10.0 and facts.parts["negative_advantages"]:
+        yield Reason(
+            "ratio",
+            f"ratios reach {_number(total['ratio_max'])}; where A < 0, a plain clip does not "
+            "bound them from above (dual_clip and delta do)",
+        )
+
+
+def _free(largest: Any) -> bool:
+    return bool(largest.advantage < 0 and largest.ratio > 1.2)
+
+
+def _conditions(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    if 0 < total["dead_groups"] < total["groups"]:
+        yield Reason(
+            "dead-groups",
+            f"{total['dead_groups']:,} of {total['groups']:,} groups have equal rewards and so no "
+            "advantage; they still count in the denominator",
+        )
+    if facts.cancelled:
+        yield Reason(
+            "rewards-cancel",
+            f"in {facts.cancelled:,} groups the reward functions differ between responses, but "
+            "their sum does not: they cancel",
+        )
+    if facts.betas == {0.0}:
+        yield Reason("beta", "no KL is in the loss (β = 0), whatever the trainer logs as kl")
+    elif facts.reference_equal:
+        yield Reason("reference", "the policy still is the reference, so the KL is 0")
+    if _on_policy(total) and total["tokens"]:
+        yield Reason("on-policy", "every ratio is exactly 1, so no clip can act")
+
+
+def _gradient(total: Mapping[str, Any]) -> Reason:
+    norm = float(total["gradient_norm"])
+    if norm:
+        return Reason("gradient", f"the gradient is not zero: its norm is {_number(norm)}")
+    return Reason("no-gradient", "the gradient is zero as well: this batch changes nothing")
+
+
+def _on_policy(total: Mapping[str, Any]) -> bool:
+    return bool(total["ratio_min"] == 1.0 == total["ratio_max"])
+
+
+def _one_length(facts: Facts) -> bool:
+    return facts.lengths is not None and facts.lengths[0] == facts.lengths[1]
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _span(facts: Facts) -> str:
+    low, high = facts.lengths or (0, 0)
+    return f"{low:,} to {high:,} tokens"

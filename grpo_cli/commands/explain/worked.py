@@ -1,0 +1,188 @@
+"""One record's arithmetic, step by step: advantages, ratios, clips, sums, the denominator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.engine.batches import Piece
+from grpo_cli.objective.breakdown import Breakdown
+
+SMALL = 48
+"""A record of so many tokens is shown in full."""
+
+TOP = 5
+"""Of a larger one, so many tokens of so many responses."""
+
+Row = dict[str, Any]
+
+
+def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> Row:
+    """The arithmetic of a piece that is one record.
+
+    Args:
+        piece: the record.
+        breakdown: what it evaluates to, as a batch of its own.
+        response: show this one alone; the others are still counted.
+    """
+    record, objective = piece.records[0], breakdown.objective
+    chosen = _chosen(breakdown, response)
+    return {
+        "id": record.id,
+        "source": record.source,
+        "line": record.line,
+        "signature": objective.signature,
+        "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
+        "groups": [*_groups(piece, breakdown)],
+        "responses": [
+            _response(piece, breakdown, at, shown=at in chosen)
+            for at in range(piece.batch.responses.count)
+        ],
+        "denominator": float(breakdown.denominator[0]),
+        "denominator_of": breakdown.counted,
+        "policy": float(breakdown.record_policy[0]),
+        "kl": float(breakdown.record_kl[0]),
+        "beta": breakdown.beta,
+        "objective": float(breakdown.record_objective[0]) + 0.0,
+        "loss": -float(breakdown.record_objective[0]) + 0.0,
+    }
+
+
+def _chosen(breakdown: Breakdown, response: int | None) -> set[int]:
+    """The responses whose tokens are shown: all, the one asked for, or those that matter most."""
+    if response is not None:
+        return {response}
+    if breakdown.batch.responses.total <= SMALL:
+        return set(range(breakdown.batch.responses.count))
+    sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
+    return set(np.argsort(-sizes, kind="stable")[:TOP].tolist())
+
+
+def _groups(piece: Piece, breakdown: Breakdown) -> Iterator[Row]:
+    rewards = piece.batch.rewards
+    if rewards is None or breakdown.objective.advantage.name == "given":
+        return
+    whole = rewards if rewards.ndim == 1 else rewards.sum(axis=1)
+    ddof = breakdown.objective.advantage.values.get("std_ddof")
+    labels = piece.records[0].group_labels
+    for group in range(piece.batch.group_count):
+        members = np.flatnonzero(piece.batch.groups == group)
+        values = whole[members].tolist()
+        mean = math.fsum(values) / len(values)
+        yield {
+            "group": group if labels is None else labels[group],
+            "responses": members.tolist(),
+            "rewards": values,
+            "mean": mean,
+            "std": _std(values, mean, ddof) if isinstance(ddof, int) else None,
+            "std_ddof": ddof,
+            "advantages": _advantages(breakdown, members),
+        }
+
+
+def _std(values: list[float], mean: float, ddof: int) -> float | None:
+    free = len(values) - ddof
+    return math.sqrt(math.fsum((x - mean) ** 2 for x in values) / free) if free > 0 else None
+
+
+def _advantages(breakdown: Breakdown, members: I64) -> list[float] | None:
+    own = breakdown.response_advantage
+    return None if own is None else own[members].tolist()
+
+
+def _response(piece: Piece, breakdown: Breakdown, at: int, *, shown: bool) -> Row:
+    responses = piece.batch.responses
+    start, length = int(responses.starts[at]), int(responses.lengths[at])
+    own = breakdown.response_advantage
+    row: Row = {
+        "index": at,
+        "advantage": None if own is None else float(own[at]),
+        "length": length,
+        "weight": float(breakdown.weight[at]),
+        "surrogate_sum": float(breakdown.policy.sums[at]),
+        "kl_sum": None if breakdown.penalty is None else float(breakdown.penalty.sums[at]),
+        "contribution": float(breakdown.response_contribution[at]),
+        "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
+    }
+    if shown:
+        row["tokens"], row["rest"] = _tokens(piece, breakdown, start, length)
+    return row
+
+
+def _tokens(
+    piece: Piece, breakdown: Breakdown, start: int, length: int
+) -> tuple[list[Row], Row | None]:
+    """The tokens that matter, in order, and the sum of the others."""
+    columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
+    few = breakdown.batch.responses.total <= SMALL or length <= 2 * TOP
+    size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
+    order = np.argsort(-size, kind="stable")
+    kept = np.arange(length) if few else np.sort(order[:TOP])
+    texts = _texts(piece, start)
+    rows = []
+    for at in kept.tolist():
+        row = {name: values[at].item() for name, values in columns.items()}
+        row["position"] = int(row["position"])
+        row["token"] = texts[row["position"]] if texts else None
+        rows.append(row)
+    others = np.setdiff1d(np.arange(length), kept)
+    if not len(others):
+        return rows, None
+    sums = ("surrogate", "kl", "contribution")
+    return rows, {
+        "count": len(others),
+        **{name: math.fsum(columns[name][others].tolist()) for name in sums if name in columns},
+    }
+
+
+def _texts(piece: Piece, start: int) -> list[str] | None:
+    tokens = piece.records[0].tokens
+    if tokens is None:
+        return None
+    return tokens[int(piece.batch.responses.index[start])]
+
+
+def _columns(breakdown: Breakdown) -> dict[str, F64]:
+    """[N] the steps of each token, from log-probs to its part of J."""
+    batch, values = breakdown.batch, breakdown.objective.surrogate.values
+    columns: dict[str, F64 | None] = {
+        "position": _positions(breakdown),
+        "log_probs_new": batch.log_probs_new,
+        "log_probs_old": batch.log_probs_old,
+        "log_ratio": breakdown.log_ratio,
+        "ratio": breakdown.ratio,
+        "advantage": breakdown.advantage if breakdown.response_advantage is None else None,
+    }
+    if breakdown.objective.surrogate.name == "clip":
+        low, high = float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0)
+        columns["free"] = breakdown.ratio * breakdown.advantage
+        columns["bounded"] = np.clip(breakdown.ratio, 1.0 - low, 1.0 + high) * breakdown.advantage
+    columns |= {
+        "clip": breakdown.clip.astype(np.float64),
+        "correction": breakdown.correction,
+        "surrogate": _corrected(breakdown),
+        "kl": breakdown.kl if breakdown.penalised else None,
+        "contribution": breakdown.contribution,
+        "gradient": breakdown.gradient,
+    }
+    return {name: column + 0.0 for name, column in columns.items() if column is not None}
+
+
+def _corrected(breakdown: Breakdown) -> F64:
+    if breakdown.correction is None:
+        return breakdown.surrogate
+    product: F64 = breakdown.correction * breakdown.surrogate
+    return product
+
+
+def _positions(breakdown: Breakdown) -> F64:
+    batch = breakdown.batch
+    if batch.positions is not None:
+        return batch.positions.astype(np.float64)
+    responses = batch.responses
+    places = np.arange(responses.total) - np.repeat(responses.starts, responses.lengths)
+    return places.astype(np.float64)

@@ -1,0 +1,205 @@
+"""The arithmetic of one record, as a person would write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import shown, token_text, visible
+from grpo_cli.terminal.rounding import adding_up, decimals, fixed
+from grpo_cli.terminal.screen import Screen
+
+Entry = Mapping[str, Any]
+
+_SPARE = ("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient")
+_HEADERS = {"free": "ρ·A", "bounded": "clip(ρ)·A", "advantage": "A", "ratio": "ρ", "kl": "k"}
+_ADDED = ("surrogate", "kl", "contribution")
+_MOST = 8
+_LISTED = 20
+
+
+def print_worked(console: Console, screen: Screen, record: Entry) -> None:
+    """Prints the advantages, the tokens, the sums and the denominator, step by step."""
+    _heading(console, _title(record))
+    _heading(console, "1  advantages")
+    console.print(Text(f"  {record['stages']['advantage']}", "dim"))
+    for group in record["groups"]:
+        for line in _group(group, len(record["groups"])):
+            console.print(Text(f"  {line}"))
+    if not record["groups"]:
+        console.print(Text("  given by the record"))
+    _heading(console, "2  tokens")
+    console.print(Text(f"  {record['stages']['ratio']}", "dim"))
+    console.print(Text(f"  {record['stages']['surrogate']}", "dim"))
+    places = _places(record["responses"])
+    parts = _contributions(record, places)
+    hidden: dict[str, None] = {}
+    for response in record["responses"]:
+        if response.get("tokens"):
+            own = float(parts[response["index"]])
+            hidden |= dict.fromkeys(_print_tokens(console, screen, response, own, places))
+    print_hidden(console, screen, hidden, "--json")
+    _heading(console, "3  responses")
+    console.print(Text(f"  {record['stages']['aggregate']}", "dim"))
+    _print_responses(console, record, parts)
+    _heading(console, "4  sum")
+    for line in _sum(record, parts, places):
+        console.print(Text(f"  {line}"))
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print(Text(f"\n{text}", "bold"))
+
+
+def _title(record: Entry) -> str:
+    place = record["source"] + (f":{record['line']}" if record["line"] else "")
+    name = "" if record["id"] is None else f" ({shown(record['id'])})"
+    return f"{visible(place)}{name}, evaluated alone"
+
+
+def _group(group: Entry, groups: int) -> Iterator[str]:
+    head = f"group {shown(group['group'])}: " if groups > 1 else ""
+    rewards, count = group["rewards"], len(group["rewards"])
+    listed = " + ".join(map(_factor, rewards[:_MOST])) + (" + …" if count > _MOST else "")
+    yield f"{head}r̄ = ({listed}) / {count} = {shown(group['mean'])}"
+    if group["std"] is not None:
+        free = count - group["std_ddof"]
+        yield f"  σ = √(Σ(r − r̄)² / {free}) = {shown(group['std'])}"
+    advantages = group["advantages"]
+    if advantages is not None:
+        named = zip(group["responses"], advantages, strict=True)
+        texts = [f"A{at} = {shown(value)}" for at, value in list(named)[:_MOST]]
+        yield "  " + ", ".join(texts) + (", …" if count > _MOST else "")
+
+
+def _factor(value: float) -> str:
+    return f"({shown(value)})" if value < 0 else shown(value)
+
+
+def _places(responses: Sequence[Entry]) -> int:
+    return decimals([response["contribution"] for response in responses])
+
+
+def _contributions(record: Entry, places: int) -> list[str]:
+    values = [response["contribution"] for response in record["responses"]]
+    return adding_up(values, record["objective"], places)
+
+
+def _print_tokens(
+    console: Console, screen: Screen, response: Entry, contribution: float, places: int
+) -> list[str]:
+    """Prints a response's tokens; returns the columns that there was no room for."""
+    rows, rest = response["tokens"], response["rest"]
+    head = f"\n  response {response['index']}: {response['length']:,} tokens"
+    if response["advantage"] is not None:
+        head += f", A = {shown(response['advantage'])}"
+    console.print(Text(f"{head}, w = {_weight(response['weight'])}"))
+    columns = [*_columns(rows, rest, response, contribution, places)]
+    kept, hidden = fitting(columns, _SPARE, screen.width)
+    console.print(grid(kept))
+    return hidden
+
+
+def _columns(
+    rows: Sequence[Entry], rest: Entry | None, response: Entry, contribution: float, places: int
+) -> Iterator[Column]:
+    tail = ([f"{rest['count']:,} others"] if rest else []) + ["sum"]
+    yield column("token", [*(str(row["position"]) for row in rows), *tail], show=str)
+    if any(row["token"] is not None for row in rows):
+        texts = [*(token_text(row["token"] or "") for row in rows), *([""] * len(tail))]
+        yield column("text", texts, show=str)
+    sums = {"contribution": contribution, "surrogate": response["surrogate_sum"]}
+    sums["kl"] = response["kl_sum"]
+    for name in rows[0]:
+        if name in ("position", "token"):
+            continue
+        values = [row[name] for row in rows]
+        if name in _ADDED:
+            yield _added(name, values, rest, sums[name], places)
+        elif name == "clip":
+            texts = [*(_SIDES[int(value)] for value in values), *([""] * len(tail))]
+            yield column(name, texts, show=str)
+        else:
+            texts = [*map(shown, values), *([""] * len(tail))]
+            yield column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+
+
+_SIDES = {-1: "low", 0: "·", 1: "high"}
+
+
+def _added(
+    name: str, values: Sequence[float], rest: Entry | None, total: float, places: int
+) -> Column:
+    """A column whose numbers make the sum under it, as printed."""
+    parts = [*values, *([rest[name]] if rest else [])]
+    if name != "contribution":
+        places = decimals([*parts, total])
+    texts = [*adding_up(parts, total, places), fixed(total, places)]
+    return column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+
+
+def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> None:
+    order = sorted(record["responses"], key=lambda one: -abs(one["contribution"]))
+    chosen = sorted(one["index"] for one in order[:_LISTED])
+    rows = [record["responses"][at] for at in chosen]
+    rest = [at for at in range(len(parts)) if at not in set(chosen)]
+    tail = [f"{len(rest):,} others"] if rest else []
+    places = len(parts[0].partition(".")[2])
+    last = [fixed(sum(float(parts[at]) for at in rest), places)] if rest else []
+    blank = [""] * (len(tail) + 1)
+    columns = [
+        column("response", [*(str(at) for at in chosen), *tail, "sum"], show=str),
+        *(
+            column(header, [*(_shown(name, row) for row in rows), *blank], show=str, numeric=True)
+            for header, name in _response_columns(record)
+        ),
+        column(
+            "contribution",
+            [*(parts[at] for at in chosen), *last, fixed(record["objective"], places)],
+            show=str,
+            numeric=True,
+        ),
+    ]
+    console.print(grid(columns))
+
+
+def _shown(name: str, row: Entry) -> str:
+    return _weight(row[name]) if name == "weight" else shown(row[name])
+
+
+def _weight(value: float) -> str:
+    """A weight as the fraction that it is, where it is one over a whole number."""
+    count = round(1.0 / value) if value else 0
+    return f"1/{count:,}" if count and abs(value * count - 1.0) < 1e-9 else shown(value)
+
+
+def _response_columns(record: Entry) -> Iterator[tuple[str, str]]:
+    yield "A", "advantage"
+    yield "tokens", "length"
+    yield "Σ_s", "surrogate_sum"
+    if record["beta"]:
+        yield "Σ_k", "kl_sum"
+    yield "w", "weight"
+    yield "gradient_norm", "gradient_norm"
+
+
+def _sum(record: Entry, parts: Sequence[str], places: int) -> Iterator[str]:
+    yield f"denominator {shown(record['denominator'])}: {record['denominator_of']}"
+    total = fixed(record["objective"], places)
+    if len(parts) <= _MOST:
+        listed = " + ".join(f"({part})" if part.startswith("-") else part for part in parts)
+        yield f"J = {listed} = {total}"
+    else:
+        yield f"J = Σ contributions = {total}"
+    if record["beta"]:
+        penalty = record["beta"] * record["kl"]
+        both = adding_up([record["policy"], -penalty], record["objective"], places)
+        yield (
+            f"  = policy − β·kl = {both[0]} − {both[1].removeprefix('-')}"
+            f"   (β = {shown(record['beta'])}, kl = {shown(record['kl'])})"
+        )
+    yield f"loss = −J = {fixed(record['loss'], places)}"

@@ -1,0 +1,129 @@
+"""The command ``grpo``: its commands, and how each way of ending becomes an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from grpo_cli.engine import memory
+from grpo_cli.errors import GrpoError
+from grpo_cli.terminal.messages import say, tell
+from grpo_cli.version import VERSION
+
+BUG = 70
+
+COMMANDS: Mapping[str, str] = {
+    "eval": "eval.command:evaluate",
+    "compare": "compare.command:compare",
+    "match": "match.command:match_number",
+    "split": "split.command:split_batch",
+    "explain": "explain.command:explain_topic",
+    "verify": "verify.command:verify",
+    "check": "check.command:check",
+    "show": "show.command:show",
+    "convert": "convert.command:convert",
+    "formats": "formats.command:list_formats",
+    "variants": "variants.command:list_variants",
+}
+"""Command → module:function in this package, in the order of ``grpo --help``."""
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"grpo {VERSION}")
+        raise typer.Exit
+
+
+def _grpo(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            help="Print the version.",
+            is_eager=True,
+            callback=lambda wanted: _print_version(wanted=wanted),
+        ),
+    ] = False,
+) -> None:
+    """What a GRPO-family objective is on the data you have, token by token.
+
+    \b
+    grpo eval rollouts.jsonl --variant dr
+    zcat dump.jsonl.gz | grpo eval --level token --format jsonl | jq .loss
+    """  # noqa: D301 - \b is for the help's formatter
+    del version
+
+
+def application(only: str | None = None) -> typer.Typer:
+    """The command line, with all commands, or with the one that is going to run.
+
+    A command's module is imported when the command is added: that is most of the time that a
+    small file takes.
+    """
+    made = typer.Typer(
+        name="grpo",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_grpo)
+    for name, place in COMMANDS.items():
+        if only is None or name == only:
+            module, _, function = place.partition(":")
+            made.command(name)(getattr(import_module(f"grpo_cli.commands.{module}"), function))
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return application()
+    raise AttributeError(name)
+
+
+def main() -> None:
+    """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    memory.settle()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        code = application(wanted if wanted in COMMANDS else None)(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except GrpoError as error:
+        tell(error)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        say(f"{error.filename}: {reason}" if error.filename else reason)
+        sys.exit(GrpoError.exit_code)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # Typer's own: its class is not public
+            _tell_usage(error)
+        traceback.print_exc()
+        sys.exit(BUG)
+
+
+def _tell_usage(error: Any) -> NoReturn:
+    """Typer's complaint about the command line, in one line; or its help, where it has that."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        message = error.format_message().rstrip(".")
+        context = getattr(error, "ctx", None)
+        path = "grpo" if context is None else context.command_path
+        say(f"{message[:1].lower()}{message[1:]} (see {path} --help)")
+    sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""A plan as the command line that evaluates it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from grpo_cli.commands.match.sums import Data
+from grpo_cli.engine.runner import Runner
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.objective.signature import Parts
+from grpo_cli.variants.plan import Plan, plan
+
+_FLAGS = {"epsilon_low": "--epsilon-low", "epsilon_high": "--epsilon-high", "beta": "--beta"}
+
+
+def command(made: Plan, paths: Sequence[str], only: str, times: float = 1.0) -> str:
+    """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
+    words = ["grpo", "eval", *paths, "-v", made.variant]
+    for stage, choice in made.swapped.items():
+        words += [f"--{stage}", choice]
+    for name, value in made.flags.items():
+        text = "null" if value is None else repr(value) if isinstance(value, float) else str(value)
+        words += [_FLAGS[name], text] if name in _FLAGS else ["-p", f"{name}={text}"]
+    if made.batch != "input":
+        words += ["--batch", made.batch]
+    line = shlex.join([*words, "--level", "batch", "--only", only])
+    if times == 1.0:
+        return line
+    scale = f"* {times:g}" if times >= 1.0 else f"/ {1.0 / times:g}"
+    return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
+
+
+def pruned(made: Plan, data: Data) -> Plan:
+    """The plan without the flags that say what the variant and the records say anyway."""
+    wanted = _parts(made, data)
+    for name in list(made.swapped):
+        stages = {stage: choice for stage, choice in made.swapped.items() if stage != name}
+        made = _fewer(made, stages, made.flags, data, wanted)
+    for name in list(made.flags):
+        flags = {flag: value for flag, value in made.flags.items() if flag != name}
+        made = _fewer(made, made.swapped, flags, data, wanted)
+    return made
+
+
+def _fewer(
+    made: Plan,
+    stages: Mapping[str, str],
+    flags: Mapping[str, Value],
+    data: Data,
+    wanted: Sequence[Parts],
+) -> Plan:
+    try:
+        less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
+        return less if _parts(less, data) == wanted else made
+    except GrpoError:
+        return made
+
+
+def _parts(made: Plan, data: Data) -> list[Parts]:
+    return [Runner(made).objective(piece).parts for piece in data.pieces]

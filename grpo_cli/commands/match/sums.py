@@ -1,0 +1,153 @@
+"""Per-response sums over the data, of which any convention's value is a dot product.
+
+J = Σᵢ wᵢ·(Pᵢ − β·Kᵢ), with P and K sums over the tokens of response i and w its weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.engine import probe
+from grpo_cli.engine.batches import Piece
+from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.hyperparameter import HyperparameterError
+from grpo_cli.objective.objective import STAGES, Objective
+from grpo_cli.objective.pipeline import run
+from grpo_cli.variants.plan import Plan
+
+_GIVEN = STAGES["advantage"].choices["given"]
+
+
+@dataclass(eq=False)
+class Data:
+    """The pieces of the input, kept, and how many responses and records they have."""
+
+    pieces: Sequence[Piece]
+
+    @property
+    def responses(self) -> int:
+        """All responses."""
+        return sum(piece.batch.responses.count for piece in self.pieces)
+
+    @property
+    def records(self) -> int:
+        """All records."""
+        return sum(piece.batch.records.count for piece in self.pieces)
+
+    def each(self, plan: Plan, read: Callable[[Breakdown], F64]) -> F64:
+        """[R] what ``read`` finds in the breakdown of each piece.
+
+        Raises:
+            Unserved: where the data cannot serve the plan.
+        """
+        runner = Runner(plan)
+        if runner.wants_moments:
+            for piece in self.pieces:
+                runner.measure(piece)
+        return np.concatenate([read(runner.run(piece)) for piece in self.pieces])
+
+
+def advantages(data: Data, plan: Plan) -> F64 | None:
+    """[R] the advantages; None where they differ within a response."""
+    per_token = False
+
+    def read(breakdown: Breakdown) -> F64:
+        nonlocal per_token
+        if breakdown.response_advantage is None:
+            per_token = True
+            return np.zeros(breakdown.batch.responses.count)
+        return breakdown.response_advantage
+
+    found = data.each(plan, read)
+    return None if per_token else found
+
+
+def from_sides(sides: tuple[F64, F64], advantage: F64) -> F64:
+    """[R] Σ c·s for advantages [R], from the sums for A = 1 and A = −1."""
+    scaled = np.abs(advantage) * np.where(advantage > 0, *sides)
+    return np.where(advantage != 0, scaled, 0.0)
+
+
+def direct(data: Data, plan: Plan) -> F64:
+    """[R] Σ c·s, evaluated."""
+    return data.each(plan, lambda breakdown: breakdown.policy.sums)
+
+
+def sides(data: Data, plan: Plan) -> tuple[F64, F64] | None:
+    """[R] Σ c·s with A = 1 and with A = −1; None for a surrogate not homogeneous in A.
+
+    Raises:
+        Unserved: where the data cannot serve the surrogate.
+    """
+    objective = _given(Runner(plan).objective(data.pieces[0]))
+    if not _homogeneous(objective):
+        return None
+    above, below = (_side(data, plan, size) for size in (1.0, -1.0))
+    return above, below
+
+
+def _side(data: Data, plan: Plan, size: float) -> F64:
+    found = []
+    for piece in data.pieces:
+        objective = _given(Runner(plan).objective(piece))
+        batch = replace(
+            piece.batch,
+            advantages=np.full(piece.batch.responses.count, size),
+            token_advantages=None,
+        )
+        try:
+            found.append(run(batch, objective).policy.sums)
+        except (InputError, HyperparameterError) as error:
+            raise Unserved(piece.located(error)) from None
+    return np.concatenate(found)
+
+
+def _homogeneous(objective: Objective) -> bool:
+    """Whether s(ρ, |A|·sign A) = |A|·s(ρ, sign A) on the probe, and J has no other use of A."""
+    batch = probe.probe()
+    signs = np.where(np.arange(batch.responses.count) % 2 == 0, 1.0, -1.0)
+    sizes = 0.3 + np.arange(batch.responses.count)
+    try:
+        one = run(replace(batch, advantages=signs), objective).policy.sums
+        more = run(replace(batch, advantages=signs * sizes), objective).policy.sums
+    except (InputError, HyperparameterError):
+        return False
+    return bool(np.allclose(more, one * sizes, rtol=1e-9, atol=1e-12))
+
+
+def _given(objective: Objective) -> Objective:
+    given = replace(objective.advantage, name="given", choice=_GIVEN, values={})
+    return replace(objective, advantage=given)
+
+
+def penalties(data: Data, plan: Plan) -> F64:
+    """[R] β·Σ k."""
+
+    def read(breakdown: Breakdown) -> F64:
+        if breakdown.penalty is None or not breakdown.penalised:
+            return np.zeros(breakdown.batch.responses.count)
+        return breakdown.beta * breakdown.penalty.sums
+
+    return data.each(plan, read)
+
+
+def weights(data: Data, plan: Plan) -> F64:
+    """[R] the weight of each response's sum in the batch's J."""
+    if plan.batch == "record":
+        return data.each(plan, lambda breakdown: breakdown.weight) / max(data.records, 1)
+    counted = 0.0
+
+    def read(breakdown: Breakdown) -> F64:
+        nonlocal counted
+        counts = breakdown.policy.weights.counts
+        counted += 0.0 if counts is None else float(counts.sum())
+        return breakdown.policy.factor
+
+    factors = data.each(plan, read)
+    return factors / (counted or 1.0)

@@ -1,0 +1,71 @@
+"""Shell completion and near matches, from the same tables that the values are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+from grpo_cli.engine.rows.fields import FIELDS
+from grpo_cli.errors import UsageError
+from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
+from grpo_cli.objective.hyperparameters import SETS
+from grpo_cli.objective.objective import STAGES
+from grpo_cli.variants import VARIANTS
+
+
+def variants(incomplete: str) -> list[tuple[str, str]]:
+    """The variants that begin so, each with its title."""
+    return [(name, row.title) for name, row in VARIANTS.items() if name.startswith(incomplete)]
+
+
+def choices(stage: str) -> Callable[[str], list[tuple[str, str]]]:
+    """A completion of the choices at one stage, each with its summary."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        rows = STAGES[stage].choices
+        return [(name, row.summary) for name, row in rows.items() if name.startswith(incomplete)]
+
+    return complete
+
+
+def parameters(incomplete: str) -> list[tuple[str, str]]:
+    """The hyperparameters that begin so, each with its meaning."""
+    named = {name: row.meaning for name, row in HYPERPARAMETERS.items()}
+    named |= {name: "sets " + " and ".join(parts) for name, parts in SETS.items()}
+    return [(f"{n}=", text) for n, text in named.items() if n.startswith(incomplete)]
+
+
+def fields(incomplete: str) -> list[str]:
+    """The fields that continue a comma-separated list."""
+    before, comma, last = incomplete.rpartition(",")
+    known = dict.fromkeys(name for names in FIELDS.values() for name in names)
+    return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+
+
+def among(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """A completion of one of ``names``.
+
+    (A lambda inside an annotation would not see its module's names.)
+    """
+    every = list(names)
+    return lambda incomplete: [name for name in every if name.startswith(incomplete)]
+
+
+def variant_list(incomplete: str) -> list[str]:
+    """The variants that continue a comma-separated list."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in ("all", *VARIANTS) if name.startswith(last)]
+
+
+def known(flag: str, name: str, names: Iterable[str]) -> str:
+    """Returns ``name`` if it is one of ``names``.
+
+    Raises:
+        UsageError: naming the near match and the whole list.
+    """
+    names = list(names)
+    if name in names:
+        return name
+    near = get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"{flag}: unknown name {name!r}{hint} (one of {', '.join(names)})")

@@ -1,0 +1,58 @@
+"""The options of commands that ask of the data as a whole: what is read, and what if it is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
+from grpo_cli.engine.batches import Input
+from grpo_cli.errors import InputError
+from grpo_cli.terminal.messages import say, tell
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(RecordOption, SourceOptions):
+    """How the input is read."""
+
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
+    ] = "stop"
+
+    def input(self, paths: Sequence[str]) -> Input:
+        """The files as batches of records."""
+        reading = self.reading(self.record)
+        return Input(paths, skip=self.on_error == "skip", reading=reading)
+
+    @property
+    def words(self) -> list[str]:
+        """These options as words of a command line."""
+        single = {
+            "--from": self.from_,
+            "--group": self.group,
+            "--group-by": self.group_by,
+            "--group-size": self.group_size,
+            "--record": self.record,
+        }
+        many = {"--map": self.mapped, "--where": self.where}
+        given = [(flag, str(value)) for flag, value in single.items() if value is not None]
+        given += [(flag, one) for flag, values in many.items() for one in values or ()]
+        words = [word for pair in given for word in pair]
+        words += ["--group-anywhere"] if self.group_anywhere else []
+        return words + (["--on-error", "skip"] if self.on_error == "skip" else [])
+
+
+def finish(source: Input, *, as_json: bool, quiet: bool) -> int:
+    """Tells what there is to know of the files; returns the exit code that they lead to."""
+    tell_notes(source.notes, quiet=quiet)
+    for error in source.skipped:
+        tell(error, as_json=as_json)
+    if not source.skipped:
+        return 0
+    count = len(source.skipped)
+    say(f"skipped {count} record{'' if count == 1 else 's'}")
+    return InputError.exit_code

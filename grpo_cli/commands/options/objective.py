@@ -1,0 +1,157 @@
+"""The options that commands share."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.source import SourceOptions
+from grpo_cli.commands.options.values import assignment, number
+from grpo_cli.errors import UsageError
+from grpo_cli.variants.plan import Plan, plan
+
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE",
+        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; "
+        "- or nothing reads standard input.",
+        show_default=False,
+    ),
+]
+
+
+def _stage(name: str, question: str) -> Any:
+    return typer.Option(
+        f"--{name}",
+        metavar="CHOICE",
+        help=question,
+        autocompletion=complete.choices(name),
+        show_default=False,
+    )
+
+
+def _number(flag: str, meaning: str) -> Any:
+    return typer.Option(flag, metavar="NUMBER", help=meaning, parser=number, show_default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantOption:
+    """Which variant."""
+
+    variant: Annotated[
+        str,
+        typer.Option(
+            "--variant",
+            "-v",
+            metavar="NAME",
+            help="The objective; `grpo variants` lists them.",
+            autocompletion=complete.variants,
+        ),
+    ] = "grpo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOptions:
+    """What is done to any variant: the stages swapped, the hyperparameters set."""
+
+    advantage: Annotated[str | None, _stage("advantage", "Swap how advantages are made.")] = None
+    ratio: Annotated[str | None, _stage("ratio", "Swap the level of the ratio.")] = None
+    surrogate: Annotated[str | None, _stage("surrogate", "Swap how the ratio is tamed.")] = None
+    kl: Annotated[str | None, _stage("kl", "Swap the KL estimator.")] = None
+    correction: Annotated[str | None, _stage("correction", "Swap the rollout correction.")] = None
+    aggregate: Annotated[str | None, _stage("aggregate", "Swap the denominator.")] = None
+    epsilon: Annotated[float | None, _number("--epsilon", "Clip range, both sides.")] = None
+    epsilon_low: Annotated[float | None, _number("--epsilon-low", "Lower clip range.")] = None
+    epsilon_high: Annotated[float | None, _number("--epsilon-high", "Upper clip range.")] = None
+    beta: Annotated[float | None, _number("--beta", "KL coefficient.")] = None
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            "-p",
+            metavar="NAME=VALUE",
+            help="Any other hyperparameter; may be repeated.",
+            autocompletion=complete.parameters,
+            show_default=False,
+        ),
+    ] = None
+    batch: Annotated[
+        Literal["input", "record"],
+        typer.Option("--batch", help="What denominators span: all records, or each on its own."),
+    ] = "input"
+
+    @property
+    def stages(self) -> dict[str, str]:
+        """The stages that flags swap."""
+        names = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def hyperparameters(self) -> dict[str, object]:
+        """The hyperparameters that flags set."""
+        names = ("epsilon", "epsilon_low", "epsilon_high", "beta")
+        values: dict[str, object] = {
+            name: value for name in names if (value := getattr(self, name)) is not None
+        }
+        for name, value in map(assignment, self.param or ()):
+            if name in values:
+                raise UsageError(f"{name} is given twice")
+            values[name] = value
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions(StageOptions, VariantOption):
+    """Which objective: a variant, the stages swapped, the hyperparameters set."""
+
+    def plan(self) -> Plan:
+        """The objective, checked.
+
+        Raises:
+            UsageError: for a name or value that cannot be used.
+        """
+        return plan(
+            self.variant,
+            stages=self.stages,
+            hyperparameters=self.hyperparameters,
+            batch=self.batch,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(SourceOptions):
+    """How the input is read."""
+
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
+    ] = "stop"
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Worker processes. Default: one per core for large input, else 1.",
+            show_default=False,
+        ),
+    ] = None
+
+
+def paths(files: list[str] | None) -> list[str]:
+    """The files to read: those named, or standard input where it is not a terminal.
+
+    Raises:
+        UsageError: when there is nothing to read.
+    """
+    if files:
+        return files
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
+    return ["-"]

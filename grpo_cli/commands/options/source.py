@@ -1,0 +1,118 @@
+"""The options that say what the files are, and what of them is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from grpo_cli.commands.options import complete
+from grpo_cli.errors import UsageError
+from grpo_cli.objective import hyperparameters
+from grpo_cli.records import Reading
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.choose.paths import Path, read_path
+from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.fields import ALIASES, canonical_name
+from grpo_cli.records.formats import CANONICAL, FORMATS
+from grpo_cli.terminal.messages import say
+
+NAMES = (CANONICAL, *FORMATS)
+
+
+def _option(flag: str, metavar: str, meaning: str, **more: Any) -> Any:
+    return typer.Option(flag, metavar=metavar, help=meaning, show_default=False, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """In which format the files are, which of their rows are read, and which go together."""
+
+    from_: Annotated[
+        str | None,
+        _option(
+            "--from",
+            "FORMAT",
+            "Insist on a format; `grpo formats` lists them. Default: told from the content.",
+            autocompletion=complete.among(NAMES),
+        ),
+    ] = None
+    mapped: Annotated[
+        list[str] | None,
+        _option("--map", "NAME=PATH", "Where a field stands, as rewards=meta.x[0]; repeatable."),
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        _option("--where", "TEST", "Read only what fits, as 'step==120 && env!=math'; repeatable."),
+    ] = None
+    group: Annotated[str | None, _option("--group", "ID", "Read only this group's responses.")] = (
+        None
+    )
+    group_by: Annotated[
+        str | None,
+        _option("--group-by", "FIELD", "Rows with the same FIELD (or A,B) are one group."),
+    ] = None
+    group_size: Annotated[
+        int | None, _option("--group-size", "N", "Every N rows are one group.", min=1)
+    ] = None
+    group_anywhere: Annotated[
+        bool,
+        typer.Option("--group-anywhere", help="A group's rows may be anywhere (needs memory)."),
+    ] = False
+
+    def reading(self, record: str | None = None) -> Reading:
+        """How the files are read, checked.
+
+        Raises:
+            UsageError: for a flag that cannot be understood, or flags that contradict each other.
+        """
+        if self.from_ is not None:
+            complete.known("--from", self.from_, NAMES)
+        return Reading(
+            format=self.from_,
+            mapped=tuple(map(_mapping, self.mapped or ())),
+            where=read_conditions(self.where),
+            grouping=self._grouping(),
+            record=record,
+            group=self.group,
+        )
+
+    def _grouping(self) -> Grouping | None:
+        if self.group_by is not None and self.group_size is not None:
+            raise UsageError("--group-by contradicts --group-size; keep one")
+        if self.group_anywhere and self.group_by is None:
+            raise UsageError("--group-anywhere is for --group-by")
+        if self.group_size is not None:
+            return Grouping(size=self.group_size)
+        if self.group_by is None:
+            return None
+        by = tuple(read_path(one.strip(), "--group-by") for one in self.group_by.split(","))
+        return Grouping(by, anywhere=self.group_anywhere)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOption:
+    """Which record alone."""
+
+    record: Annotated[
+        str | None,
+        _option("--record", "ID", "Read only this record: its id, or else its number from 0."),
+    ] = None
+
+
+def _mapping(text: str) -> tuple[str, Path]:
+    name, equals, place = text.partition("=")
+    name = name.strip()
+    if not equals:
+        raise UsageError(f"--map: expected NAME=PATH, got {text!r}")
+    known = canonical_name(name) or (name if name in hyperparameters.KNOWN else None)
+    if known is None:
+        known = complete.known("--map", name, ALIASES)
+    return known, read_path(place.strip(), "--map")
+
+
+def tell_notes(notes: dict[str, None], *, quiet: bool) -> None:
+    """Says what there was to say of the files."""
+    for note in () if quiet else notes:
+        say(f"note: {note}")

@@ -1,0 +1,123 @@
+"""A record's tokens with the number that colours them, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.show.words import flowing, readable
+from grpo_cli.terminal.numbers import shown
+
+Row = Mapping[str, Any]
+
+COLORS: Mapping[str, str] = {
+    "contribution": "contribution to J",
+    "gradient": "gradient ∂J/∂log π of the token",
+    "ratio": "ratio ρ, by its logarithm",
+    "kl": "KL estimate",
+    "difference": "log π_θ − log π_old of the token",
+}
+"""What tokens can be coloured by, in words."""
+
+_SATURATED = 0.98
+STEPS = 8
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response's tokens: what they say, what colours them, and all their numbers.
+
+    Attributes:
+        row: the response as ``rows`` has it.
+        texts: [T] each token as text; a number where it has none.
+        values: [T] what colours it.
+        named: whether the texts are text, not ids or positions.
+    """
+
+    row: Row
+    texts: Sequence[str]
+    values: F64
+    named: bool
+
+    @property
+    def title(self) -> str:
+        """The response in a line."""
+        parts = [f"response {self.row['index']}"]
+        for name in ("group", "reward", "advantage", "contribution"):
+            if self.row[name] is not None and not (name == "group" and self.row[name] == 0):
+                parts.append(f"{name} {shown(self.row[name])}")
+        count = len(self.texts)
+        return ", ".join([*parts, f"{count:,} token{'' if count == 1 else 's'}"])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A record to be drawn.
+
+    Attributes:
+        record: as ``rows`` has it, at level token.
+        responses: those to draw.
+        color_by: what colours the tokens.
+        scale: the value at which the colour is full: 98 % of the tokens are within it.
+        clip_range: the ratios at which the surrogate clips, where it has such.
+    """
+
+    record: Row
+    responses: Sequence[Response]
+    color_by: str
+    scale: float
+    clip_range: tuple[float, float] | None
+
+    @property
+    def legend(self) -> str:
+        """What full colour means."""
+        if self.color_by == "ratio":
+            return f"{np.exp(-self.scale):.4g} … 1 … {np.exp(self.scale):.4g}"
+        return f"{-self.scale:.4g} … 0 … {self.scale:.4g}"
+
+    def step(self, value: float) -> int:
+        """The colour of a value: −STEPS … STEPS."""
+        if not self.scale or value != value:
+            return 0
+        return round(max(-1.0, min(1.0, value / self.scale)) * STEPS)
+
+
+def picture(
+    record: Row,
+    *,
+    color_by: str,
+    only: int | None,
+    clip_range: tuple[float, float] | None,
+) -> Picture:
+    """Lays a record out; ``only`` one of its responses is drawn, on the whole record's scale."""
+    texts, named = _texts(record["responses"])
+    responses = [
+        Response(row, text, _values(row["tokens"], color_by), named)
+        for row, text in zip(record["responses"], texts, strict=True)
+    ]
+    sizes = np.abs(np.concatenate([one.values for one in responses])) if responses else np.zeros(0)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0.0)]
+    scale = float(np.quantile(sizes, _SATURATED)) if sizes.size else 0.0
+    drawn = responses if only is None else [responses[only]]
+    return Picture(record, drawn, color_by, scale, clip_range)
+
+
+def _values(tokens: Row, color_by: str) -> F64:
+    if color_by == "ratio":
+        return np.asarray(tokens["log_ratio"], dtype=np.float64)
+    values = tokens.get(color_by)
+    if values is None:
+        return np.zeros(len(tokens["position"]))
+    return np.asarray(values, dtype=np.float64)
+
+
+def _texts(rows: Sequence[Row]) -> tuple[list[list[str]], bool]:
+    tokens = [row["tokens"].get("token") for row in rows]
+    if all(one is not None for one in tokens):
+        return [[flowing(text) for text in row] for row in readable(tokens)], True
+    name = "token_id" if all("token_id" in row["tokens"] for row in rows) else "position"
+    return [[str(one) for one in list(row["tokens"][name])] for row in rows], False

@@ -1,0 +1,196 @@
+"""What cutting a batch into micro-batches and ranks does to the loss and to the update.
+
+A trainer evaluates its loss on one micro-batch of n responses at a time and averages: over the
+micro-batches that it accumulates, and over the ranks. Where the denominator counts what is in the
+micro-batch, that is a mean of means, and not the value of the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.commands.split.microbatches import Cut
+from grpo_cli.engine.batches import Piece
+from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.errors import InputError
+from grpo_cli.objective.hyperparameter import HyperparameterError, Value
+from grpo_cli.objective.objective import STAGES, Objective
+from grpo_cli.objective.pipeline import run
+from grpo_cli.variants.plan import Plan, plan
+
+_SAME = 1e-9
+"""Relative difference below which two values or gradients are the same."""
+
+_OWN_SCALE = (
+    *("gradient_accumulation_steps", "num_items_in_batch", "dp_size"),
+    *("global_batch_size", "batch_num_tokens"),
+)
+"""An aggregation that takes one of these knows of the whole optimiser step, and its trainer adds
+the micro-batches up instead of averaging them."""
+
+
+Row = dict[str, Any]
+
+
+def split(base: Plan, piece: Piece, cutting: Cut) -> tuple[list[Row], list[Row]]:
+    """One row per aggregation, and those that the data cannot serve with the reason.
+
+    The advantages are those of the whole batch, as trainers make them before they split it. The
+    plan's own aggregation comes first.
+    """
+    rows: list[Row] = []
+    skipped: list[Row] = []
+    for name, made in _plans(base, piece):
+        try:
+            rows.append(_row(name, made, piece, cutting))
+        except Unserved as unserved:
+            skipped.append({"aggregate": name, "reason": str(unserved)})
+    return rows, skipped
+
+
+def _plans(base: Plan, piece: Piece) -> Iterator[tuple[str, Plan]]:
+    own = Runner(base).objective(piece).aggregate.name
+    yield own, base
+    if "aggregate" in base.swapped:
+        return
+    for name in STAGES["aggregate"].choices:
+        if name != own:
+            swapped = {**base.swapped, "aggregate": name}
+            takes = plan(base.variant, stages=swapped, batch=base.batch).takes()
+            flags = {flag: value for flag, value in base.flags.items() if flag in takes}
+            yield name, plan(base.variant, stages=swapped, hyperparameters=flags, batch=base.batch)
+
+
+def _row(name: str, made: Plan, piece: Piece, cutting: Cut) -> Row:
+    runner = Runner(made)
+    if runner.wants_moments:
+        runner.measure(piece)
+    advantage = runner.run(piece).advantage
+    objective = _given(runner.objective(piece))
+    try:
+        reported, applied = _split_update(piece.batch, advantage, objective, cutting)
+        whole = run(*_whole(piece.batch, advantage, objective, cutting))
+    except (InputError, HyperparameterError) as error:
+        raise Unserved(piece.located(error)) from None
+    steps = whole.batch.records.count
+    value = math.fsum(whole.record_objective.tolist()) / steps
+    gradient: F64 = whole.gradient / steps
+    square = _dot(gradient, gradient)
+    off = applied - gradient
+    distance = math.sqrt(_dot(off, off) / square) if square else None
+    rounding = _SAME * max(abs(value), float(np.abs(whole.contribution).sum()) / steps)
+    return {
+        "aggregate": name,
+        "reported": -reported + 0.0,
+        "global": -value + 0.0,
+        "invariant": abs(reported - value) <= rounding and (distance or 0.0) <= _SAME,
+        "factor": _dot(applied, gradient) / square if square else None,
+        "gradient_difference": distance,
+    }
+
+
+def _dot(left: F64, right: F64) -> float:
+    return math.fsum((left * right).tolist())
+
+
+def _split_update(
+    batch: Batch, advantage: F64, objective: Objective, cutting: Cut
+) -> tuple[float, F64]:
+    """Mean over the micro-batches of J and of its gradient, step by step."""
+    parts = _recut(batch, advantage, cutting.sizes)
+    own = _own(objective, batch, cutting, cutting.accumulate, cutting.ranks)
+    breakdown = run(parts, _scaled(objective, own))
+    share = _micro_batch_share(cutting, adds=bool(own))
+    values = breakdown.record_objective * share
+    return math.fsum(values.tolist()), breakdown.gradient * _spread(parts, share)
+
+
+def _whole(
+    batch: Batch, advantage: F64, objective: Objective, cutting: Cut
+) -> tuple[Batch, Objective]:
+    """Each optimiser step as one record, and the objective with denominators that span it."""
+    counts = np.bincount(cutting.steps, weights=cutting.sizes).astype(np.int64)
+    own = _own(objective, batch, cutting, 1, 1)
+    return _recut(batch, advantage, counts), _scaled(objective, own)
+
+
+def _micro_batch_share(cutting: Cut, *, adds: bool) -> F64:
+    """[M] what each micro-batch's loss counts: 1 / micro-batches of its step, 1 / steps."""
+    steps = cutting.steps
+    in_step = np.bincount(steps)
+    whole = np.full(len(in_step), float(cutting.ranks)) if adds else in_step
+    share: F64 = 1.0 / whole[steps] / len(in_step)
+    return share
+
+
+def _spread(parts: Batch, share: F64) -> F64:
+    per_response = np.repeat(share, parts.records.lengths)
+    return np.repeat(per_response, parts.responses.lengths)
+
+
+def _recut(batch: Batch, advantage: F64, sizes: I64) -> Batch:
+    """The batch with other records: a group that a cut goes through becomes several."""
+    records = Segments(sizes)
+    keys = records.index * (batch.group_count + 1) + batch.groups
+    found, groups = np.unique(keys, return_inverse=True)
+    return replace(
+        batch,
+        records=records,
+        groups=groups.astype(np.int64),
+        group_count=len(found),
+        advantages=None,
+        token_advantages=advantage,
+    )
+
+
+def _given(objective: Objective) -> Objective:
+    choice = STAGES["advantage"].choices["given"]
+    given = replace(objective.advantage, name="given", choice=choice, values={})
+    return replace(objective, advantage=given, batch="record")
+
+
+def _own(
+    objective: Objective, batch: Batch, cutting: Cut, accumulate: int, ranks: int
+) -> dict[str, Value]:
+    """The aggregation's hyperparameters that say how the step is split; empty if it has none.
+
+    Counts of the whole step that are nowhere given are those of the data.
+    """
+    values = objective.aggregate.values
+    if not any(name in values for name in _OWN_SCALE):
+        return {}
+    known: dict[str, Value] = {
+        "gradient_accumulation_steps": accumulate,
+        "num_processes": ranks,
+        "dp_size": ranks,
+    }
+    steps = values.get("steps_per_generation")
+    if steps is not None:
+        before = float(values.get("gradient_accumulation_steps") or 1)
+        known["steps_per_generation"] = max(1, round(float(steps) / before * accumulate))
+    own = {name: value for name, value in known.items() if name in values}
+    counts = {
+        "num_items_in_batch": batch.responses.total,
+        "batch_num_tokens": batch.responses.total,
+        "global_batch_size": batch.responses.count,
+    }
+    for name, count in counts.items():
+        if name in values and values[name] is None:
+            if cutting.steps.any():
+                raise InputError("missing; the input is more than one step", path=name, record=0)
+            own[name] = count
+    return own
+
+
+def _scaled(objective: Objective, own: Mapping[str, Value]) -> Objective:
+    if not own:
+        return objective
+    bound = objective.aggregate
+    values = {**bound.values, **own}
+    return replace(objective, aggregate=replace(bound, values=values))

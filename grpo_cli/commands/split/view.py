@@ -1,0 +1,73 @@
+"""What a split does, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.screen import Screen
+
+_SPARE = ("gradient_difference",)
+
+
+def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+    """Prints how the batch is cut, then a line per aggregation."""
+    console.print(Text(_cutting(document), "bold"))
+    console.print()
+    rows = document["splits"]
+    columns = [
+        column("aggregate", [row["aggregate"] for row in rows]),
+        column("loss_reported", [row["reported"] for row in rows]),
+        column("loss_global", [row["global"] for row in rows]),
+        column("invariant", [row["invariant"] for row in rows], show=_yes, style=_style),
+        column("learning_rate", [row["factor"] for row in rows], show=_times, numeric=True),
+        column(
+            "gradient_difference",
+            [row["gradient_difference"] for row in rows],
+            show=_percent,
+            numeric=True,
+        ),
+    ]
+    kept, hidden = fitting(columns, _SPARE, screen.width)
+    console.print(grid(kept))
+    print_hidden(console, screen, hidden, "--json")
+    console.print(Text(_MEANING, "dim"))
+    for one in document["skipped"]:
+        console.print(Text(f"not tried: {one['aggregate']}: {visible(one['reason'])}", "dim"))
+
+
+_MEANING = """
+learning rate: the update of the split, projected on the whole batch's; gradient
+difference: how far from it the update is, ‖split − global‖ / ‖global‖"""
+
+
+def _cutting(document: Mapping[str, Any]) -> str:
+    steps = document["steps"]
+    return (
+        f"{document['variant']}: {shown(document['responses'])} responses in "
+        f"{shown(document['micro_batches'])} micro-batches of {shown(document['micro_batch'])}, "
+        f"{shown(document['accumulate'])} accumulated on {shown(document['ranks'])} "
+        f"rank{'' if document['ranks'] == 1 else 's'}"
+        + ("" if steps == 1 else f"; {shown(steps)} optimiser steps, averaged")
+    )
+
+
+def _yes(value: Any) -> str:
+    return "yes" if value else "no"
+
+
+def _style(value: Any) -> str:
+    return "green" if value else "yellow"
+
+
+def _times(value: Any) -> str:
+    return "–" if value is None else f"×{value:.4f}"
+
+
+def _percent(value: Any) -> str:
+    return "–" if value is None else f"{value:.2%}"

@@ -1,0 +1,118 @@
+"""``grpo verify``: does a record evaluate to what it says it should?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.objective import Files, StageOptions, VariantOption, paths
+from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import RecordOption, SourceOptions
+from grpo_cli.commands.options.values import tolerance
+from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.run import Run
+from grpo_cli.commands.verify.view import print_verification
+from grpo_cli.errors import InputError
+from grpo_cli.terminal.messages import failures
+
+_HINT = (
+    'no record has "expected": put what your own loss returned there, as '
+    '{"expected": {"loss": …, "loss_gradient": [[…]], "advantages": […]}}'
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnVariant(VariantOption):
+    """Which variant, where the record does not say."""
+
+    variant: Annotated[
+        str,
+        typer.Option(
+            "--variant",
+            "-v",
+            metavar="NAME",
+            help="The objective. Default: what the record's `framework` says, else grpo.",
+            autocompletion=complete.variants,
+            show_default=False,
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnBatch(StageOptions):
+    """What is done to the variant; every record is a batch of its own."""
+
+    batch: Annotated[Literal["input", "record"], typer.Option("--batch", hidden=True)] = "record"
+
+
+Rtol = Annotated[
+    float | None,
+    typer.Option(
+        "--rtol",
+        metavar="NUMBER",
+        parser=tolerance,
+        help="Relative tolerance. Default: 1e-4, for losses computed in float32.",
+        show_default=False,
+    ),
+]
+Atol = Annotated[
+    float | None,
+    typer.Option(
+        "--atol",
+        metavar="NUMBER",
+        parser=tolerance,
+        help="Absolute tolerance. Default: 1e-6 of the largest number beside it.",
+        show_default=False,
+    ),
+]
+OnError = Annotated[
+    Literal["stop", "skip"],
+    typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
+]
+
+
+@bundled
+def verify(
+    *,
+    files: Files = None,
+    variant: OwnVariant,
+    stages: OwnBatch,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    source: SourceOptions,
+    chosen: RecordOption,
+    on_error: OnError = "stop",
+    page: PageOptions,
+) -> None:
+    """Compare what records expect with what they evaluate to; name the first difference.
+
+    \b
+    grpo verify dump.jsonl
+    grpo verify dump.jsonl -v trl/dapo --rtol 1e-6
+
+    A record says what its own trainer computed: "expected": {loss or objective,
+    policy_loss, advantages, ratio, kl, gradient or loss_gradient, metrics}.
+    They are compared in the order of the stages; every record is a batch of
+    its own. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures(as_json=page.json):
+        reading = source.reading(chosen.record)
+        skip = on_error == "skip"
+        run = Run(variant.variant, stages, _within(rtol, atol), skip=skip, reading=reading)
+        rows = [*run.rows(paths(files))]
+        run.tell(as_json=page.json, quiet=page.quiet)
+        if not rows:
+            if run.skipped:
+                raise typer.Exit(InputError.exit_code)
+            raise InputError(_HINT)
+        document = run.document(rows)
+        page.write(document, lambda console, screen: print_verification(console, screen, document))
+    raise typer.Exit(run.code(rows))
+
+
+def _within(rtol: float | None, atol: float | None) -> Tolerance:
+    return Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)

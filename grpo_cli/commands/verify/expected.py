@@ -1,0 +1,196 @@
+"""What a record expects, laid beside what it evaluates to, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.verify.metrics import METRICS
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import Record
+from grpo_cli.records.parse.numbers import is_number
+from grpo_cli.records.places import got as shown
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number, or one per token, that a record may expect.
+
+    Attributes:
+        keys: what ``expected`` may call it.
+        stage: the stage that makes it.
+        tokens: a breakdown's value of it per token [N], or None where it has none.
+        whole: its value for the whole record, or None.
+    """
+
+    keys: tuple[str, ...]
+    stage: str
+    tokens: Callable[[Breakdown], F64 | None]
+    whole: Callable[[Breakdown], float | None]
+
+
+def _nothing(_: Breakdown) -> None:
+    return None
+
+
+def _scalar(values: F64) -> float:
+    return float(values[0])
+
+
+def _mean_ratio(breakdown: Breakdown) -> float | None:
+    return float(breakdown.ratio.mean()) if breakdown.ratio.size else None
+
+
+QUANTITIES = (
+    Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage, _nothing),
+    Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio, _nothing),
+    Quantity(("ratio", "ratios"), "ratio", lambda b: b.ratio, _mean_ratio),
+    Quantity(("surrogate",), "surrogate", lambda b: b.surrogate, _nothing),
+    Quantity(("kl",), "kl", lambda b: b.kl, lambda b: _scalar(b.record_kl)),
+    Quantity(("weight", "weights"), "aggregate", lambda b: b.token_weight, _nothing),
+    Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution, _nothing),
+    Quantity(("gradient",), "gradient", lambda b: b.gradient, _nothing),
+    Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient, _nothing),
+    Quantity(("policy",), "policy", _nothing, lambda b: _scalar(b.record_policy)),
+    Quantity(("policy_loss",), "policy", _nothing, lambda b: -_scalar(b.record_policy)),
+    Quantity(("kl_loss",), "kl", _nothing, lambda b: _scalar(b.record_kl)),
+    Quantity(("objective",), "objective", _nothing, lambda b: _scalar(b.record_objective)),
+    Quantity(("loss",), "loss", _nothing, lambda b: -_scalar(b.record_objective)),
+)
+"""In the order of the stages."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One thing that a record expects.
+
+    Attributes:
+        key: as ``expected`` has it; a metric's is ``metrics.NAME``.
+        stage: the stage that makes it.
+        level: "token", "response" or "record".
+        values: [N as written], [R] or [1]; NaN where nothing is expected.
+        of: a breakdown's [N], [R] or [1] of it.
+    """
+
+    key: str
+    stage: str
+    level: str
+    values: F64
+    of: Callable[[Breakdown], F64 | None]
+
+
+def expectations(record: Record) -> tuple[list[Expectation], list[str]]:
+    """What the record expects, in the order of the stages, and the keys that say nothing here.
+
+    Raises:
+        InputError: for a value that is no number, or another number of them than tokens.
+    """
+    expected = record.expected
+    if not isinstance(expected, Mapping):
+        raise InputError(f"expected an object, got {shown(expected)}", path="expected")
+    found = [
+        _read(quantity, key, expected[key], record)
+        for quantity in QUANTITIES
+        for key in quantity.keys
+        if expected.get(key) is not None
+    ]
+    metrics = expected.get("metrics") or {}
+    found += [*_metrics(metrics)]
+    known = {key for quantity in QUANTITIES for key in quantity.keys} | {"metrics"}
+    ignored = [key for key in expected if key not in known]
+    return found, ignored + [f"metrics.{key}" for key in metrics if key not in METRICS]
+
+
+def _metrics(metrics: Mapping[str, Any]) -> Iterator[Expectation]:
+    for name, value in metrics.items():
+        if name in METRICS and is_number(value):
+            of = METRICS[name]
+            yield Expectation(
+                f"metrics.{name}", "metrics", "record", np.array([float(value)]), _boxed(of)
+            )
+
+
+def _read(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:
+    path = f"expected.{key}"
+    if is_number(value):
+        values = np.array([value], dtype=np.float64)
+        if quantity.whole is _nothing:
+            if len(record.widths) > 1:
+                raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
+            return Expectation(key, quantity.stage, "response", values, _firsts(quantity))
+        return Expectation(key, quantity.stage, "record", values, _boxed(quantity.whole))
+    rows = _rows(value, record)
+    if rows is None:
+        raise InputError(f"expected a number or a list, got {shown(value)}", path=path)
+    flat, level = _flat(rows, record, path)
+    if level == "response":
+        return Expectation(key, quantity.stage, level, flat, _firsts(quantity))
+    return Expectation(key, quantity.stage, level, flat, quantity.tokens)
+
+
+def _rows(value: object, record: Record) -> list[Any] | None:
+    if not isinstance(value, list):
+        return None
+    nested = record.shape is not None and len(value) == len(record.shape)
+    if nested and all(isinstance(group, list) for group in value):
+        return [row for group in value for row in group]
+    return value
+
+
+def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, str]:
+    """[N as written] and "token", or [R] and "response"."""
+    if not any(isinstance(row, list) for row in rows):
+        if record.nested > 1 or len(record.widths) > 1:
+            _check_count(len(rows), len(record.widths), "response", path)
+            return _numbers(rows, path), "response"
+        rows = [rows]
+    _check_count(len(rows), len(record.widths), "response", path)
+    flat: list[Any] = []
+    for at, (row, width) in enumerate(zip(rows, record.widths, strict=True)):
+        if not isinstance(row, list):
+            raise InputError(f"expected a list of numbers, got {shown(row)}", path=f"{path}[{at}]")
+        _check_count(len(row), width, "token", f"{path}[{at}]")
+        flat += row
+    return _numbers(flat, path), "token"
+
+
+def _check_count(came: int, wanted: int, what: str, path: str) -> None:
+    if came != wanted:
+        raise InputError(f"expected {wanted} numbers (one per {what}), got {came}", path=path)
+
+
+def _numbers(values: list[Any], path: str) -> F64:
+    for at, value in enumerate(values):
+        if value is not None and not is_number(value):
+            raise InputError(f"expected a number, got {shown(value)}", path=f"{path}, number {at}")
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _boxed(of: Callable[[Breakdown], float | None]) -> Callable[[Breakdown], F64 | None]:
+    def boxed(breakdown: Breakdown) -> F64 | None:
+        value = of(breakdown)
+        return None if value is None else np.array([value])
+
+    return boxed
+
+
+def _firsts(quantity: Quantity) -> Callable[[Breakdown], F64 | None]:
+    """[R] the first token's value; NaN for a response without tokens."""
+
+    def firsts(breakdown: Breakdown) -> F64 | None:
+        if quantity.stage == "advantage" and breakdown.response_advantage is not None:
+            return breakdown.response_advantage
+        tokens, responses = quantity.tokens(breakdown), breakdown.batch.responses
+        if tokens is None:
+            return None
+        filled = responses.lengths > 0
+        found = np.full(responses.count, np.nan)
+        found[filled] = tokens[responses.starts[filled]]
+        return found
+
+    return firsts

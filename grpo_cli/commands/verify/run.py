@@ -1,0 +1,131 @@
+"""The run of ``grpo verify``: the records of files, each judged as what its framework says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from grpo_cli.commands.options.objective import StageOptions
+from grpo_cli.commands.options.source import tell_notes
+from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.framework import Chosen, choose, completed
+from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.errors import InputError
+from grpo_cli.records import PLAIN, Raw, Reading, Record, record
+from grpo_cli.terminal.messages import say, tell
+
+NO = 1
+_ROWS = 5
+
+
+class Run:
+    """The records of files, each judged; remembers what there is to tell afterwards."""
+
+    def __init__(
+        self,
+        variant: str,
+        stages: StageOptions,
+        within: Tolerance,
+        *,
+        skip: bool,
+        reading: Reading = PLAIN,
+    ) -> None:
+        self._variant = variant
+        self._stages = stages
+        self._within = within
+        self._skip = skip
+        self._reading = reading
+        self._number = 0
+        self.notes: dict[str, None] = {}
+        self.silent = 0
+        self.skipped: list[InputError] = []
+        self.rows_taken: dict[str, int] = {}
+        self.ignored: dict[str, None] = {}
+
+    def rows(self, files: list[str]) -> Iterator[dict[str, Any]]:
+        """The verdict of each record that expects anything."""
+        for raw in self._reading.items(files, self.notes):
+            try:
+                found = self._judge(raw)
+            except InputError as error:
+                if not self._skip:
+                    raise
+                self.skipped.append(error)
+                found = None
+            if found is not None:
+                self.ignored |= dict.fromkeys(found.ignored)
+                yield found.row(self._number)
+            self._number += 1
+
+    def _judge(self, raw: Raw | InputError) -> Verdict | None:
+        found = raw if isinstance(raw, InputError) else record(raw)
+        if isinstance(found, InputError):
+            raise found
+        if found.expected is None:
+            self.silent += 1
+            return None
+        assert isinstance(raw, Raw)
+        chosen = self._choose(raw, found)
+        words = chosen.words
+        self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
+        plan = completed(
+            chosen,
+            advantages_given=found.advantages is not None,
+            stages=self._stages.stages,
+            hyperparameters=self._stages.hyperparameters,
+        )
+        return judge(found, plan, self._within)
+
+    def _choose(self, raw: Raw, found: Record) -> Chosen:
+        framework = raw.value.get("framework")
+        if self._variant or not isinstance(framework, dict):
+            return Chosen(self._variant or "grpo")
+        try:
+            return choose(framework)
+        except InputError as error:
+            raise InputError(
+                error.message,
+                path=found.prefix + error.path,
+                source=found.source,
+                line=found.line,
+            ) from None
+
+    def tell(self, *, as_json: bool, quiet: bool) -> None:
+        """Says what was taken for granted."""
+        for error in self.skipped:
+            tell(error, as_json=as_json)
+        if self.skipped:
+            say(f"skipped {len(self.skipped)} of {self._number} records")
+        tell_notes(self.notes, quiet=quiet)
+        if quiet:
+            return
+        if not self._variant:
+            self._tell_rows()
+        if self.silent and self.silent < self._number:
+            say(f'note: {self.silent} of {self._number} records have no "expected"')
+        if self.ignored:
+            say(f"note: not compared: {', '.join(self.ignored)}")
+
+    def _tell_rows(self) -> None:
+        for words, count in list(self.rows_taken.items())[:_ROWS]:
+            say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
+        if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
+            say(f"note: … and {more} more otherwise (see the signatures of --json)")
+
+    def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Everything as ``--json`` prints it."""
+        return {
+            "agrees": all(row["agrees"] for row in rows),
+            "rtol": self._within.rtol,
+            "atol": self._within.atol,
+            "verified": len(rows),
+            "differing": sum(not row["agrees"] for row in rows),
+            "without_expected": self.silent,
+            "records": rows,
+        }
+
+    def code(self, rows: list[dict[str, Any]]) -> int:
+        """The exit code."""
+        if not all(row["agrees"] for row in rows):
+            return NO
+        return InputError.exit_code if self.skipped else 0

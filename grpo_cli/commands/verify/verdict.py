@@ -1,0 +1,110 @@
+"""Whether one record evaluates to what it expects."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grpo_cli.commands.verify.causes import causes
+from grpo_cli.commands.verify.compare import Difference, Tolerance, difference
+from grpo_cli.commands.verify.expected import expectations
+from grpo_cli.engine.batches import Piece
+from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import Record, assemble
+from grpo_cli.variants.plan import Plan
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one record.
+
+    Attributes:
+        record: the record.
+        variant, signature: what it was evaluated as.
+        compared: the keys that were compared, in the order of the stages.
+        ignored: the keys of ``expected`` that say nothing of this objective.
+        first: where it first differs; None where everything agrees.
+        also: the other keys that differ.
+        causes: why, the likeliest first.
+    """
+
+    record: Record
+    variant: str
+    signature: str
+    compared: tuple[str, ...]
+    ignored: tuple[str, ...]
+    first: Difference | None
+    also: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs."""
+        return self.first is None
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The verdict as JSON; ``number`` stands for a missing id."""
+        record, first = self.record, None
+        if self.first is not None:
+            cause = " or ".join(self.causes) or None
+            first = asdict(self.first) | {"cause": cause, "causes": list(self.causes)}
+        return {
+            "id": number if record.id is None else record.id,
+            "source": record.source,
+            "line": record.line,
+            "agrees": self.agrees,
+            "variant": self.variant,
+            "signature": self.signature,
+            "compared": list(self.compared),
+            "ignored": list(self.ignored),
+            "first": first,
+            "also": list(self.also),
+        }
+
+
+def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
+    """Evaluates a record and compares it with what it expects, in the order of the stages.
+
+    Raises:
+        InputError: where the record cannot be evaluated, or what it expects cannot be read.
+    """
+    wanted, ignored = _expectations(record)
+    breakdown = _evaluate(record, plan)
+    known = [one for one in wanted if one.of(breakdown) is not None]
+    compared = tuple(one.key for one in known)
+    ignored += [one.key for one in wanted if one.key not in compared]
+    differing = [
+        (one, found)
+        for one in known
+        if (found := difference(one, record, breakdown, tolerance)) is not None
+    ]
+    about = (record, plan.variant, breakdown.objective.signature, compared, tuple(ignored))
+    if not differing:
+        return Verdict(*about, first=None)
+    first, where = differing[0]
+    others = [one for one in known if one is not first]
+    why = causes(first, others, record, breakdown, tolerance)
+    also = tuple(one.key for one, _ in differing[1:])
+    return Verdict(*about, first=where, also=also, causes=tuple(why))
+
+
+def _expectations(record: Record) -> Any:
+    try:
+        return expectations(record)
+    except InputError as error:
+        raise InputError(
+            error.message,
+            path=record.prefix + error.path,
+            source=record.source,
+            line=record.line,
+        ) from None
+
+
+def _evaluate(record: Record, plan: Plan) -> Breakdown:
+    piece = Piece([record], assemble([record]))
+    try:
+        return Runner(plan).run(piece)
+    except Unserved as unserved:
+        raise unserved.reason from None

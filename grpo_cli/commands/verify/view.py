@@ -1,0 +1,68 @@
+"""Verdicts, as ``grpo verify`` prints them: where a record first differs, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.screen import Screen
+
+Row = Mapping[str, Any]
+
+_MOST = 20
+"""Differing records shown in full."""
+
+
+def print_verification(console: Console, screen: Screen, document: Row) -> None:
+    """Prints one paragraph per record that differs, then the verdict."""
+    del screen
+    differing = [row for row in document["records"] if not row["agrees"]]
+    for row in differing[:_MOST]:
+        for line in _paragraph(row):
+            console.print(line)
+        console.print()
+    if len(differing) > _MOST:
+        console.print(Text(f"… {len(differing) - _MOST:,} more records differ (see --json)\n"))
+    console.print(_conclusion(document, differing))
+
+
+def _paragraph(row: Row) -> Iterator[Text]:
+    first = row["first"]
+    yield Text.assemble(("differs ", "bold red"), _place(row))
+    yield Text.assemble(("  at       ", "cyan"), _where(first))
+    yield Text.assemble(("  expected ", "cyan"), f"{first['expected']!r}")
+    yield Text.assemble(("  got      ", "cyan"), f"{first['got']!r}")
+    yield Text.assemble(("  cause    ", "cyan"), first["cause"] or "not recognised")
+    if row["also"]:
+        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} differ too")
+
+
+def _place(row: Row) -> str:
+    line = "" if row["line"] is None else f":{row['line']}"
+    return f"record {shown(row['id'])} ({row['source']}{line}), as {row['variant']}"
+
+
+def _where(first: Row) -> str:
+    parts = [first["key"]]
+    for name in ("response", "token"):
+        if first[name] is not None:
+            parts.append(f"{name} {first[name]}")
+    stage = first["stage"]
+    said = "" if stage == first["key"] else f" (stage {stage})"
+    count = f"; {first['differing']:,} of {first['of']:,} differ" if first["of"] > 1 else ""
+    return ", ".join(parts) + said + count
+
+
+def _conclusion(document: Row, differing: Sequence[Row]) -> Text:
+    verified = document["verified"]
+    records = f"{verified:,} record{'' if verified == 1 else 's'}"
+    if differing:
+        differ = "differs" if len(differing) == 1 else "differ"
+        return Text(f"{len(differing):,} of {records} {differ}", "bold red")
+    keys = dict.fromkeys(key for row in document["records"] for key in row["compared"])
+    agree = "agrees" if verified == 1 else "agree"
+    return Text(f"{records} {agree}: {', '.join(keys)} (rtol {document['rtol']:g})", "bold green")

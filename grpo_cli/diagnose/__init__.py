@@ -1,1 +1,0 @@
-"""Questions about a dump: which convention, what a split does, why the loss is what it is."""

@@ -1,0 +1,140 @@
+"""A small made-up batch that tells conventions apart, and what it takes of it to do so.
+
+Two conventions that give one number here are the same convention under two names. Two that give one
+number on the user's data but not here differ in something that the data lack: taking one property
+after the other away from this batch shows what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cache
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import InputError
+from grpo_cli.objective import statistics as moments
+from grpo_cli.objective.hyperparameter import HyperparameterError
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.statistics import ExactMoments
+
+FEATURES: Mapping[str, str] = {
+    "lengths": "responses of unequal lengths",
+    "sizes": "groups of unequal sizes",
+    "ratios": "ratios off 1, some beyond the clip (a later epoch over the same rollouts)",
+    "reference": "log_probs_ref that differ from the policy's, and β > 0",
+    "spreads": "rewards whose spread differs between groups, without a group mean of 0",
+    "rollout": "log_probs_rollout that differ from log_probs_old",
+}
+"""What a batch may have, and what to say of one that lacks it."""
+
+_SIZES = ([3, 5], [2, 4])
+"""Responses of the groups of each record."""
+
+
+@cache
+def probe(lacking: frozenset[str] = frozenset(), tail: float = 2.0) -> Batch:
+    """The batch, without some of its features.
+
+    Args:
+        lacking: names of ``FEATURES``.
+        tail: the largest |log ratio|, nats; every seventh token has it on either side.
+    """
+    sizes = [[4, 4], [4, 4]] if "sizes" in lacking else [*_SIZES]
+    flat = [size for record in sizes for size in record]
+    count = sum(flat)
+    random = np.random.default_rng(20240115)
+    lengths = np.array([1 + (5 * at) % 9 for at in range(count)], dtype=np.int64)
+    if "lengths" in lacking:
+        lengths = np.full(count, 4, dtype=np.int64)
+    responses = Segments(lengths)
+    old = -random.gamma(2.0, 0.6, responses.total) - 2.0 * tail - 2.0
+    new = old if "ratios" in lacking else old + _steps(random, responses.total, tail, 1)
+    ref = new if "reference" in lacking else new + _steps(random, responses.total, tail, 3)
+    engine = old if "rollout" in lacking else old + _steps(random, responses.total, tail, 5)
+    groups = np.repeat(np.arange(len(flat)), flat)
+    return Batch(
+        responses=responses,
+        records=Segments(np.array([sum(record) for record in sizes], dtype=np.int64)),
+        groups=groups,
+        group_count=len(flat),
+        log_probs_new=new,
+        log_probs_old=old,
+        log_probs_ref=ref,
+        log_probs_rollout=engine,
+        entropies=random.gamma(2.0, 0.5, responses.total),
+        rewards=_rewards(groups, lacking),
+        advantages=_rewards(groups, lacking) - 0.3,
+    )
+
+
+def _steps(random: np.random.Generator, count: int, tail: float, offset: int) -> F64:
+    steps: F64 = np.clip(random.normal(0.1, 0.35, count), -1.0, 1.0)
+    steps[offset::7] = tail
+    steps[offset + 1 :: 7] = -tail
+    return steps
+
+
+def _rewards(groups: I64, lacking: Collection[str]) -> F64:
+    place = np.arange(len(groups))
+    binary = ((place * 7) % 3 == 0).astype(np.float64)
+    return binary if "spreads" in lacking else (binary + 0.21 * (place % 4)) * (1.0 + groups)
+
+
+def value(objective: Objective, lacking: frozenset[str] = frozenset()) -> float | None:
+    """J on the probe; None where the objective needs something that the probe has not."""
+    batch = probe(lacking)
+    try:
+        totals = Totals(objective.batch)
+        totals.add(run(batch, objective, statistics(objective, batch)))
+    except (InputError, HyperparameterError):
+        return None
+    return float(str(totals.row()["objective"]))
+
+
+def statistics(objective: Objective, batch: Batch) -> object:
+    """What the advantage asks of the whole batch."""
+    if objective.advantage.choice.measure is None:
+        return None
+    if objective.batch == "record":
+        return moments.of_records(batch, objective)
+    found = ExactMoments()
+    found.add(moments.sample(batch, objective))
+    return moments.of_input(found, batch)
+
+
+def same(left: float | None, right: float | None) -> bool:
+    """Whether two values are one, as far as float32 (and an eps of 1e-8 in a count) can tell."""
+    if left is None or right is None:
+        return False
+    return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 0.5)
+
+
+def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> set[str]:
+    """Those of the missing features any one of which makes two objectives differ."""
+    return {
+        feature
+        for feature in missing
+        if not same(value(left, missing - {feature}), value(right, missing - {feature}))
+    }
+
+
+def same_gradient(left: Objective, right: Objective) -> bool:
+    """Whether two objectives have one value and one gradient on the probe, far tails included."""
+    return all(_same_on(left, right, probe(tail=tail)) for tail in _TAILS)
+
+
+_TAILS = (2.0, 11.0, 25.0)
+"""Beyond usual dual clips; and beyond the clamps at 10 and at 20 nats."""
+
+
+def _same_on(left: Objective, right: Objective, batch: Batch) -> bool:
+    try:
+        one, other = (run(batch, each, statistics(each, batch)) for each in (left, right))
+    except (InputError, HyperparameterError):
+        return False
+    pairs = ((one.record_objective, other.record_objective), (one.gradient, other.gradient))
+    return all(np.allclose(mine, theirs, rtol=1e-7, atol=1e-12) for mine, theirs in pairs)

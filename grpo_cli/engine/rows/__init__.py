@@ -1,0 +1,1 @@
+"""Breakdowns → the rows that are printed."""

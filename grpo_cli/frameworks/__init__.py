@@ -1,0 +1,1 @@
+"""A room per framework: the choices that only it has, and its rows."""

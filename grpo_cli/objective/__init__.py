@@ -1,0 +1,1 @@
+"""The mathematics of the GRPO family, free of frameworks."""

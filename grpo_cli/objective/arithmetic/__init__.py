@@ -1,0 +1,1 @@
+"""Exact sums, sums by group, and running sums."""

@@ -1,0 +1,90 @@
+"""The responses to one prompt, wherever they stand in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.objective.arithmetic.exact_sums import row_sums
+
+
+class Groups:
+    """R responses in groups.
+
+    Args:
+        index: [R] the group of each response, 0-based.
+        count: how many groups there are.
+    """
+
+    def __init__(self, index: I64, count: int) -> None:
+        self.index = index
+        self.count = count
+
+    @cached_property
+    def sizes(self) -> I64:
+        """[count] responses of each group."""
+        return np.bincount(self.index, minlength=self.count)
+
+    @cached_property
+    def _order(self) -> I64 | None:
+        sorted_already = bool((self.index[1:] >= self.index[:-1]).all())
+        return None if sorted_already else np.argsort(self.index, kind="stable")
+
+    @cached_property
+    def firsts(self) -> F64:
+        """[R] 1 for the first response of each group, else 0: they add up to the groups."""
+        marks = np.zeros(len(self.index))
+        marks[np.unique(self.index, return_index=True)[1]] = 1.0
+        return marks
+
+    @cached_property
+    def _by_size(self) -> list[tuple[I64, I64]]:
+        """For each size: which groups have it, and [n, size] where their responses stand."""
+        order = np.argsort(self.index, kind="stable") if self._order is None else self._order
+        starts = np.cumsum(self.sizes) - self.sizes
+        found = []
+        for size in (np.flatnonzero(np.bincount(self.sizes)[1:]) + 1).tolist():
+            groups = np.flatnonzero(self.sizes == size)
+            found.append((groups, order[starts[groups, None] + np.arange(size)]))
+        return found
+
+    def reduce(self, function: Callable[[F64], F64], values: F64) -> F64:
+        """[count] ``function`` of rows [n, size] → [n], applied to the values [R] of each group."""
+        result = np.zeros(self.count)
+        for groups, places in self._by_size:
+            result[groups] = function(values[places])
+        return result
+
+    def sum(self, values: F64) -> F64:
+        """[count] the exactly rounded sum of each group's values [R]."""
+        return self.reduce(row_sums, values)
+
+    def offsets(self, values: F64) -> F64:
+        """[R] each value less its group's mean; exactly 0 where all of the group are equal."""
+        means = self.sum(values) / np.maximum(self.sizes, 1)
+        spans = self.reduce(lambda rows: np.ptp(rows, axis=1), values)
+        return np.where(spans[self.index] == 0.0, 0.0, values - means[self.index])
+
+    def each(self, function: Callable[[list[float]], list[float]], values: F64) -> F64:
+        """[R] ``function`` applied to the values [R] of each group, as Python floats."""
+        order = self._order
+        flat = (values if order is None else values[order]).tolist()
+        out: list[float] = []
+        start = 0
+        for size in self.sizes.tolist():
+            out += function(flat[start : start + size])
+            start += size
+        result = np.array(out, dtype=np.float64)
+        if order is None:
+            return result
+        back = np.empty_like(result)
+        back[order] = result
+        return back
+
+    def count_tokens(self, lengths: I64) -> I64:
+        """[R] the tokens in the whole group of each response."""
+        per_group = np.bincount(self.index, weights=lengths, minlength=self.count)
+        return per_group.astype(np.int64)[self.index]

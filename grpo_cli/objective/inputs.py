@@ -1,0 +1,141 @@
+"""The columns that stage functions read by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.errors import InputError
+from grpo_cli.objective.advantage.result import PerToken
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.choice import Bound, keyword_only, positional
+
+NEEDS = {
+    "log_probs_new": "log-probs under the current policy",
+    "log_probs_old": "log-probs under the old policy",
+    "log_ratio_ref": "log-probs under the reference; --beta 0 does without",
+    "log_probs_ref": "log-probs under the reference",
+    "log_probs_rollout": "log-probs from the engine that sampled",
+    "rewards": "one reward per response",
+    "task_rewards": "one reward per response",
+    "reward_columns": "one reward per response and reward function",
+    "advantages": "one advantage per response or per token",
+    "entropies": "one entropy per token",
+}
+"""What to say of a column that a record lacks."""
+
+_WRITTEN = {
+    "log_ratio_ref": "log_probs_ref",
+    "token_log_ratio": "log_probs_old",
+    "task_rewards": "rewards",
+    "reward_columns": "rewards",
+}
+
+
+class Columns:
+    """The batch and what the stages have made of it so far, by name.
+
+    The names are the parameters of the stage functions: the fields of ``Batch`` and
+
+    - ``groups``: the responses' groups (``Groups``); ``lengths``: [R] tokens of each response;
+    - ``token_log_ratio``: [N] log π_θ − log π_old;
+    - ``log_ratio_ref``: [N] log π_θ − log π_ref;
+    - ``advantage``: [N]; ``response_advantage``: [R], None where they differ between the tokens of
+      a response; ``log_ratio``, ``ratio``: [N], at the level of the ratio stage;
+    - ``rewards``: [R], less the KL where that is in the reward; ``task_rewards``: [R] without it;
+      ``reward_columns``: [R, K] where there are several reward functions;
+    - ``token_penalty``: [N] what the KL takes off the reward at each token;
+    - ``moments``: the batch statistics that an advantage asked for.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._made: dict[str, Any] = {}
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self._made[name] = value
+
+    def call(self, bound: Bound, stage: str) -> Any:
+        """Runs a bound stage on the columns that it reads.
+
+        Raises:
+            InputError: where the records lack a column that it needs.
+        """
+        arguments = [
+            self.get(name) if name in bound.choice.optional else self._need(name, bound, stage)
+            for name in bound.choice.columns
+        ]
+        return bound.choice.function(*arguments, **bound.values)
+
+    def measure(self, bound: Bound, stage: str) -> Any:
+        """Runs the function that takes a bound stage's sample for batch statistics."""
+        function = bound.choice.measure
+        assert function is not None
+        arguments = [self._need(name, bound, stage) for name in positional(function)]
+        return function(*arguments, **{name: bound.values[name] for name in keyword_only(function)})
+
+    def get(self, name: str) -> Any:
+        """The column, or None where the records lack what it is made of."""
+        if name not in self._made:
+            maker = _MAKERS.get(name)
+            self._made[name] = getattr(self._batch, name) if maker is None else maker(self._batch)
+        return self._made[name]
+
+    def _need(self, name: str, bound: Bound, stage: str) -> Any:
+        value = self.get(name)
+        if value is None:
+            wanted = NEEDS.get(name, name.replace("_", " "))
+            raise InputError(
+                f"missing; the {stage} stage ({bound.name}) needs {wanted}",
+                path=_WRITTEN.get(name, name),
+                record=0,
+            )
+        return value
+
+
+def _advantages(batch: Batch) -> F64 | PerToken | None:
+    given = batch.token_advantages
+    return batch.advantages if given is None else PerToken(given)
+
+
+def _rewards(batch: Batch) -> F64 | None:
+    """One reward per response; several reward functions count equally."""
+    rewards = batch.rewards
+    return rewards if rewards is None or rewards.ndim == 1 else rewards.sum(axis=1)
+
+
+def _reward_columns(batch: Batch) -> F64 | None:
+    return None if batch.rewards is None else batch.rewards.reshape(batch.responses.count, -1)
+
+
+def _groups(batch: Batch) -> Groups:
+    return Groups(batch.groups, batch.group_count)
+
+
+def _token_log_ratio(batch: Batch) -> F64 | None:
+    if batch.log_probs_new is not None and batch.log_probs_old is not None:
+        return batch.log_probs_new - batch.log_probs_old
+    return None if batch.ratios is None else np.log(batch.ratios)
+
+
+def _log_ratio_ref(batch: Batch) -> F64 | None:
+    if batch.log_probs_new is None or batch.log_probs_ref is None:
+        return None
+    return batch.log_probs_new - batch.log_probs_ref
+
+
+_MAKERS: dict[str, Callable[[Batch], Any]] = {
+    "groups": _groups,
+    "lengths": lambda batch: batch.responses.lengths,
+    "token_log_ratio": _token_log_ratio,
+    "log_ratio_ref": _log_ratio_ref,
+    "advantages": _advantages,
+    "rewards": _rewards,
+    "task_rewards": _rewards,
+    "reward_columns": _reward_columns,
+    "token_penalty": lambda batch: np.zeros(batch.responses.total),
+    "moments": lambda _: None,
+}

@@ -1,0 +1,101 @@
+"""Statistics of a whole batch, for advantages that are normalised over it.
+
+A first pass over the input adds up the sample exactly; the second evaluates. So the statistics
+do not depend on how the input was cut, nor on the order of its records.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Batch
+from grpo_cli.objective.advantage.result import Moments, Sample
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.inputs import Columns
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import prepare
+
+
+class ExactMoments:
+    """Count, Σx and Σx² of a sample, exactly; they merge."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = ExactSum()
+        self.squares = ExactSum()
+
+    def add(self, sample: Sample) -> None:
+        """Adds values, each as often as its multiplicity says."""
+        self.count += int(sample.times.sum())
+        for part in two_product(sample.values, sample.times):
+            self.total.add(part)
+        for square in two_product(sample.values, sample.values):
+            for part in two_product(square, sample.times):
+                self.squares.add(part)
+
+    def merge(self, other: ExactMoments) -> None:
+        """Adds another sample's moments."""
+        self.count += other.count
+        self.total.merge(other.total)
+        self.squares.merge(other.squares)
+
+    def read(self) -> tuple[int, float, float]:
+        """Count, mean and Σ(x − mean)², each rounded once."""
+        if not self.count:
+            return 0, 0.0, 0.0
+        total, squares = self.total.fraction(), self.squares.fraction()
+        return self.count, float(total / self.count), float(squares - total * total / self.count)
+
+
+def sample(batch: Batch, objective: Objective) -> Sample:
+    """The sample that the objective's advantage measures, of these records."""
+    columns = Columns(batch)
+    prepare(columns, objective)
+    measured: Sample = columns.measure(objective.advantage, "advantage")
+    return measured
+
+
+def of_input(moments: ExactMoments, batch: Batch) -> Moments:
+    """The same statistics for every response."""
+    return Moments(*(np.full(batch.responses.count, float(value)) for value in moments.read()))
+
+
+def of_records(batch: Batch, objective: Objective) -> Moments:
+    """Each record's own statistics, for its responses."""
+    whole = sample(batch, objective)
+    ends = np.cumsum(_tokens(batch) if whole.per_token else batch.records.lengths)
+    found = []
+    start = 0
+    for end in ends.tolist():
+        one = ExactMoments()
+        one.add(Sample(whole.values[start:end], whole.times[start:end]))
+        found.append(one.read())
+        start = end
+    table = np.array(found, dtype=np.float64).reshape(-1, 3)
+    spread = np.repeat(table, batch.records.lengths, axis=0)
+    return Moments(spread[:, 0], spread[:, 1], spread[:, 2])
+
+
+def _tokens(batch: Batch) -> I64:
+    return batch.records.sum(batch.responses.lengths)
+
+
+def two_product(left: F64, right: F64) -> tuple[F64, F64]:
+    """``left·right`` as the rounded product and its rounding error, so that their sum is exact.
+
+    References:
+        Dekker, A floating-point technique for extending the available precision, 1971.
+    """
+    product = left * right
+    left_high, left_low = _split(left)
+    right_high, right_low = _split(right)
+    error = left_high * right_high - product
+    error += left_high * right_low
+    error += left_low * right_high
+    return product, error + left_low * right_low
+
+
+def _split(values: F64) -> tuple[F64, F64]:
+    scaled = values * 134217729.0  # 2²⁷ + 1
+    high = scaled - (scaled - values)
+    return high, values - high

@@ -1,0 +1,1 @@
+"""Rows of the table of variants, as papers write them."""

@@ -1,0 +1,1 @@
+"""Which objects are read, and which rows are one group."""

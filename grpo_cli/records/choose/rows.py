@@ -1,0 +1,190 @@
+"""Rows of one response each → records of a group each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
+from grpo_cli.records.origin import Origin, Row
+from grpo_cli.records.parse.numbers import is_number
+from grpo_cli.records.places import got
+from grpo_cli.records.record import Raw, listed
+
+_BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
+_SHARED = ("hyperparameters", "group_size")
+_DROPPED = ("id", "expected")
+
+
+def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
+    """One record of all the rows' responses.
+
+    Args:
+        rows: objects in the order in which they stand; they need the same fields.
+        label: what the group is called; None if it has no name.
+        by_size: whether the rows are one group because of their number, not their key.
+
+    Raises:
+        InputError: for rows that do not go together, with the place of the later one.
+    """
+    parts = [_part(raw) for raw in rows]
+    names = parts[0][0].names
+    for raw, (fields, _) in zip(rows, parts, strict=True):
+        _check_same(rows[0], names, raw, fields.names)
+    first = rows[0]
+    record = _constants(rows, parts[0][0])
+    for name in names:
+        if name not in (*_SHARED, *_DROPPED):
+            record[name] = _joined([columns[name] for _, columns in parts])
+    _label(record, label, rows, by_size=by_size)
+    return Raw(
+        record,
+        first.source,
+        first.line,
+        first.prefix,
+        sum(raw.size for raw in rows),
+        origin=_origin(rows, parts[0][0], parts),
+        arrays=any(raw.arrays for raw in rows),
+    )
+
+
+def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:
+    """A row's fields, and each as a list with one element per response."""
+    try:
+        if not isinstance(raw.value, dict):
+            raise InputError(f"expected an object, got {got(raw.value)}")
+        fields = read_fields(raw.value)
+        single = _is_single(raw.value, fields)
+        values = {name: raw.value[key] for name, key in fields.names.items()}
+        return fields, {name: _listed(name, one, single=single) for name, one in values.items()}
+    except InputError as error:
+        raise _at(raw, error.message, error.path) from None
+
+
+def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
+    """Whether the token columns are those of one response, not a list with each response's."""
+    if not fields.columns:
+        return True
+    column = value[fields.columns[0][1]]
+    if isinstance(column, list) and column and isinstance(column[0], list | np.ndarray):
+        if len(column[0]) and isinstance(column[0][0], list):
+            raise InputError("expected one response, got groups", path=fields.columns[0][1])
+        return False
+    return True
+
+
+def _listed(name: str, value: Any, *, single: bool) -> Any:
+    if name in (*_SHARED, *_DROPPED):
+        return value
+    if name == "rewards" and isinstance(value, dict):
+        return {key: one if isinstance(one, list) else [one] for key, one in value.items()}
+    if not isinstance(value, list):
+        return [value]
+    if not single:
+        return value
+    if name in _BY_TOKEN:
+        return [value]
+    if name == "advantages":
+        return value if len(value) == 1 and not isinstance(value[0], list) else [value]
+    return value if len(value) == 1 else [value]
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
+            raise InputError("expected the same reward functions in all rows of a group")
+        return {key: _joined([one[key] for one in parts]) for key in parts[0]}
+    return [one for part in parts for one in part]
+
+
+def _check_same(first: Raw, names: Mapping[str, str], raw: Raw, own: Mapping[str, str]) -> None:
+    """Rows of one group have the same fields and hyperparameters."""
+    for name in names.keys() ^ own.keys():
+        if name in _DROPPED:
+            continue
+        has, lacks = (raw, first) if name in own else (first, raw)
+        raise _at(raw, f"{_where(has)} has {name} and {_where(lacks)} has not, in one group")
+    for name in _SHARED:
+        if name in names and first.value[names[name]] != raw.value[own[name]]:
+            raise _at(raw, f"other {name} than {_where(first)}, in one group", own[name])
+
+
+def _where(raw: Raw) -> str:
+    return f"line {raw.line}" if raw.line is not None else raw.prefix.rstrip(".") or "the first"
+
+
+def _at(raw: Raw, message: str, path: str = "") -> InputError:
+    path = (raw.prefix + path).rstrip(".")
+    return InputError(message, path=path, source=raw.source, line=raw.line)
+
+
+def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
+    """What all rows have in common beside their responses; their settings must be."""
+    known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
+    kept = {}
+    for key, one in rows[0].value.items():
+        if key in known:
+            continue
+        other = next((raw for raw in rows if _differ(raw.value.get(key), one)), None)
+        if other is None:
+            kept[key] = one
+        elif key in fields.hyperparameters:
+            raise _at(other, f"another value than {_where(rows[0])} has, in one group", key)
+    return kept
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and bool(listed(one) != listed(other))
+
+
+def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_size: bool) -> None:
+    record.pop("group_size", None)
+    record.pop("num_generations", None)
+    ids = record.get("group_ids")
+    if ids is not None and by_size:
+        odd = next((at for at, one in enumerate(ids) if one != ids[0]), None)
+        if odd is not None:
+            raw = rows[odd] if len(ids) == len(rows) else rows[-1]
+            before = _where(rows[0])
+            raise _at(raw, f"another group id than {before} has, in a group of --group-size")
+    if ids is None and (isinstance(label, str) or is_number(label)):
+        each = (record[name] for name in record if name in TOKEN_COLUMNS or name == "rewards")
+        column = next(each, None)
+        if isinstance(column, list):
+            record["group_ids"] = [label] * len(column)
+
+
+def _origin(
+    rows: Sequence[Raw], fields: Fields, parts: Sequence[tuple[Fields, dict[str, Any]]]
+) -> Origin:
+    own = rows[0].origin.spelled if rows[0].origin is not None else {}
+    single = _is_single(rows[0].value, fields)
+    spelled = {name: own.get(key, key) for name, key in fields.names.items()}
+    for name, place in spelled.items():
+        if "{" not in place:
+            spelled[name] = place + _indexes(name, rows[0].value[fields.names[name]], single=single)
+    places = [Row(raw.line, raw.prefix, at) for raw, at in _responses(rows, parts)]
+    return Origin(spelled, tuple(places))
+
+
+def _indexes(name: str, value: Any, *, single: bool) -> str:
+    """What follows a key in a row: the indexes of the response and the token, as it is nested."""
+    if not isinstance(value, list):
+        return ""
+    if single:
+        by_token = name in _BY_TOKEN or (name == "advantages" and len(value) > 1)
+        return "[{t}]" if by_token else "[{r}]"
+    return "[{r}][{t}]" if value and isinstance(value[0], list | np.ndarray) else "[{r}]"
+
+
+def _responses(
+    rows: Sequence[Raw], parts: Sequence[tuple[Fields, dict[str, Any]]]
+) -> Iterator[tuple[Raw, int]]:
+    for raw, (fields, columns) in zip(rows, parts, strict=True):
+        names = [name for name, _ in fields.columns] or ["rewards"]
+        column = columns.get(names[0], [None])
+        for at in range(len(column)):
+            yield raw, at

@@ -1,0 +1,134 @@
+"""``--where``: simple comparisons that say which objects of a file are read."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from grpo_cli.errors import UsageError
+from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
+
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
+_WORDS = {"true": True, "false": False, "null": None}
+_SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
+
+
+class Condition(NamedTuple):
+    """One comparison of a field with a constant. A field that is not there never matches."""
+
+    path: Path
+    test: str
+    wanted: Any
+
+    def holds(self, value: Any) -> bool:
+        """Whether an object has the field, and it compares so."""
+        try:
+            return self.compares(look_up(value, self.path))
+        except Missing:
+            return False
+
+    def compares(self, found: Any) -> bool:
+        """The comparison; the text of a number, and a list of one, count as the number."""
+        if isinstance(found, list) and len(found) == 1:
+            found = found[0]
+        wanted = self.wanted
+        if isinstance(found, str) and type(wanted) in (int, float):
+            try:
+                found = float(found)
+            except ValueError:
+                return self.test == "!="
+        if isinstance(found, bool) != isinstance(wanted, bool):
+            return self.test == "!="
+        try:
+            return bool(_TESTS[self.test](found, wanted))
+        except TypeError:
+            return False
+
+    def refutes(self, text: bytes) -> bool:
+        """Whether the text of an object cannot hold it, as far as is seen without decoding."""
+        return all(not self.compares(one) for one in scalars(text, self.path))
+
+
+def scalars(text: bytes, path: Path) -> list[Any]:
+    """Every value that an object's text gives the last key of a path, wherever that stands.
+
+    Raises:
+        ValueError: where one of them is no scalar, or a key may be written in another way.
+    """
+    key = path[-1]
+    if isinstance(key, int) or not key.isascii() or not key.isprintable() or '"' in key:
+        raise ValueError
+    mark = b'"' + key.encode() + b'"'
+    if b"\\u" in text:
+        raise ValueError
+    found, at = [], text.find(mark)
+    while at >= 0:
+        at += len(mark)
+        one = _AFTER.match(text, at)
+        if one is None:
+            raise ValueError
+        found.append(orjson.loads(one[1]))
+        at = text.find(mark, at)
+    return found
+
+
+_AFTER = re.compile(_SCALAR)
+
+
+def read_conditions(texts: list[str] | None) -> tuple[Condition, ...]:
+    """``step==120 && env!="math"`` as its conditions.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    return tuple(_read(part) for text in texts or () for part in text.split("&&"))
+
+
+def _read(text: str) -> Condition:
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--where: expected a comparison as 'step==120' (== != < <= > >=, &&), got {text!r}"
+        )
+    return Condition(read_path(found[1], "--where"), found[2], _constant(found[3]))
+
+
+def _constant(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def passes(conditions: tuple[Condition, ...], value: Any) -> bool:
+    """Whether all conditions hold."""
+    return all(one.holds(value) for one in conditions)
+
+
+def refuted(conditions: tuple[Condition, ...], text: bytes) -> bool:
+    """Whether one of them is seen to fail without decoding the text."""
+    for one in conditions:
+        try:
+            if one.refutes(text):
+                return True
+        except (ValueError, orjson.JSONDecodeError):
+            continue
+    return False

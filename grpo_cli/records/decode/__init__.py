@@ -1,0 +1,1 @@
+"""Text → decoded objects, many at once."""

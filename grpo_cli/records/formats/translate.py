@@ -1,0 +1,122 @@
+"""Objects as they were decoded → objects under the names that ``parse`` knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
+from grpo_cli.records.fields import EITHER, MASKS, canonical_name
+from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
+from grpo_cli.records.origin import Origin
+from grpo_cli.records.record import Raw
+
+Notes = dict[str, None]
+Mapped = tuple[tuple[str, Path], ...]
+_PARTNERS = {one: other for pair in EITHER for one, other in (pair, pair[::-1])}
+_WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
+
+
+def translated(
+    raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notes: Notes
+) -> Iterator[Raw | InputError]:
+    """The records of objects in any format; canonical ones pass as they are.
+
+    Args:
+        raws: decoded objects.
+        insisted: the only format that they may be of; None: told from their content.
+        mapped: canonical name → where it stands instead.
+        notes: what is told once is added here.
+    """
+    for raw in raws:
+        if isinstance(raw, InputError) or type(raw.value) is not dict:
+            yield raw
+            continue
+        if insisted is None and not mapped and not worth_a_look(raw, notes):
+            yield raw
+            continue
+        try:
+            yield from _translate(raw, insisted, mapped, notes)
+        except InputError as error:
+            error.source, error.line = raw.source, raw.line
+            error.path = (raw.prefix + error.path).rstrip(".")
+            yield error
+
+
+def worth_a_look(raw: Raw, notes: Notes) -> bool:
+    """Whether an object may be of some format, by its keys; else it is a record as it is."""
+    found, said = _known(tuple(raw.value))
+    if said and raw.value[MASKS[0]] is not None:
+        notes[said] = None
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
+    """Whether keys may be of some format, and what there is to say of them."""
+    both = MASKS[0] in keys and MASKS[1] in keys
+    said = f"{MASKS[0]} was used, not {MASKS[1]}, which is there as well" if both else ""
+    return bool(candidates(keys)), said
+
+
+def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notes: Notes) -> Iterator[Raw]:
+    value = raw.plain()
+    chosen = format_of(value, insisted)
+    if chosen is None and not mapped:
+        yield raw
+        return
+    made = [Translated(value)] if chosen is None else _read(chosen, value)
+    if mapped and len(made) != 1:
+        raise InputError(f"--map needs one record in each object; this one has {len(made)}")
+    for one in made:
+        _map(one, value, mapped)
+        notes |= dict.fromkeys(_told(chosen, one))
+        size = raw.size // len(made)
+        origin = Origin(one.spelled)
+        yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)
+
+
+def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
+    """The format of an object; None for a canonical record, or one that nothing is known of."""
+    if insisted is not None:
+        return None if insisted == CANONICAL else FORMATS[insisted]
+    try:
+        return recognise(value)
+    except _WRONG:  # it has the keys and nothing else
+        return None
+
+
+def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
+    try:
+        return list(chosen.read(value))
+    except _WRONG as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"this is not what {chosen.title} looks like ({what}); grpo formats lists what is read"
+        ) from None
+
+
+def _told(chosen: Format | None, one: Translated) -> Iterator[str]:
+    if chosen is not None:
+        yield f"read as {chosen.name} ({chosen.title})"
+        yield from (f"{chosen.name}: {lack}" for lack in chosen.lacks)
+    yield from one.notes
+
+
+def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
+    """Puts what ``--map`` names in the place of what the record has under that name."""
+    if not mapped:
+        return
+    record, places = dict(one.value), dict(one.spelled)
+    for name, path in mapped:
+        try:
+            found = look_up(value, path)
+        except Missing:
+            message = f"expected {name} here (--map), found nothing"
+            raise InputError(message, path=spelled(path)) from None
+        for key in [key for key in record if canonical_name(key) in (name, _PARTNERS.get(name))]:
+            del record[key]
+        record[name], places[name] = found, spelled(path)
+    one.value, one.spelled = record, places

@@ -1,0 +1,1 @@
+"""Files and streams → blocks of lines."""

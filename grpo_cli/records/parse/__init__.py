@@ -1,0 +1,1 @@
+"""Decoded objects → checked records → batches."""

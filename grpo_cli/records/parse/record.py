@@ -1,0 +1,135 @@
+"""One decoded object → a Record, checked as far as a record alone can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_cli.errors import InputError
+from grpo_cli.records import fields
+from grpo_cli.records.decode.text import as_object
+from grpo_cli.records.origin import Origin
+from grpo_cli.records.parse.columns import Shape, read_column, read_mask, read_shape
+from grpo_cli.records.parse.derive import derive
+from grpo_cli.records.parse.groups import read_groups
+from grpo_cli.records.parse.numbers import is_number
+from grpo_cli.records.parse.rewards import read_advantages, read_rewards
+from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.records.parse.tokens import read_words
+from grpo_cli.records.record import Record
+
+
+def parse(
+    value: object,
+    *,
+    source: str = "",
+    line: int | None = None,
+    prefix: str = "",
+    origin: Origin | None = None,
+) -> Record:
+    """Reads one record.
+
+    Log-probs are checked for being numbers here, and for their values when they are assembled.
+
+    Args:
+        value: the decoded object.
+        source: the file as the user named it.
+        line: its 1-based line, if it has one.
+        prefix: what stands before paths in messages, as ``"[4]."``.
+        origin: where its parts stand in the file, where it was made from something else.
+
+    Raises:
+        InputError: with the place, for anything that is missing, inconsistent or no number.
+    """
+    try:
+        record = _read(as_object(value), source, line, prefix)
+    except InputError as error:
+        error.source, error.line = source, line
+        error.path = (prefix + error.path).rstrip(".")
+        if origin is not None:
+            origin.place(error, prefix)
+        raise
+    record.origin = origin
+    return record
+
+
+def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) -> Record:
+    found = fields.read_fields(record)
+    names = found.names
+    shape = _shape(record, names)
+    mask = None
+    if "mask" in names:
+        mask = read_mask(names["mask"], record[names["mask"]], shape)
+    columns = {name: read_column(key, record[key], shape, mask) for name, key in found.columns}
+    derived = derive(columns, names, shape, mask)
+    groups, labels = None, None
+    if shape.outer is not None or "group_ids" in names or "group_size" in names:
+        groups, labels = read_groups(record, names, shape)
+    result = Record(
+        source=source,
+        line=line,
+        prefix=prefix,
+        id=record_id(record),
+        widths=shape.widths,
+        columns=columns,
+        nested=shape.nested,
+        names=names,
+        derived=derived,
+        shape=shape.outer,
+        mask=mask,
+        groups=groups,
+        group_labels=labels,
+        hyperparameters=read_settings(record, found),
+    )
+    _add_scores(result, record, shape)
+    _add_extras(result, record, shape)
+    return result
+
+
+def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None:
+    key = result.names.get("rewards")
+    if key is not None:
+        result.rewards, result.reward_names = read_rewards(key, record[key], shape)
+    key = result.names.get("advantages")
+    if key is not None:
+        result.advantages = read_advantages(key, record[key], shape, result.mask)
+
+
+def _add_extras(result: Record, record: Mapping[str, Any], shape: Shape) -> None:
+    names = result.names
+    if "tokens" in names:
+        result.tokens = read_words(names["tokens"], record[names["tokens"]], shape, str)
+    if "token_ids" in names:
+        result.token_ids = read_words(names["token_ids"], record[names["token_ids"]], shape, int)
+    if "expected" in names:
+        result.expected = record["expected"]
+
+
+def _shape(record: Mapping[str, Any], names: Mapping[str, str]) -> Shape:
+    key = names.get("log_probs_new") or names.get("ratios")
+    if key is None:
+        looked = fields.names_of(("log_probs_new", "ratios"))
+        raise InputError(f"expected log_probs_new, found none of {looked}, {fields.ACTION}")
+    shape = read_shape(key, record[key])
+    if shape.nested == 1 and len(shape.value) > 1:
+        shape.single = _is_single(record, names, len(shape.value))
+    return shape
+
+
+def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int) -> bool:
+    """Whether a flat list is the tokens of one response, not one number for each of several."""
+    rewards, advantages, tokens, ids = (
+        record[names[name]] if name in names else None
+        for name in ("rewards", "advantages", "tokens", "token_ids")
+    )
+    if is_number(rewards) or is_number(advantages):
+        return True
+    words = tokens or ids
+    flat = type(words) is list and type(words[0]) is not list
+    return flat and not (type(rewards) is list and len(rewards) == length)
+
+
+def record_id(record: Mapping[str, Any]) -> str | int | float | None:
+    """The record's own ``id``, if it is one that can be shown."""
+    value = record.get("id")
+    return value if isinstance(value, str | int | float) else None

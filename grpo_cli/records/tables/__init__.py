@@ -1,0 +1,1 @@
+"""Parquet, Arrow, npz and safetensors."""

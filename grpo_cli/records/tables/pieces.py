@@ -1,0 +1,104 @@
+"""Binary files: Parquet, Arrow, ``.npz`` and ``.safetensors``.
+
+Numbers go from their columns into arrays; no Python float is made of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.record import Raw
+
+_PARQUET, _ARROW_FILE, _ARROW_STREAM, _ZIP = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"PK\x03\x04"
+
+
+class Rows(NamedTuple):
+    """A piece of a binary file, for any process to fetch itself.
+
+    Attributes:
+        source: the file as the user named it.
+        path: where it is.
+        kind: how it is read.
+        part: which row group or batch; None for all of them.
+        first: the 0-based number of the first row.
+        size: about how many bytes it has.
+    """
+
+    source: str
+    path: str
+    kind: str
+    part: int | None
+    first: int
+    size: int
+
+    @property
+    def line(self) -> int:
+        """The 1-based number of its first row."""
+        return self.first + 1
+
+    def raws(self) -> Iterator[Raw | InputError]:
+        """Its rows as records; in the place of what cannot be read stands the error."""
+        try:
+            if self.kind in ("npz", "safetensors"):
+                from grpo_cli.records.tables import arrays
+
+                yield from arrays.raws(self.source, self.path, self.kind)
+                return
+            from grpo_cli.records.tables import arrow
+
+            yield from arrow.raws(self.source, self.path, self.kind, self.part, self.first)
+        except InputError as error:
+            error.source = error.source or self.source
+            yield error
+
+
+def slices(source: Source, *, whole: bool) -> Iterator[Rows] | None:
+    """The pieces of a binary file; None for text.
+
+    Args:
+        source: the file.
+        whole: whether all of it is one piece.
+
+    Raises:
+        InputError: where the package that reads it is missing, or it is damaged.
+    """
+    kind = _kind(source)
+    if kind is None:
+        return None
+    size = Path(source.path).stat().st_size
+    if kind in ("npz", "safetensors"):
+        return iter([Rows(source.name, source.path, kind, None, 0, size)])
+    from grpo_cli.records.tables import arrow
+
+    return arrow.slices(source, kind, size, whole=whole)
+
+
+def _kind(source: Source) -> str | None:
+    if source.path == "-" or not Path(source.path).is_file():
+        return None
+    try:
+        with Path(source.path).open("rb") as stream:
+            head = stream.read(9)
+    except OSError:
+        return None  # what is wrong is told by whoever reads it as text
+    return kind_of(head, source.path)
+
+
+def kind_of(head: bytes, path: str) -> str | None:
+    """How a file that begins so is read; None for text."""
+    if head.startswith(_PARQUET):
+        return "parquet"
+    if head.startswith(_ARROW_FILE):
+        return "arrow"
+    if head.startswith(_ARROW_STREAM):
+        return "arrow-stream"
+    if head.startswith(_ZIP) and path.endswith(".npz"):
+        return "npz"
+    if len(head) == 9 and head[8:] == b"{" and struct.unpack("<Q", head[:8])[0] < 1 << 40:
+        return "safetensors"
+    return None

@@ -1,0 +1,123 @@
+"""Columns of text → one table, as wide as its numbers need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grpo_cli.terminal.numbers import aligned, shown
+from grpo_cli.terminal.screen import Screen
+
+GAP = 2
+"""Spaces between columns."""
+
+Style = Callable[[Any], str]
+
+
+class Column(NamedTuple):
+    """One column: its field, its cells, and whether it holds numbers."""
+
+    name: str
+    cells: Sequence[Text]
+    numeric: bool
+
+    @property
+    def header(self) -> Text:
+        """The field's name, a word to the line."""
+        return Text(_header(self.name), justify="right" if self.numeric else "left")
+
+    @property
+    def width(self) -> int:
+        """The widest of its lines."""
+        return max(_header_width(self.name), *(one.cell_len for one in self.cells))
+
+
+def column(
+    name: str,
+    values: Sequence[Any],
+    *,
+    show: Callable[[Any], str] = shown,
+    style: Style | None = None,
+    numeric: bool | None = None,
+) -> Column:
+    """A column of values: numbers with their points under each other, or text."""
+    if numeric is None:
+        numeric = show is shown and all(_is_number(value) for value in values)
+    texts = [show(value) for value in values]
+    if numeric:
+        # Padded here, because rich takes the spaces on their right away.
+        texts = [text.rjust(_header_width(name)) for text in aligned(texts)]
+    styles = ["" if style is None else style(value) for value in values]
+    return Column(name, [Text(t, s) for t, s in zip(texts, styles, strict=True)], numeric)
+
+
+def _header(name: str) -> str:
+    return name.replace("_", "\n")
+
+
+def _header_width(name: str) -> int:
+    return max(map(cell_len, _header(name).split("\n")))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def fitting(
+    columns: Sequence[Column], spare: Sequence[str], width: int | None
+) -> tuple[list[Column], list[str]]:
+    """The columns that a terminal has room for.
+
+    Args:
+        columns: all of them.
+        spare: the names of those that can be left out, the first to go first.
+        width: the room; None for no limit.
+
+    Returns:
+        The columns to show, and the names of those left out.
+    """
+    kept, hidden = list(columns), []
+    for name in spare:
+        if width is None or total_width(kept) <= width:
+            break
+        if any(one.name == name for one in kept):
+            kept = [one for one in kept if one.name != name]
+            hidden.append(name)
+    return kept, hidden
+
+
+def total_width(columns: Collection[Column]) -> int:
+    """The columns and the gaps between them."""
+    return sum(one.width for one in columns) + GAP * (len(columns) - 1)
+
+
+def grid(columns: Sequence[Column]) -> Table:
+    """The table. Nothing in it wraps or is cut."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),
+        header_style="bold",
+    )
+    tallest = max(_header(one.name).count("\n") for one in columns)
+    for one in columns:
+        above = "\n" * (tallest - _header(one.name).count("\n"))
+        table.add_column(Text(above, justify=one.header.justify) + one.header, no_wrap=True)
+    for cells in zip(*(one.cells for one in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
+    """Says which columns a narrow terminal went without, and where they are."""
+    if names:
+        where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
+        text = f"\n{where}: {', '.join(names)} (see {remedy})"
+        console.print(Text(text, "dim"))

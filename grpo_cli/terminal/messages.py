@@ -1,0 +1,48 @@
+"""Errors and notes on standard error, and the exit codes they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import orjson
+import typer
+
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.terminal.numbers import visible
+
+
+@contextmanager
+def failures(*, as_json: bool = False) -> Iterator[None]:
+    """Tells an error of the user's in one line and ends the command with its exit code."""
+    try:
+        yield
+    except GrpoError as error:
+        tell(error, as_json=as_json)
+        raise typer.Exit(error.exit_code) from None
+
+
+def tell(error: GrpoError, *, as_json: bool = False) -> None:
+    """Prints one error: a line, or one JSON object."""
+    if as_json:
+        typer.echo(orjson.dumps({"error": described(error)}), err=True)
+    else:
+        say(str(error))
+
+
+def say(text: str) -> None:
+    """Prints one line, without what could move a terminal's cursor."""
+    typer.echo(f"grpo: {visible(text)}", err=True)
+
+
+def described(error: GrpoError) -> dict[str, object]:
+    """An error as ``--json`` shows it."""
+    place = error if isinstance(error, InputError) else None
+    kinds = {InputError: "input", UsageError: "usage"}
+    return {
+        "kind": kinds.get(type(error), "error"),
+        "source": place.source if place else None,
+        "line": place.line if place else None,
+        "path": (place.path or None) if place else None,
+        "message": place.message if place else str(error),
+    }

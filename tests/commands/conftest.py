@@ -1,0 +1,72 @@
+"""One environment for every run: no colour, a fixed terminal, nothing of CI's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from grpo_cli.commands.main import app
+
+RECORD: dict[str, Any] = {
+    "log_probs_new": [[-0.9, -0.2], [-1.1]],
+    "log_probs_old": [[-1.0, -0.25], [-1.0]],
+    "log_probs_ref": [[-1.0, -0.25], [-1.0]],
+    "rewards": [1.0, 0.0],
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.fixture
+def grpo() -> Callable[..., Result]:
+    """Runs a command in this process."""
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, arguments, input=stdin)
+
+    return run
+
+
+@pytest.fixture
+def shell() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a shell line in which ``grpo`` is the command, as users do."""
+
+    def run(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = f'grpo() {{ "{sys.executable}" -m grpo_cli "$@"; }}; {line}'
+        return subprocess.run(
+            ["bash", "-c", command],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **variables},
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Callable[..., Path]:
+    """Writes records, as given or as variations of a usual one, into a JSONL file."""
+
+    def write(*records: dict[str, Any] | str, name: str = "dump.jsonl") -> Path:
+        path = tmp_path / name
+        lines = [r if isinstance(r, str) else json.dumps(RECORD | r) for r in records]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write

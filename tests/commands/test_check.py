@@ -1,0 +1,472 @@
+"""Each fault planted in clean real dumps: exactly that finding appears, and none on clean ones."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_cli.commands.check.run import Findings, check
+from grpo_cli.records import Raw, cut, raws
+
+ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
+TRL = sorted(path.name for path in ROLLOUTS.glob("trl-*.jsonl"))
+TRUTHFUL = {"on-policy", "length-cap"}
+
+Row = dict[str, Any]
+
+
+def load(name: str) -> list[Row]:
+    return [raw.value for block in cut(str(ROLLOUTS / name)) for raw in raws(block)]
+
+
+def found(rows: list[Row], limit: int = 0) -> Findings:
+    findings = Findings(limit)
+    check((Raw(row, "dump", at + 1, "", 0) for at, row in enumerate(rows)), findings, skip=False)
+    return findings
+
+
+def new_in(rows: list[Row], name: str) -> list[dict[str, Any]]:
+    """What is found in the rows and was not in the clean dump."""
+    clean = {(row["code"], row["record"]) for row in found(load(name)).rows}
+    return [row for row in found(rows).rows if (row["code"], row["record"]) not in clean]
+
+
+@pytest.mark.parametrize("name", TRL)
+def test_clean_trl_dumps_give_nothing_but_the_truth(name):
+    findings = found(load(name))
+    assert set(findings.counts) <= TRUTHFUL
+    assert findings.severities["error"] == findings.severities["warning"] == 0
+    # The first pass over a generation is on-policy, the second is not (two epochs).
+    assert findings.counts["on-policy"] == 4
+
+
+def test_clean_verl_cases_give_no_error():
+    findings = found(load("verl-0.9.1-cases.jsonl"))
+    assert findings.severities["error"] == 0
+    assert set(findings.counts) <= {
+        "dead-group",
+        "singleton-group",
+        "uneven-groups",
+        "length-cap",
+        "on-policy",
+    }
+
+
+# ---- faults of the log-probs ---------------------------------------------------------------------
+
+OLD, NEW = "old_per_token_logps", "per_token_logps"
+
+
+def each(key: str, change: Callable[[list[float]], list[float]]) -> Callable[[Row], None]:
+    def plant(row: Row) -> None:
+        row[key] = [change(values) for values in row[key]]
+
+    return plant
+
+
+def at_temperature(t: float) -> Callable[[Row], None]:
+    """The new log-probs are of a softmax over 40 words, the old ones of it at a temperature."""
+
+    def plant(row: Row) -> None:
+        draw = np.random.default_rng(7)
+        new, old = [], []
+        for values in row[NEW]:
+            logits = draw.normal(0.0, 2.5, (len(values), 40))
+            taken = np.array([draw.choice(40, p=np.exp(z) / np.exp(z).sum()) for z in logits])
+            for z_rows, into in ((logits, new), (logits / t, old)):
+                log_p = z_rows - np.log(np.exp(z_rows).sum(axis=1, keepdims=True))
+                into.append(log_p[np.arange(len(values)), taken].tolist())
+        row[NEW], row[OLD] = new, old
+
+    return plant
+
+
+def padded(row: Row) -> None:
+    width = max(map(len, row[NEW])) + 4
+    for key in (NEW, OLD, "ref_per_token_logps"):
+        if key in row:
+            row[key] = [values + [0.0] * (width - len(values)) for values in row[key]]
+    for key, pad in (("tokens", "<pad>"), ("completion_ids", 0)):
+        row[key] = [values + [pad] * (width - len(values)) for values in row[key]]
+
+
+def prompted(row: Row) -> None:
+    prompt = [-3.1, -4.2, -2.2, -5.0, -1.7]
+    for key in (NEW, OLD, "ref_per_token_logps"):
+        if key in row:
+            row[key] = [prompt + values for values in row[key]]
+    row["tokens"] = [list("What?") + values for values in row["tokens"]]
+    row["completion_ids"] = [[7, 3, 5, 9, 2, *values] for values in row["completion_ids"]]
+
+
+def prompted_by_ids(row: Row) -> None:
+    row["prompt_ids"] = [[11, 40 + at] for at in range(8)]
+    for key in (NEW, OLD, "ref_per_token_logps"):
+        if key in row:
+            row[key] = [[-2.0 - at / 9, -1.0, *values] for at, values in enumerate(row[key])]
+    row["tokens"] = [["a", str(at), *values] for at, values in enumerate(row["tokens"])]
+    row["completion_ids"] = [
+        [11, 40 + at, *values] for at, values in enumerate(row["completion_ids"])
+    ]
+
+
+def not_a_number(row: Row) -> None:
+    row[OLD][2][1] = float("nan")
+
+
+def zero_filled(row: Row) -> None:
+    row[NEW][1][0], row[OLD][1][0] = -26.0, 0.0
+
+
+def rolled_out(change: Callable[[list[float]], list[float]]) -> Callable[[Row], None]:
+    def plant(row: Row) -> None:
+        row["sampling_per_token_logps"] = [change(values) for values in row[OLD]]
+
+    return plant
+
+
+def noisy(values: list[float]) -> list[float]:
+    draw = random.Random(len(values))
+    return [min(value + draw.gauss(0.0, 0.5), 0.0) for value in values]
+
+
+LOG_PROB_FAULTS = {
+    "shifted: next": ("shifted", "error", each(OLD, lambda v: [*v[1:], -3.0])),
+    "shifted: previous": ("shifted", "error", each(OLD, lambda v: [-3.0, *v[:-1]])),
+    "shifted: all but new": ("shifted", "error", each(NEW, lambda v: [*v[1:], -3.0])),
+    "prompt: shared": ("prompt-included", "error", prompted),
+    "prompt: prompt_ids": ("prompt-included", "error", prompted_by_ids),
+    "padding": ("padding", "error", padded),
+    "probabilities": ("probabilities", "error", each(OLD, lambda v: list(map(math.exp, v)))),
+    "probabilities: −log p": ("probabilities", "error", each(NEW, lambda v: [-x for x in v])),
+    "not finite": ("not-finite", "error", not_a_number),
+    "base 2": ("log-base", "error", each(OLD, lambda v: [x / math.log(2) for x in v])),
+    "base 10": ("log-base", "error", each(OLD, lambda v: [x / math.log(10) for x in v])),
+    "base 10: new": ("log-base", "error", each(NEW, lambda v: [x / math.log(10) for x in v])),
+    "top-p": ("constant-log-ratio", "warning", each(NEW, lambda v: [x - 0.105 for x in v])),
+    "top-p: rollout": (
+        "constant-log-ratio",
+        "warning",
+        rolled_out(lambda v: [min(x + 0.105, 0.0) for x in v]),
+    ),
+    "temperature 0.6": ("temperature", "error", at_temperature(0.6)),
+    "temperature 1.5": ("temperature", "error", at_temperature(1.5)),
+    "temperature: scaled": ("temperature", "error", each(OLD, lambda v: [x * 0.8 for x in v])),
+    "extreme ratio": ("extreme-ratio", "error", zero_filled),
+    "rollout mismatch": ("rollout-mismatch", "warning", rolled_out(noisy)),
+}
+
+
+@pytest.mark.parametrize("name", ["trl-1.16.0-grpo.jsonl", "trl-1.16.0-dapo.jsonl"])
+@pytest.mark.parametrize("fault", LOG_PROB_FAULTS)
+def test_a_fault_of_the_log_probs_is_found_and_nothing_else(name, fault):
+    code, severity, plant = LOG_PROB_FAULTS[fault]
+    rows = copy.deepcopy(load(name))
+    plant(rows[1])  # an on-policy record, in which the fault is not drowned by training
+    new = new_in(rows, name)
+    assert {(row["code"], row["severity"]) for row in new} == {(code, severity)}
+    assert {row["record"] for row in new} == {rows[1]["id"]}
+    assert all(row["line"] == 2 and row["evidence"] and row["advice"] for row in new)
+
+
+@pytest.mark.parametrize("fault", ["shifted: next", "padding", "probabilities", "extreme ratio"])
+def test_the_same_in_a_record_that_training_has_moved(fault):
+    code, severity, plant = LOG_PROB_FAULTS[fault]
+    rows = copy.deepcopy(load("trl-1.16.0-dr_grpo.jsonl"))
+    plant(rows[6])
+    new = new_in(rows, "trl-1.16.0-dr_grpo.jsonl")
+    assert {(row["code"], row["severity"]) for row in new} == {(code, severity)}
+
+
+def test_one_shifted_response_is_found_in_its_place():
+    rows = copy.deepcopy(load("trl-1.16.0-gspo.jsonl"))
+    values = rows[0][OLD][0]
+    assert len(values) == 32
+    rows[0][OLD][0] = [*values[1:], -2.0]
+    (row,) = new_in(rows, "trl-1.16.0-gspo.jsonl")
+    assert (row["code"], row["record"], row["response"]) == ("shifted", rows[0]["id"], 0)
+
+
+def test_short_records_are_compared_together():
+    draw = random.Random(3)
+    rows: list[Row] = []
+    for _ in range(12):
+        new = [[-draw.expovariate(0.5) for _ in range(4)] for _ in range(2)]
+        old = [[*values[1:], -1.0] for values in new]
+        rows.append({"log_probs_new": new, "log_probs_old": old, "advantages": [1.0, -1.0]})
+    assert set(found(rows).counts) == {"shifted"}
+    assert found(rows[:1]).counts == {}  # 8 tokens prove nothing
+
+
+def test_entropies_tell_the_base_of_all_columns():
+    row = copy.deepcopy(load("trl-1.16.0-grpo.jsonl")[4])
+    draw = np.random.default_rng(1)
+    row[NEW], row[OLD], row["entropies"] = [], [], []
+    for _ in range(8):
+        logits = draw.normal(0.0, 1.5, (32, 30))
+        log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        taken = [draw.choice(30, p=np.exp(one) / np.exp(one).sum()) for one in log_p]
+        row[NEW].append((log_p[np.arange(32), taken] / math.log(10)).tolist())
+        row["entropies"].append((-(np.exp(log_p) * log_p).sum(axis=1)).tolist())
+    row.pop("ref_per_token_logps")
+    row["tokens"], row["completion_ids"], row[OLD] = None, None, None
+    assert set(found([row]).counts) == {"log-base", "on-policy", "length-cap"}
+    row[NEW] = [[value * math.log(10) for value in values] for values in row[NEW]]
+    assert "log-base" not in found([row]).counts
+
+
+# ---- faults of rewards and groups ----------------------------------------------------------------
+
+
+def rewarded(row: Row, rewards: list[float]) -> None:
+    del row["advantages"]
+    row["rewards"] = rewards
+
+
+PLAIN = [1.0, 0.0, 0.5, 0.25, 0.0, 1.0, 0.75, 0.3]
+
+GROUP_FAULTS: dict[str, tuple[set[str], str, Callable[[Row], None]]] = {
+    "none": (set(), "", lambda row: rewarded(row, PLAIN)),
+    "dead": ({"dead-group"}, "info", lambda row: rewarded(row, [0.5] * 8)),
+    "dead advantages": (
+        {"dead-group"},
+        "info",
+        lambda row: row.update(advantages=[0.0] * 8),
+    ),
+    "near dead": (
+        {"near-dead-group"},
+        "warning",
+        lambda row: rewarded(row, [0.5, 0.500005] * 4),
+    ),
+    "near dead advantages": (
+        {"near-dead-group"},
+        "warning",
+        lambda row: row.update(advantages=[3e-8, -3e-8] * 4),
+    ),
+    "noise": (
+        {"reward-noise"},
+        "warning",
+        lambda row: rewarded(row, [*PLAIN[:7], 0.25000002]),
+    ),
+    "uneven": (
+        {"uneven-groups"},
+        "info",
+        lambda row: rewarded(row, PLAIN) or row.update(group_ids=list("aaabbbbb")),
+    ),
+    "singleton": (
+        {"singleton-group"},
+        "warning",
+        lambda row: rewarded(row, PLAIN) or row.update(group_ids=list("aaaaaaab")),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", GROUP_FAULTS)
+def test_a_fault_of_the_groups_is_found_and_nothing_else(fault):
+    codes, severity, plant = GROUP_FAULTS[fault]
+    rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
+    plant(rows[2])
+    new = new_in(rows, "trl-1.16.0-dapo.jsonl")
+    # The other records are groups of 8, so a record with groups of 7 or of 3 and 5 is uneven.
+    new = [row for row in new if row["code"] != "uneven-groups" or "uneven" in fault]
+    assert {row["code"] for row in new} == codes
+    assert {row["severity"] for row in new} <= {severity}
+
+
+def test_groups_that_differ_between_records_are_uneven():
+    rows = [
+        {
+            "log_probs_new": [[-1.0 - at / 7, -0.5]] * 1 + [[-2.0, -0.1 - at / 9]] * (size - 1),
+            "log_probs_old": [[-1.1, -0.6]] * size,
+            "rewards": [1.0] + [0.0] * (size - 1),
+        }
+        for at, size in enumerate([4, 4, 3, 4])
+    ]
+    (row,) = [one for one in found(rows).rows if one["code"] == "uneven-groups"]
+    assert row["record"] == 2
+    assert row["evidence"]["sizes"] == {"3": 1, "4": 3}
+
+
+def test_a_copied_row_and_a_copied_record_are_duplicates():
+    name = "trl-1.16.0-dapo.jsonl"
+    rows = copy.deepcopy(load(name))
+    assert len(rows[1][NEW][1]) == 32
+    for key in (NEW, OLD, "tokens", "completion_ids"):
+        rows[1][key][5] = list(rows[1][key][1])
+    (row,) = new_in(rows, name)
+    assert (row["code"], row["record"], row["response"]) == ("duplicate", rows[1]["id"], 5)
+    rows = copy.deepcopy(load(name))
+    rows.append(rows[3] | {"id": "again"})
+    assert {row["code"] for row in new_in(rows, name)} >= {"duplicate"}
+    assert found(rows).counts["duplicate"] == 1
+
+
+def test_sure_short_answers_may_be_equal():
+    row = {
+        "log_probs_new": [[-0.01, -0.02]] * 4,
+        "log_probs_old": [[-0.011, -0.02]] * 4,
+        "advantages": [1.0, -1.0, 1.0, -1.0],
+    }
+    assert found([row]).counts == {}
+
+
+def test_a_group_torn_over_records_is_told():
+    rows = [
+        {
+            "log_probs_new": [[-1.0, -2.0 - at]],
+            "log_probs_old": [[-1.1, -2.0 - at]],
+            "rewards": [float(at)],
+            "group_ids": ["q7"],
+        }
+        for at in range(2)
+    ]
+    assert set(found(rows).counts) == {"duplicate", "singleton-group"}
+
+
+# ---- masks and lengths ---------------------------------------------------------------------------
+
+
+def masked(holes: bool) -> Callable[[Row], None]:
+    def plant(row: Row) -> None:
+        row["completion_mask"] = [[1] * len(values) for values in row[NEW]]
+        if holes:
+            row["completion_mask"][0][3] = 0
+        else:
+            row["completion_mask"][0] = [0] * len(row[NEW][0])
+
+    return plant
+
+
+@pytest.mark.parametrize("holes", [True, False])
+def test_mask_with_holes_or_all_zero(holes):
+    rows = copy.deepcopy(load("trl-1.16.0-grpo.jsonl"))
+    masked(holes)(rows[3])
+    new = new_in(rows, "trl-1.16.0-grpo.jsonl")
+    assert [(row["code"], row["severity"], row["response"]) for row in new] == [
+        ("mask", "warning", 0)
+    ]
+
+
+def test_a_record_that_is_masked_whole_is_an_error():
+    rows = copy.deepcopy(load("trl-1.16.0-grpo.jsonl"))
+    rows[3]["completion_mask"] = [[0] * len(values) for values in rows[3][NEW]]
+    new = new_in(rows, "trl-1.16.0-grpo.jsonl")
+    assert [(row["code"], row["severity"]) for row in new] == [("mask", "error")]
+
+
+def test_masked_padding_and_masked_nan_are_fine():
+    rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
+    lengths = list(map(len, rows[1][NEW]))
+    padded(rows[1])
+    width = len(rows[1][NEW][0])
+    rows[1]["completion_mask"] = [[1] * n + [0] * (width - n) for n in lengths]
+    rows[1][NEW][0][-1] = float("nan")
+    assert new_in(rows, "trl-1.16.0-dapo.jsonl") == []
+
+
+def test_a_few_sure_words_at_the_end_are_doubtful_not_wrong():
+    rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
+    for key in (NEW, OLD):
+        rows[1][key] = [values + [0.0] * 5 for values in rows[1][key]]
+    for key, words in (("tokens", list("</a>.")), ("completion_ids", [1, 2, 3, 4, 5])):
+        rows[1][key] = [values + words for values in rows[1][key]]
+    assert new_in(rows, "trl-1.16.0-dapo.jsonl") == []
+    del rows[1]["tokens"], rows[1]["completion_ids"]
+    new = new_in(rows, "trl-1.16.0-dapo.jsonl")
+    assert [(row["code"], row["severity"]) for row in new] == [("padding", "warning")]
+    for key in (NEW, OLD):
+        rows[1][key] = [values + [0.0] * 5 for values in rows[1][key]]
+    new = new_in(rows, "trl-1.16.0-dapo.jsonl")
+    assert [(row["code"], row["severity"]) for row in new] == [("padding", "error")]
+
+
+def test_rewards_that_differ_are_not_near_dead():
+    rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
+    rewarded(rows[2], [0.5, 0.5001] * 4)
+    assert new_in(rows, "trl-1.16.0-dapo.jsonl") == []
+
+
+def test_a_length_cap_is_seen_without_its_name():
+    rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
+    for row in rows:
+        del row["hyperparameters"]["max_completion_length"]
+    # In the other two all 8 responses have 32 tokens: a cap, or texts of a fixed length.
+    assert found(rows).counts["length-cap"] == 6
+    lengths = {len(values) for values in rows[0][NEW]}
+    assert max(lengths) == 32
+    row = rows[0]
+    for key in (NEW, OLD, "tokens", "completion_ids"):
+        row[key] = [values[: 5 + at] for at, values in enumerate(row[key])]
+    assert "length-cap" not in found([row]).counts
+
+
+# ---- many of them --------------------------------------------------------------------------------
+
+
+def test_findings_of_one_kind_are_summed_up():
+    rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
+    findings = found(rows, limit=3)
+    assert findings.counts["length-cap"] == 8
+    assert len([row for row in findings.rows if row["code"] == "length-cap"]) == 3
+    assert findings.more == {"length-cap": 5, "on-policy": 1}
+
+
+def test_memory_stays_flat():
+    row = load("trl-1.16.0-grpo.jsonl")[0]
+
+    def many(count: int) -> Iterator[Raw]:
+        return (Raw(row, "dump", at, "", 0) for at in range(count))
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        check(many(count), Findings(3), skip=False)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    peak(10)  # what is made once
+    # The least of a few, since another thread's memory (a test runner's) is counted too.
+    fewer, more = (min(peak(count) for _ in range(3)) for count in (50, 150))
+    assert more < 1.5 * fewer + 100_000
+
+
+# ---- no false alarms -----------------------------------------------------------------------------
+
+
+def sane(draw: np.random.Generator, longest: int, sure: float, drift: float) -> Row:
+    """A group as confident policies write it: many exact zeros, at the end above all."""
+    row: Row = {name: [] for name in ("new", "old", "ref", "rollout")}
+    for _ in range(8):
+        count = int(draw.integers(1, longest))
+        new = -draw.exponential(1.5, count) * (draw.random(count) > sure)
+        moves = np.sqrt(np.abs(new)) * draw.normal(0.0, 1.0, (3, count))
+        columns = [
+            new,
+            *(new + scale * one for scale, one in zip((1, 3, 0.1), moves * drift, strict=True)),
+        ]
+        tail = int(draw.integers(0, 4)) if draw.random() < 0.7 else 0
+        for column in columns:
+            column[max(count - tail, 0) :] = 0.0
+        for name, column in zip(row, columns, strict=True):
+            row[name].append(np.float32(np.minimum(column, 0.0)).astype(float).tolist())
+    found = {f"log_probs_{name}": values for name, values in row.items()}
+    return found | {"rewards": draw.integers(0, 2, 8).tolist()}
+
+
+@pytest.mark.parametrize("longest", [6, 40, 200])
+@pytest.mark.parametrize("sure", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("drift", [0.003, 0.05, 0.2])
+def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
+    draw = np.random.default_rng([longest, int(sure * 10), int(drift * 1000)])
+    findings = found([sane(draw, longest, sure, drift) for _ in range(40)])
+    quiet = {"dead-group", "length-cap", "on-policy"}
+    # The engine is a drift away from the old policy, which is a mismatch once it is large.
+    assert set(findings.counts) <= quiet | ({"rollout-mismatch"} if drift > 0.01 else set())

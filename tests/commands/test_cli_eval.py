@@ -1,0 +1,232 @@
+"""``grpo eval`` in this process: formats, levels, fields, errors and their exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from grpo_cli.engine.rows.fields import COLUMNS, RECORD_FIELDS, TOKEN_FIELDS, TOTAL_FIELDS
+
+BAD = '{"log_probs_new": [[-1.0], [-2.0, 0.5]], "rewards": [1, 0]}'
+
+
+def test_json_is_one_document_in_the_order_of_the_fields(grpo, dump):
+    result = grpo("eval", str(dump({}, {})), "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert list(document) == ["variant", "signature", "total", "records"]
+    assert tuple(document["total"]) == TOTAL_FIELDS
+    assert [tuple(record) for record in document["records"]] == [RECORD_FIELDS] * 2
+    assert [record["id"] for record in document["records"]] == [0, 1]
+    assert document["variant"] == "grpo"
+    assert document["signature"].startswith("grpo|adv:group-std")
+
+
+def test_alias_is_reported_by_its_listed_name(grpo, dump):
+    result = grpo("eval", str(dump({})), "--json", "-v", "dr_grpo")
+    assert json.loads(result.stdout)["variant"] == "dr"
+
+
+def test_batch_level_has_totals_alone(grpo, dump):
+    path = str(dump({}, {}))
+    document = json.loads(grpo("eval", path, "--json", "--level", "batch").stdout)
+    assert "records" not in document
+    (line,) = grpo("eval", path, "-f", "jsonl", "--level", "batch").stdout.splitlines()
+    assert json.loads(line) == document["total"]
+    header, row = csv.reader(
+        io.StringIO(grpo("eval", path, "-f", "csv", "--level", "batch").stdout)
+    )
+    assert tuple(header) == TOTAL_FIELDS
+    assert float(row[0]) == document["total"]["objective"]
+
+
+def test_loss_is_minus_the_objective_and_contributions_add_up(grpo, dump):
+    result = grpo("eval", str(dump({})), "-f", "jsonl", "--level", "token")
+    record = json.loads(result.stdout)
+    responses = record["responses"]
+    assert record["loss"] == -record["objective"]
+    assert sum(r["contribution"] for r in responses) == pytest.approx(
+        record["objective"], rel=1e-12
+    )
+    parts = [part for r in responses for part in r["tokens"]["contribution"]]
+    assert sum(parts) == pytest.approx(record["objective"], rel=1e-12)
+    assert tuple(responses[0]["tokens"]) == tuple(
+        name for name in TOKEN_FIELDS if name not in ("token", "token_id", "correction")
+    )
+
+
+@pytest.mark.parametrize("level", ["record", "response", "token"])
+def test_csv_has_the_numbers_of_json(grpo, dump, level):
+    path = str(dump({"tokens": [["a,b", 'c"\n'], ["d"]]}))
+    rows = list(
+        csv.DictReader(io.StringIO(grpo("eval", path, "-f", "csv", "--level", level).stdout))
+    )
+    record = json.loads(grpo("eval", path, "-f", "jsonl", "--level", level).stdout)
+    assert tuple(rows[0]) == COLUMNS[level]
+    if level == "record":
+        assert float(rows[0]["objective"]) == record["objective"]
+    elif level == "response":
+        wanted = [r["contribution"] for r in record["responses"]]
+        assert [float(row["contribution"]) for row in rows] == wanted
+    else:
+        wanted = [g for r in record["responses"] for g in r["tokens"]["gradient"]]
+        assert [float(row["gradient"]) for row in rows] == wanted
+        assert [row["token"] for row in rows] == ["a,b", 'c"\n', "d"]
+        assert [row["index"] for row in rows] == ["0", "0", "1"]
+
+
+def test_fields_choose_and_order(grpo, dump):
+    path = str(dump({}))
+    record = json.loads(grpo("eval", path, "-f", "jsonl", "--fields", "loss,objective").stdout)
+    assert list(record) == ["loss", "objective"]
+    token = json.loads(
+        grpo("eval", path, "-f", "jsonl", "--level", "token", "--fields", "gradient,ratio").stdout
+    )
+    assert list(token) == ["id", "responses"]
+    assert list(token["responses"][0]) == ["index", "tokens"]
+    assert list(token["responses"][0]["tokens"]) == ["gradient", "ratio"]
+    text = grpo("eval", path, "-f", "csv", "--level", "response", "--fields", "reward,id").stdout
+    assert text == "reward,id\n1.0,0\n0.0,0\n"
+    batch = grpo("eval", path, "--level", "batch", "--fields", "tokens").stdout
+    assert batch.split() == ["tokens", "3"]
+
+
+def test_only_prints_bare_values(grpo, dump):
+    path = str(dump({}, {}))
+    loss = json.loads(grpo("eval", path, "--json").stdout)["total"]["loss"]
+    assert float(grpo("eval", path, "--only", "loss", "--level", "batch").stdout) == loss
+    assert len(grpo("eval", path, "--only", "loss").stdout.splitlines()) == 2
+    assert grpo("eval", path, "--only", "length", "--level", "response").stdout == "2\n1\n2\n1\n"
+    assert len(grpo("eval", path, "--only", "ratio", "--level", "token").stdout.split()) == 6
+
+
+def test_no_minus_zero_is_printed(grpo, dump):
+    dead = dump({"rewards": [1.0, 1.0], "log_probs_ref": [[-0.9, -0.2], [-1.1]]})
+    for level in ("record", "response", "token"):
+        for form in ("jsonl", "csv", "table"):
+            assert "-0.0," not in grpo("eval", str(dead), "--level", level, "-f", form).stdout
+    assert grpo("eval", str(dead), "--only", "loss").stdout == "0.0\n"
+
+
+def test_stdin_is_read_without_an_argument(grpo, dump):
+    text = dump({}).read_text()
+    for arguments in ((), ("-",)):
+        record = json.loads(grpo("eval", *arguments, "-f", "jsonl", stdin=text).stdout)
+        assert record["source"] == "<stdin>"
+
+
+def test_a_bad_record_stops_but_keeps_what_came_before(grpo, dump):
+    path = str(dump({}, BAD, {}))
+    result = grpo("eval", path, "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert document["total"]["records"] == len(document["records"]) == 1
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert error["kind"] == "input"
+    assert (error["source"], error["line"]) == (path, 2)
+    assert error["path"] == "log_probs_new[1][1]"
+    lines = grpo("eval", path, "-f", "jsonl")
+    assert lines.exit_code == 3
+    assert len(lines.stdout.splitlines()) == 1
+    assert lines.stderr.splitlines()[-1].startswith(f"grpo: {path}:2: log_probs_new[1][1]: ")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv"])
+def test_a_bad_first_record_prints_nothing(grpo, dump, form):
+    result = grpo("eval", str(dump(BAD)), "-f", form)
+    assert (result.exit_code, result.stdout) == (3, "")
+
+
+def test_bad_records_can_be_skipped(grpo, dump):
+    result = grpo("eval", str(dump({}, BAD, {})), "--on-error", "skip", "-f", "jsonl")
+    assert result.exit_code == 3
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [0, 2]
+    assert ":2: log_probs_new[1][1]: " in result.stderr
+    assert result.stderr.splitlines()[-1] == "grpo: skipped 1 of 3 records"
+
+
+def test_a_missing_file_is_bad_input(grpo, tmp_path):
+    result = grpo("eval", str(tmp_path / "none.jsonl"))
+    assert result.exit_code == 3
+    assert "none.jsonl" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_notes_go_to_stderr_and_q_silences_them(grpo, dump):
+    same = dump({"log_probs_old": [[-0.9, -0.2], [-1.1]]})
+    result = grpo("eval", str(same), "--json")
+    assert "grpo: note: all ratios are exactly 1 (on-policy)" in result.stderr
+    assert grpo("eval", str(same), "--json", "-q").stderr == ""
+    table = grpo("eval", str(same))
+    assert "all ratios are exactly 1 (on-policy)" in table.stdout
+    assert "all ratios" not in table.stderr
+
+
+def test_dead_groups_and_empty_responses_are_told(grpo, dump):
+    path = dump({"rewards": [1, 1]}, {"mask": [[0, 0], [1]]})
+    lines = grpo("eval", str(path)).stdout
+    assert "1 of 2 groups is dead: all their advantages are 0" in lines
+    assert "1 of 4 responses without a token that counts" in lines
+    nothing = grpo("eval", str(dump({"mask": [[0, 0], [0]]})), "-f", "jsonl")
+    assert "no token counts: J = 0" in nothing.stderr
+    assert json.loads(nothing.stdout)["clip_fraction"] is None
+
+
+def test_a_table_says_how_many_rows_it_left_out(grpo, dump):
+    path = str(dump(*[{}] * 60))
+    result = grpo("eval", path)
+    assert "… 10 more records (use --limit 0 or --format jsonl)" in result.stderr
+    assert grpo("eval", path, "--limit", "0").stderr == ""
+    assert grpo("eval", path, "-q").stderr == ""
+    tokens = grpo("eval", path, "--level", "token", "--limit", "2")
+    assert "… 178 more tokens" in tokens.stderr
+    assert tokens.stdout.count("record 0, response 0") == 1
+    assert "response 1" not in tokens.stdout
+
+
+def test_several_files_name_their_source(grpo, dump):
+    paths = [str(dump({}, name=name)) for name in ("a.jsonl", "b.jsonl")]
+    text = grpo("eval", *paths, "-f", "csv", "--fields", "source").stdout
+    assert text.split() == ["source", *paths]
+    assert "source" in grpo("eval", *paths).stdout
+
+
+def test_every_format_keeps_to_the_limit(grpo, dump):
+    path = str(dump(*[{}] * 5))
+    for level in ("record", "response", "token"):
+        lines = grpo("eval", path, "--level", level, "-f", "csv", "--limit", "3").stdout
+        assert lines.count("\n") == 1 + 3
+    assert grpo("eval", path, "-f", "jsonl", "--limit", "3").stdout.count("\n") == 3
+    assert grpo("eval", path, "--only", "loss", "--limit", "3").stdout.count("\n") == 3
+    assert len(json.loads(grpo("eval", path, "--json", "--limit", "3").stdout)["records"]) == 3
+
+
+def test_the_records_own_framework_is_mentioned(grpo, dump):
+    framework = {"name": "trl", "loss_type": "dapo"}
+    path = str(dump({"framework": framework}))
+    said = "the records say that trl computed them as dapo: -v trl/dapo reproduces it"
+    assert said in grpo("eval", path, "--level", "batch").stderr
+    assert said not in grpo("eval", path, "--level", "batch", "-v", "trl/grpo").stderr
+
+
+def test_nothing_is_printed_when_everything_was_skipped(grpo, dump):
+    result = grpo("eval", str(dump({"rewards": [True, 0]})), "--on-error", "skip")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "skipped 1 of 1 records" in result.stderr
+
+
+def test_own_denominators_that_differ_are_mentioned(grpo, dump):
+    path = str(dump({"num_items_in_batch": 5}, {"num_items_in_batch": 6}))
+    result = grpo("eval", path, "-v", "trl/dapo", "--level", "batch", "--json")
+    assert "they are not one batch" in result.stderr
+
+
+def test_text_alone_is_bare(grpo, dump):
+    path = str(dump({"id": 'a,"b"'}, {}, {"id": "c"}))
+    assert grpo("eval", path, "--only", "id").stdout == 'a,"b"\n1\nc\n'
+    first = grpo("eval", path, "--only", "signature", "--limit", "1").stdout
+    assert first.startswith("grpo|adv:")
+    assert '"' not in first

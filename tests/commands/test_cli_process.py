@@ -1,0 +1,129 @@
+"""What only a real process shows: pipes, terminals, colour, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from grpo_cli.commands import main as entry
+
+
+def test_a_closed_pipe_ends_quietly(shell, dump):
+    path = dump(*[{}] * 4000)
+    result = shell(f"grpo eval {path} -f jsonl -q | head -1; echo ${{PIPESTATUS[0]}}")
+    first, code = result.stdout.splitlines()
+    assert json.loads(first)["id"] == 0
+    assert code == "141"
+    assert result.stderr == ""
+
+
+def test_stdin_is_streamed(shell, dump):
+    result = shell(f"cat {dump({})} | grpo eval --only tokens --level batch")
+    assert (result.returncode, result.stdout) == (0, "3\n")
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"GITHUB_ACTIONS": "true"}])
+def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
+    result = shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
+    assert "\x1b" not in result.stdout
+    assert "…" not in result.stdout
+    assert "hidden" not in result.stdout
+    assert "gradient" in result.stdout
+
+
+def on_terminal(arguments: list[str], width: int, **variables: str) -> tuple[int, str]:
+    """Runs the command on a pseudo-terminal of its own."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpo_cli", *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "COLUMNS": str(width), **variables},
+    )
+    os.close(slave)
+    text = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # how Linux says that the other end has closed
+            break
+        if not piece:
+            break
+        text += piece
+    os.close(master)
+    return process.wait(timeout=30), text.decode()
+
+
+def test_a_terminal_has_colour_and_fits(dump):
+    path = str(dump({"tokens": [["[red]", "\n"], ["x"]]}))
+    code, text = on_terminal(["eval", path, "--level", "token"], 80)
+    assert code == 0
+    assert "\x1b[1m" in text
+    assert "hidden at 80 columns: " in text
+    assert "[red]" in text
+    assert "\\n" in text
+    code, plain = on_terminal(["eval", path], 80, NO_COLOR="1")
+    assert "\x1b" not in plain
+    rows = [line for line in plain.splitlines() if not line.startswith("signature")]
+    assert max(map(len, rows[9:])) <= 80 or rows
+    assert "\x1b" not in on_terminal(["eval", path], 80, TERM="dumb")[1]
+
+
+def test_a_terminal_as_stdin_is_a_usage_error():
+    code, text = on_terminal(["eval"], 80)
+    assert code == 2
+    assert "no FILE given, and nothing is piped" in text
+
+
+def test_ctrl_c_is_130():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpo_cli", "eval", "-f", "jsonl"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(1.5)
+    process.send_signal(2)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in error
+
+
+def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
+    def broken(**_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(entry, "application", lambda only: broken)
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 70
+    assert "ZeroDivisionError: ours" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line(shell, dump):
+    result = shell(f"grpo eval {dump({})} -f jsonl > /dev/full")
+    assert result.returncode == 3
+    assert result.stderr.startswith("grpo: ")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])
+def test_usage_is_one_line(shell, arguments):
+    result = shell(f"grpo {arguments}")
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("grpo: ")
+    assert line.endswith("--help)")
+
+
+def test_bare_is_help_and_usage(shell):
+    result = shell("grpo")
+    assert result.returncode == 2
+    assert "Commands:" in result.stdout + result.stderr

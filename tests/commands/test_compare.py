@@ -1,0 +1,119 @@
+"""Several variants on one batch: every number against the definition, computed apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from planted import DUMPS, record, telling, write
+
+from grpo_cli import evaluate
+from grpo_cli.commands.compare.compare import Comparison
+from grpo_cli.engine import chunks as stretch
+from grpo_cli.engine.batches import Input
+from grpo_cli.variants import VARIANTS
+from grpo_cli.variants.plan import plan
+
+
+def compared(path, *names, **options):
+    return Comparison([plan(name, **options) for name in names], Input([str(path)]))
+
+
+def test_the_numbers_of_a_row_are_those_of_its_own_evaluation(tmp_path):
+    one = record(7, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
+    rows = compared(write(tmp_path / "a", [one]), "grpo", "dr", "gspo").rows()
+    for row in rows:
+        alone = evaluate(one, row["variant"])
+        assert row["objective"] == alone.objective
+        assert row["loss"] == alone.loss
+        assert row["signature"] == alone.signature
+        assert row["gradient_norm"] == pytest.approx(alone.total["gradient_norm"], rel=1e-12)
+
+
+def test_cosine_is_of_the_token_gradients(tmp_path):
+    one = record(7, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
+    rows = compared(write(tmp_path / "a", [one]), "grpo", "dr", "gspo", "grpo-k1").rows()
+    first, *others = (np.concatenate(evaluate(one, row["variant"]).gradient) for row in rows)
+    assert rows[0]["cosine"] == pytest.approx(1.0, abs=1e-12)
+    for row, other in zip(rows[1:], others, strict=True):
+        wanted = first @ other / math.sqrt(first @ first) / math.sqrt(other @ other)
+        assert row["cosine"] == pytest.approx(wanted, abs=1e-12)
+        assert row["cosine"] < 1.0
+
+
+def test_cosine_where_the_kl_has_a_denominator_of_its_own(tmp_path):
+    one = record(7, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
+    name = next(name for name, row in VARIANTS.items() if row.kl_aggregate is not None)
+    path = write(tmp_path / "a", [one])
+    rows = compared(path, name, "dr", hyperparameters=None).rows()
+    plans = [plan(name, hyperparameters={"beta": 0.3}), plan("dr")]
+    row = Comparison(plans, Input([str(path)])).rows()[1]
+    own = np.concatenate(evaluate(one, name, beta=0.3).gradient)
+    dr = np.concatenate(evaluate(one, "dr").gradient)
+    wanted = own @ dr / math.sqrt(own @ own) / math.sqrt(dr @ dr)
+    assert row["cosine"] == pytest.approx(wanted, abs=1e-12)
+    assert row["cosine"] != rows[1]["cosine"]
+
+
+def test_shares_by_length_and_sign(tmp_path):
+    one = record(7, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
+    (row,) = compared(write(tmp_path / "a", [one]), "dapo").rows()
+    alone = evaluate(one, "dapo")
+    sizes = [float(np.abs(gradient).sum()) for gradient in alone.gradient]
+    signs = [values[0] for values in alone.advantages]
+    whole = sum(sizes)
+    assert row["longest_quarter"] == pytest.approx(sizes[1] / whole)
+    assert row["longest_quarter_tokens"] == pytest.approx(8 / 18)
+    positive = sum(s for s, a in zip(sizes, signs, strict=True) if a > 0)
+    assert row["positive_advantage"] == pytest.approx(positive / whole)
+    assert row["negative_advantage"] == pytest.approx(1 - positive / whole)
+
+
+def test_equal_lengths_give_the_longest_quarter_a_quarter(tmp_path):
+    one = record(7, [4] * 6, [1.0, 0.0, 0.5, 0.2, 0.9, 0.1])
+    (row,) = compared(write(tmp_path / "a", [one]), "dapo").rows()
+    assert row["longest_quarter"] == pytest.approx(0.25)
+    assert row["longest_quarter_tokens"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("batch", ["input", "record"])
+def test_chunks_change_nothing(monkeypatch, batch):
+    path = DUMPS / "verl-0.9.1-cases.jsonl"
+    names = ("grpo", "dr", "reinforce++", "gspo")
+    whole = compared(path, *names, batch=batch).rows()
+    monkeypatch.setattr(stretch, "CHUNK_TOKENS", 1)
+    for one, other in zip(whole, compared(path, *names, batch=batch).rows(), strict=True):
+        for name, value in one.items():
+            if isinstance(value, float):
+                assert other[name] == pytest.approx(value, rel=1e-12, abs=1e-15), name
+
+
+def test_a_variant_that_lacks_data_is_listed_with_the_reason(tmp_path):
+    whole, bare = telling()
+    del bare["log_probs_ref"]
+    path = write(tmp_path / "a", [whole, bare])
+    found = compared(path, "grpo", "dr", "dapo")
+    assert [row["variant"] for row in found.rows()] == ["dr", "dapo"]
+    assert found.rows()[0]["cosine"] == pytest.approx(1.0)
+    (skipped,) = found.reasons()
+    assert skipped["variant"] == "grpo"
+    assert "a:2: log_probs_ref" in skipped["reason"]
+
+
+def test_records_hyperparameters_and_flags(tmp_path):
+    one = record(7, [3, 8], [1.0, 0.0], hyperparameters={"epsilon": 0.05, "beta": 0.5})
+    path = write(tmp_path / "a", [one])
+    (row,) = compared(path, "grpo").rows()
+    assert "low=0.05" in row["signature"]
+    assert "beta=0.5" in row["signature"]
+    (row,) = compared(path, "grpo", hyperparameters={"beta": 0.25}).rows()
+    assert "low=0.05" in row["signature"]
+    assert "beta=0.25" in row["signature"]
+
+
+def test_every_row_is_served_or_says_why():
+    found = compared(DUMPS / "trl-1.16.0-gspo.jsonl", *VARIANTS)
+    named = [row["variant"] for row in found.rows()] + [one["variant"] for one in found.reasons()]
+    assert sorted(named) == sorted(VARIANTS)
+    assert len(found.rows()) > 10

@@ -1,0 +1,96 @@
+"""A batch cut into micro-batches, against arithmetic by hand and TRL's own losses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from planted import DUMPS, telling, write
+
+from grpo_cli.commands.split.microbatches import cut
+from grpo_cli.commands.split.split import split
+from grpo_cli.commands.split.whole import whole
+from grpo_cli.engine.batches import Input
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.variants.plan import plan
+
+# Every ratio is 1, so J is the weighted mean of the advantages and the gradient w·A.
+ON_POLICY = {"log_probs_new": [[-1.0], [-1.0] * 4], "advantages": [1.0, 0.2]}
+
+
+def rows(path, micro_batch, accumulate=None, ranks=1, **options):
+    data = whole(Input([str(path)]))
+    cutting = cut(data.piece.batch.responses.count, micro_batch, accumulate, ranks)
+    made = plan(options.pop("variant", "dr"), **options)
+    return {row["aggregate"]: row for row in split(made, data.piece, cutting)[0]}
+
+
+def test_mean_of_means_by_hand(tmp_path):
+    found = rows(write(tmp_path / "a", [ON_POLICY]), 1)
+    token_mean = found["token-mean"]
+    # by hand: (1 + 4·0.2) / 5, and (1 + 0.2) / 2
+    assert token_mean["global"] == pytest.approx(-0.36)
+    assert token_mean["reported"] == pytest.approx(-0.6)
+    assert not token_mean["invariant"]
+    # by hand: global gradients 1/5 and 0.2/5, split 1/2 and 0.2/(4·2); projected
+    assert token_mean["factor"] == pytest.approx((0.5 * 0.2 + 4 * 0.025 * 0.04) / 0.0464)
+    for name in ("response-mean", "token-sum"):
+        assert found[name]["invariant"]
+        assert found[name]["factor"] == pytest.approx(1.0)
+    assert found["sum"]["reported"] == pytest.approx(-0.9)
+    assert found["sum"]["factor"] == pytest.approx(0.5)
+
+
+def test_no_split_changes_nothing(tmp_path):
+    path = write(tmp_path / "a", telling())
+    for name, row in rows(path, 8, variant="grpo").items():
+        assert row["invariant"], name
+        assert row["factor"] == pytest.approx(1.0), name
+
+
+def test_trl_adds_its_micro_batches_up():
+    path = DUMPS / "trl-1.16.0-dapo.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    expected = sum(line["expected"]["loss"] for line in lines) / 4  # four optimiser steps
+    cutting = rows(path, 8, accumulate=2, variant="trl/dapo", stages={"aggregate": "trl/dapo"})
+    first_window = lines[0]["hyperparameters"]["num_items_in_batch"]
+    same = all(line["hyperparameters"]["num_items_in_batch"] == first_window for line in lines)
+    if same:
+        assert cutting["trl/dapo"]["reported"] == pytest.approx(expected, rel=1e-5)
+    assert cutting["trl/dapo"]["invariant"]
+
+
+def test_one_window_of_trl_is_its_two_logged_losses(tmp_path):
+    lines = (DUMPS / "trl-1.16.0-dapo.jsonl").read_text().splitlines()[:2]
+    expected = sum(json.loads(line)["expected"]["loss"] for line in lines)
+    path = tmp_path / "window"
+    path.write_text("\n".join(lines))
+    found = rows(path, 8, variant="trl/dapo", stages={"aggregate": "trl/dapo"})
+    assert found["trl/dapo"]["reported"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_ranks_and_accumulation_are_the_same_mean(tmp_path):
+    path = write(tmp_path / "a", telling())
+    one = rows(path, 2, accumulate=4)["token-mean"]
+    other = rows(path, 2, accumulate=2, ranks=2)["token-mean"]
+    assert one["reported"] == other["reported"]
+    assert not one["invariant"]
+
+
+def test_a_smaller_last_micro_batch_counts_like_the_others(tmp_path):
+    three = {"log_probs_new": [[-1.0], [-1.0], [-1.0]], "advantages": [1.0, 0.0, 0.6]}
+    found = rows(write(tmp_path / "a", [three]), 2)
+    assert found["response-mean"]["reported"] == pytest.approx(-(0.5 + 0.6) / 2)
+    assert found["response-mean"]["global"] == pytest.approx(-1.6 / 3)
+    assert not found["response-mean"]["invariant"]
+
+
+def test_more_ranks_than_micro_batches():
+    with pytest.raises(UsageError, match="fewer than the ranks"):
+        cut(8, 4, None, 3)
+
+
+def test_records_of_other_columns_are_no_batch(tmp_path):
+    path = write(tmp_path / "a", [ON_POLICY, ON_POLICY | {"log_probs_old": [[-1.0], [-1.0] * 4]}])
+    with pytest.raises(InputError, match="other columns"):
+        rows(path, 1)
