@@ -12,7 +12,7 @@ from typing import IO
 from grpo_cli.batch import Batch
 from grpo_cli.engine.chunks import chunks
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameter import HyperparameterError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.records import PLAIN, Reading, Record, Source, assemble, record
 
 

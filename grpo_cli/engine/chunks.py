@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.hyperparameters import Value
 from grpo_cli.records import Handful, Packed, Raw, Record, headers, layout, pack
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.parse.settings import read_settings

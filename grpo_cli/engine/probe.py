@@ -15,8 +15,8 @@ import numpy as np
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import statistics as moments
-from grpo_cli.objective.hyperparameter import HyperparameterError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
 from grpo_cli.objective.statistics import ExactMoments

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from grpo_cli.engine.batches import Piece
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.hyperparameter import HyperparameterError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
 from grpo_cli.objective.statistics import ExactMoments

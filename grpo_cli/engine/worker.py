@@ -13,9 +13,9 @@ from grpo_cli.batch import Batch
 from grpo_cli.engine.chunks import Stretch, chunks, stretches
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.hyperparameter import HyperparameterError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
 from grpo_cli.objective.statistics import ExactMoments

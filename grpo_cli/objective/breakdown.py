@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.objective.aggregate.result import Weights
+from grpo_cli.objective.results import Weights
 
 if TYPE_CHECKING:
     from grpo_cli.objective.objective import Objective

@@ -9,8 +9,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from grpo_cli.objective.hyperparameter import Value
-from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
+from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.advantage.result import PerToken
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Bound, keyword_only, positional
+from grpo_cli.objective.results import PerToken
 
 NEEDS = {
     "log_probs_new": "log-probs under the current policy",

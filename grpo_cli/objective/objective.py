@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.entropy import BONUS
-from grpo_cli.objective.hyperparameter import Value
 from grpo_cli.objective.signature import Part, Parts, line
 from grpo_cli.version import VERSION
 
@@ -43,17 +41,7 @@ STAGES: Mapping[str, Stage] = {
     ),
     "aggregate": Stage("agg", "what is the denominator?", aggregate.CHOICES, aggregate.ALIASES),
 }
-"""The stages in the order in which they run."""
-
-
-def bind(stage: str, choice: str, **values: Value) -> Bound:
-    """The choice with the given hyperparameters; those not given take the choice's defaults."""
-    found = _CHOICES[_SHARED.get(stage, stage)][choice]
-    return Bound(choice, found, {**found.defaults, **values})
-
-
-_SHARED = {"kl_aggregate": "aggregate", "entropy_aggregate": "aggregate"}
-_CHOICES = {name: stage.choices for name, stage in STAGES.items()} | {"entropy": {"bonus": BONUS}}
+"""The stages in the order in which they run, with the choices that belong to no framework."""
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,11 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.advantage.result import PerToken
-from grpo_cli.objective.aggregate.result import Weights
 from grpo_cli.objective.breakdown import Breakdown, Term
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.correction.result import Correction
 from grpo_cli.objective.inputs import Columns
-from grpo_cli.objective.kl.result import Kl
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.ratio.result import Ratio
-from grpo_cli.objective.surrogate.result import Surrogate
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights
 
 _FAR_FROM_OVERFLOW = 1e300
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.hyperparameters import Value
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.hyperparameters import Value
 
 MIXED = "mixed"
 """Stands for a value that differs between the records of a batch."""

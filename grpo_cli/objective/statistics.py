@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch
-from grpo_cli.objective.advantage.result import Moments, Sample
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.inputs import Columns
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import prepare
+from grpo_cli.objective.results import Moments, Sample
 
 
 class ExactMoments:

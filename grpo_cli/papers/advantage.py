@@ -15,7 +15,7 @@ _REINFORCE = replace(
     aggregate=use("token-sum"),
 )
 
-ADVANTAGE_PAPERS = {
+ROWS = {
     "lite-ppo": replace(
         GRPO,
         title="Lite PPO (group mean, batch std, token mean)",

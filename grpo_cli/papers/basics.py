@@ -22,7 +22,7 @@ GRPO = Row(
     "Most frameworks' default 'GRPO' now has β = 0 and averages over all tokens.",
 )
 
-PAPERS = {
+ROWS = {
     "grpo": GRPO,
     "dr": replace(
         GRPO,

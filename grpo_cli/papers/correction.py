@@ -9,7 +9,7 @@ from grpo_cli.papers.basics import GRPO
 
 _PLAIN = replace(GRPO, kl=use("none"), aggregate=use("token-mean"))
 
-CORRECTION_PAPERS = {
+ROWS = {
     "tis": replace(
         _PLAIN,
         title="GRPO with Truncated Importance Sampling",

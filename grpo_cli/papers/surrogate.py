@@ -16,7 +16,7 @@ _DAPO = replace(
     aggregate=_TOKEN_MEAN,
 )
 
-SURROGATE_PAPERS = {
+ROWS = {
     "dapo-prompt": replace(
         _DAPO,
         title="DAPO with its equation's own denominator",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
-from grpo_cli.objective import hyperparameters
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.hyperparameters import Value
 from grpo_cli.records.origin import Origin
 
 

@@ -8,12 +8,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
-from grpo_cli.objective.hyperparameter import HyperparameterError, Value
-from grpo_cli.objective.hyperparameters import canonical
-from grpo_cli.objective.objective import STAGES, Objective
-from grpo_cli.variants import NAMES, VARIANTS, Variant
+from grpo_cli.objective.objective import Objective
+from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.framework import choose, completed
 from grpo_cli.commands.verify.verdict import Verdict, judge
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, parse, raws
+from grpo_cli.variants.trainer import choose, completed
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 FILES = sorted(ROLLOUTS.glob("*.jsonl"))

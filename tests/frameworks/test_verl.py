@@ -16,8 +16,7 @@ import pytest
 from frameworks.verl_metrics import metrics
 from grpo_cli import GrpoError, evaluate
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.objective import STAGES
-from grpo_cli.variants import VARIANTS
+from grpo_cli.variants import STAGES, VARIANTS
 
 TESTS = Path(__file__).parent.parent
 ROLLOUTS = [

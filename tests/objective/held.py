@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.kl.result import Kl
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.results import Kl, Ratio
 
 FIXED: dict[tuple[str, str], tuple[str, ...]] = {
     ("surrogate", "cispo"): ("ratio",),

@@ -10,9 +10,9 @@ import pytest
 
 from grpo_cli.batch import Batch, Segments
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.hyperparameter import HyperparameterError
 from grpo_cli.objective.pipeline import run
 from grpo_cli.variants.plan import plan
 

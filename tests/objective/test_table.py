@@ -9,11 +9,10 @@ import pytest
 from exactness.cases import random_batch
 
 from grpo_cli.batch import Batch
+from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, HyperparameterError, Value
 from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.hyperparameter import Hyperparameter, HyperparameterError, Value
-from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
 from grpo_cli.variants import NAMES, VARIANTS

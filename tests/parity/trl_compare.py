@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from trl import GRPOTrainer
 
-from grpo_cli.objective.hyperparameters import canonical
+from grpo_cli.hyperparameters import canonical
 from grpo_cli.variants.plan import plan
 
 from . import trl_trainers

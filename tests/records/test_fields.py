@@ -1,7 +1,7 @@
 import pytest
 
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameters import KNOWN
+from grpo_cli.hyperparameters import KNOWN
 from grpo_cli.records import parse
 from grpo_cli.records.fields import ALIASES, TOKEN_COLUMNS, read_fields
 

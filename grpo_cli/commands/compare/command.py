@@ -16,8 +16,7 @@ from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, StageOptions, paths
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.objective.hyperparameter import HyperparameterError, Value
-from grpo_cli.objective.hyperparameters import canonical
+from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan

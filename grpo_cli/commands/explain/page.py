@@ -8,12 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from grpo_cli.engine import probe
+from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.hyperparameter import Value
-from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
-from grpo_cli.objective.objective import STAGES, Objective
+from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Part, line
-from grpo_cli.variants import NAMES, VARIANTS, Variant
+from grpo_cli.variants import NAMES, STAGES, VARIANTS, Variant
 
 SYMBOLS: Mapping[str, str] = {
     "advantage": "A",

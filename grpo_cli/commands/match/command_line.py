@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from grpo_cli.commands.match.sums import Data
 from grpo_cli.engine.runner import Runner
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Parts
 from grpo_cli.variants.plan import Plan, plan
 

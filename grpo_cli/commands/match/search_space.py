@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from grpo_cli.objective.hyperparameter import Value
-from grpo_cli.objective.objective import STAGES
+from grpo_cli.hyperparameters import Value
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, plan
 
 EPSILONS = (1e-4, 1e-8, 1e-6, 1e-5, 1e-9, 0.0)

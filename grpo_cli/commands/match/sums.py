@@ -15,10 +15,11 @@ from grpo_cli.engine import probe
 from grpo_cli.engine.batches import Piece
 from grpo_cli.engine.runner import Runner, Unserved
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.hyperparameter import HyperparameterError
-from grpo_cli.objective.objective import STAGES, Objective
+from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 
 _GIVEN = STAGES["advantage"].choices["given"]

@@ -7,10 +7,8 @@ from difflib import get_close_matches
 
 from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.errors import UsageError
-from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
-from grpo_cli.objective.hyperparameters import SETS
-from grpo_cli.objective.objective import STAGES
-from grpo_cli.variants import VARIANTS
+from grpo_cli.hyperparameters import HYPERPARAMETERS, SETS
+from grpo_cli.variants import STAGES, VARIANTS
 
 
 def variants(incomplete: str) -> list[tuple[str, str]]:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
 from grpo_cli.errors import UsageError
-from grpo_cli.objective import hyperparameters
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.paths import Path, read_path

@@ -19,9 +19,10 @@ from grpo_cli.commands.split.microbatches import Cut
 from grpo_cli.engine.batches import Piece
 from grpo_cli.engine.runner import Runner, Unserved
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameter import HyperparameterError, Value
-from grpo_cli.objective.objective import STAGES, Objective
+from grpo_cli.hyperparameters import HyperparameterError, Value
+from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import run
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, plan
 
 _SAME = 1e-9

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from grpo_cli.engine.batches import Piece
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameter import Value
+from grpo_cli.hyperparameters import Value
 from grpo_cli.records import Record, assemble, layout
 
 

@@ -14,10 +14,9 @@ from grpo_cli.commands.eval.printing import Json
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.variants.view import print_choices, print_variants
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.objective import STAGES
 from grpo_cli.objective.signature import Part, line
 from grpo_cli.terminal.screen import screen_of, written
-from grpo_cli.variants import VARIANTS, Variant
+from grpo_cli.variants import STAGES, VARIANTS, Variant
 
 Pattern = Annotated[
     str | None,

@@ -11,12 +11,12 @@ import numpy as np
 
 from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.hyperparameter import HyperparameterError, Value
-from grpo_cli.objective.hyperparameter_table import HYPERPARAMETERS
-from grpo_cli.objective.objective import STAGES, Objective, bind
-from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.results import Ratio
 from grpo_cli.records import Record, assemble
+from grpo_cli.variants import STAGES, bind
 
 
 @dataclass(frozen=True, eq=False)

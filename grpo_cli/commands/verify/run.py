@@ -8,11 +8,11 @@ from typing import Any
 from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.source import tell_notes
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.framework import Chosen, choose, completed
 from grpo_cli.commands.verify.verdict import Verdict, judge
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Raw, Reading, Record, record
 from grpo_cli.terminal.messages import say, tell
+from grpo_cli.variants.trainer import Chosen, choose, completed
 
 NO = 1
 _ROWS = 5

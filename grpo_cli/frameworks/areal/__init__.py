@@ -1,1 +1,16 @@
 """AReaL."""
+
+from grpo_cli.frameworks.areal import advantage, aggregate, correction, ratio
+from grpo_cli.frameworks.areal.rows import ROWS
+from grpo_cli.frameworks.framework import Framework
+
+FRAMEWORK = Framework(
+    name="areal",
+    rows=ROWS,
+    choices={
+        "advantage": advantage.CHOICES,
+        "ratio": ratio.CHOICES,
+        "correction": correction.CHOICES,
+        "aggregate": aggregate.CHOICES,
+    },
+)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.frameworks.openrlhf.advantage import Advantage, over_tokens, returns, scaled
 from grpo_cli.objective.advantage.group import group_std
-from grpo_cli.objective.advantage.result import Moments
+from grpo_cli.objective.advantage.kl_in_reward import Advantage, over_tokens, returns, scaled
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Moments
 
 
 def group_then_batch(
@@ -73,4 +73,3 @@ def _group_norm(
 _USUAL = {"reward_bias": -0.5, "reward_scaling": 10.0, "reward_clip": 20.0, "std_eps": 1e-5}
 
 CHOICES = {"areal/grpo": Choice(group_then_batch, _USUAL, over_tokens(_group_norm))}
-ALIASES: dict[str, str] = {}

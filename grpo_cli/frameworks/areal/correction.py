@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.correction.result import Correction
 from grpo_cli.objective.correction.rollout import token_mask
+from grpo_cli.objective.results import Correction
 
 
 def sequence_mask(
@@ -104,4 +104,3 @@ CHOICES = {
         m2po_token_mask, {"is_low": None, "is_high": 5.0, "m2_threshold": 0.04}
     ),
 }
-ALIASES: dict[str, str] = {}

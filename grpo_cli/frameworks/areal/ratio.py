@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.results import Ratio
 
 
 def sequence_kept(
@@ -42,4 +42,3 @@ def sequence_kept(
 
 
 CHOICES = {"areal/sequence": Choice(sequence_kept, {"is_low": None, "is_high": 5.0})}
-ALIASES: dict[str, str] = {}

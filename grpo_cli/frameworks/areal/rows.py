@@ -23,7 +23,7 @@ GRPO = Row(
     "is applied at all, so that decoupled PPO is plain PPO.",
 )
 
-AREAL = {
+ROWS = {
     "areal/grpo": GRPO,
     "areal/gspo": replace(
         GRPO,

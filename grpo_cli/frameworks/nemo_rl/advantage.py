@@ -8,9 +8,9 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.group import group_std
-from grpo_cli.objective.advantage.result import Moments, Sample
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Moments, Sample
 
 
 def leave_one_out_std(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
@@ -108,4 +108,3 @@ CHOICES = {
     "nemo-rl/gdpo": Choice(gdpo, _EPS, _sample),
     "nemo-rl/gdpo-leave-one-out": Choice(gdpo_leave_one_out, _EPS, _sample_of_others),
 }
-ALIASES: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Importance-weighted KL estimates whose clamp acts on the product, as NeMo-RL and slime do.
+"""Importance-weighted KL estimates whose clamp acts on the product, as NeMo-RL does.
 
 An estimate k(d), d = log π_θ − log π_ref, is an expectation under the policy that sampled; weighted
 with w = π_θ/π it is one under π_θ, and has the score function in its gradient:
@@ -14,8 +14,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.estimate import Estimator, k1, k2, k3
-from grpo_cli.objective.kl.result import Kl
-from grpo_cli.objective.ratio.result import times
+from grpo_cli.objective.results import Kl
 
 
 def on_policy(estimator: Estimator) -> Callable[..., Kl]:
@@ -81,23 +80,6 @@ def _product(
     return Kl(value, np.where(within, weight * (estimate + slope), 0.0), None)
 
 
-def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
-    """The ``low_var_kl`` of slime: k3, weighted with ρ first and clamped to ±10 after.
-
-    ``k3`` here, and verl's ``low_var_kl``, clamp before any weight.
-
-    References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the weight, which is differentiated.
-    """
-    del beta
-    estimate, slope = k3(log_ratio_ref)
-    weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
-    value = times(weight, estimate)
-    within = np.abs(value) <= 10.0
-    by_ratio = np.where(within, value, 0.0) if kl_weight == "ratio" else None
-    return Kl(np.clip(value, -10.0, 10.0), np.where(within, times(weight, slope), 0.0), by_ratio)
-
-
 _NEMO = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
 
 CHOICES = {
@@ -107,6 +89,4 @@ CHOICES = {
     "nemo-rl/k1-rollout": Choice(from_rollout(k1), _NEMO),
     "nemo-rl/k2-rollout": Choice(from_rollout(k2), _NEMO),
     "nemo-rl/k3-rollout": Choice(from_rollout(k3), _NEMO),
-    "slime/low_var_kl": Choice(low_var_kl, {"kl_weight": "none"}),
 }
-ALIASES: dict[str, str] = {}

@@ -25,7 +25,7 @@ GRPO = Row(
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}
 
-NEMO_RL = {
+ROWS = {
     "nemo-rl/grpo": GRPO,
     "nemo-rl/dapo": replace(
         GRPO,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.correction.result import Correction
+from grpo_cli.objective.results import Correction
 
 _CLAMP = 10.0
 
@@ -105,4 +105,3 @@ CHOICES = {
     "open-instruct/rho-sequence": Choice(sequence, _USUAL),
     "open-instruct/rho-divergence": Choice(divergence, _USUAL),
 }
-ALIASES: dict[str, str] = {}

@@ -24,7 +24,7 @@ DAPO = Row(
     "A loss_denominator that is a number is --aggregate open-instruct/constant.",
 )
 
-OPEN_INSTRUCT = {
+ROWS = {
     "open-instruct/grpo": DAPO,
     "open-instruct/cispo": replace(
         DAPO,

@@ -29,7 +29,7 @@ PPO = Row(
     "after it is normalised, AReaL's reward before. The default estimator, gae, needs a critic.",
 )
 
-OPENRLHF = {
+ROWS = {
     "openrlhf/ppo": PPO,
     "openrlhf/gspo": replace(
         PPO,

@@ -1,1 +1,14 @@
 """prime-rl."""
+
+from grpo_cli.frameworks.framework import Framework
+from grpo_cli.frameworks.prime_rl import advantage, surrogate
+from grpo_cli.frameworks.prime_rl.rows import ROWS
+
+FRAMEWORK = Framework(
+    name="prime-rl",
+    rows=ROWS,
+    choices={
+        "advantage": advantage.CHOICES,
+        "surrogate": surrogate.CHOICES,
+    },
+)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.advantage.result import PerToken
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import PerToken
 
 
 def ref_kl(log_ratio_ref: F64) -> PerToken:
@@ -18,4 +18,3 @@ def ref_kl(log_ratio_ref: F64) -> PerToken:
 
 
 CHOICES = {"prime-rl/ref_kl": Choice(ref_kl)}
-ALIASES: dict[str, str] = {}

@@ -23,7 +23,7 @@ GRPO = Row(
     "docs/algorithms.md still shows min(w, δ)·A.",
 )
 
-PRIME_RL = {
+ROWS = {
     "prime-rl/grpo": GRPO,
     "prime-rl/ipo": replace(
         GRPO,

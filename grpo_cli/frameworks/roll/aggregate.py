@@ -1,12 +1,12 @@
-"""ROLL's denominators, where they are not verl's, and SkyRL's names for the neutral ones."""
+"""ROLL's denominators, where they are not verl's."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.objective.aggregate.result import Weights
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Weights
 
 
 def seq_mean_token_sum_norm(lengths: I64, *, response_length: float) -> Weights:
@@ -19,8 +19,4 @@ ALIASES = {
     "roll/token-mean": "verl/token-mean",
     "roll/seq-mean-token-sum": "verl/seq-mean-token-sum",
     "roll/seq-mean-token-mean": "verl/seq-mean-token-mean",
-    "token_mean": "token-mean",
-    "sequence_mean": "response-mean",
-    "seq_mean_token_sum_norm": "token-sum-norm",
-    "prompt_mean": "prompt-mean",
 }

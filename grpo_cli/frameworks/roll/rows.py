@@ -28,7 +28,7 @@ _PPO = Row(
     "roll/seq-mean-token-sum-norm.",
 )
 
-ROLL = {
+ROWS = {
     "roll/ppo": _PPO,
     "roll/dual_clip": replace(
         _PPO,

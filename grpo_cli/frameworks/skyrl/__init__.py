@@ -1,1 +1,24 @@
-"""SkyRL."""
+"""SkyRL at commit a9564572."""
+
+from grpo_cli.frameworks.framework import Framework
+from grpo_cli.frameworks.skyrl import advantage, surrogate
+from grpo_cli.frameworks.skyrl.rows import ROWS
+
+FRAMEWORK = Framework(
+    name="skyrl",
+    rows=ROWS,
+    choices={
+        "advantage": advantage.CHOICES,
+        "surrogate": surrogate.CHOICES,
+    },
+    aliases={
+        "ratio": {"skyrl/sequence-token": "verl/sequence-token"},
+        "advantage": advantage.ALIASES,
+        "aggregate": {
+            "token_mean": "token-mean",
+            "sequence_mean": "response-mean",
+            "seq_mean_token_sum_norm": "token-sum-norm",
+            "prompt_mean": "prompt-mean",
+        },
+    },
+)

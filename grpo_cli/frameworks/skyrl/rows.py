@@ -32,7 +32,7 @@ _REGULAR = Row(
     "--aggregate token_mean, sequence_mean, prompt_mean and seq_mean_token_sum_norm.",
 )
 
-SKYRL = {
+ROWS = {
     "skyrl/regular": _REGULAR,
     "skyrl/dual_clip": replace(
         _REGULAR,

@@ -1,12 +1,12 @@
-"""SkyRL's and ROLL's policy losses that no paper writes so, negated."""
+"""SkyRL's policy losses that no paper writes so, negated."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, side
+from grpo_cli.objective.results import Surrogate, side
 
 _CLAMP = 20.0  # SkyRL's bound on |log ratio| before it is exponentiated
 
@@ -72,32 +72,7 @@ def dppo_tv(
     return Surrogate(value, side(high, low), None, np.where(inside, value, 0.0))
 
 
-def roll_topr(
-    ratio: F64, advantage: F64, log_probs_new: F64, task_rewards: F64, responses: Segments
-) -> Surrogate:
-    """ROLL's topr: s = A·log π_θ where the reward is > 0, else sg[min(ρ, 1)]·A·log π_θ.
-
-    The raw reward decides, so 0/1 and ±1 rewards with the same advantages may differ.
-
-    Args:
-        ratio: [N] ρ, per token.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
-        task_rewards: [R] one per response.
-        responses: cuts the tokens into responses.
-
-    References:
-        Le Roux et al., TOPR, 2025 (arXiv 2503.14286).
-    """
-    failed = responses.spread(task_rewards <= 0.0)
-    slope = np.where(failed, np.minimum(ratio, 1.0), 1.0) * advantage
-    capped = failed & (ratio > 1.0) & (advantage != 0)
-    return Surrogate(slope * log_probs_new, side(capped, np.zeros_like(capped)), None, slope)
-
-
 CHOICES = {
     "skyrl/rollout_is": Choice(rollout_is, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
     "skyrl/dppo_tv": Choice(dppo_tv, {"divergence_low": 0.2, "divergence_high": 0.2}),
-    "roll/topr": Choice(roll_topr),
 }
-ALIASES: dict[str, str] = {}

@@ -1,1 +1,15 @@
 """slime."""
+
+from grpo_cli.frameworks.framework import Framework
+from grpo_cli.frameworks.slime import advantage, aggregate, kl
+from grpo_cli.frameworks.slime.rows import ROWS
+
+FRAMEWORK = Framework(
+    name="slime",
+    rows=ROWS,
+    choices={
+        "advantage": advantage.CHOICES,
+        "kl": kl.CHOICES,
+        "aggregate": aggregate.CHOICES,
+    },
+)

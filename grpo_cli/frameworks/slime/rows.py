@@ -23,7 +23,7 @@ GRPO = Row(
     "-p kl_weight=ratio, and --kl-loss-type low_var_kl is --kl slime/low_var_kl.",
 )
 
-SLIME = {
+ROWS = {
     "slime/grpo": GRPO,
     "slime/gspo": replace(
         GRPO,

@@ -1,1 +1,9 @@
 """Tinker."""
+
+from grpo_cli.frameworks.framework import Framework
+from grpo_cli.frameworks.tinker.rows import ROWS
+
+FRAMEWORK = Framework(
+    name="tinker",
+    rows=ROWS,
+)

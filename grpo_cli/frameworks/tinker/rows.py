@@ -21,7 +21,7 @@ IMPORTANCE_SAMPLING = Row(
     "any scaling is put into the advantages.",
 )
 
-TINKER = {
+ROWS = {
     "tinker/importance_sampling": IMPORTANCE_SAMPLING,
     "tinker/ppo": replace(
         IMPORTANCE_SAMPLING,

@@ -7,9 +7,9 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.baseline import leave_one_out
 from grpo_cli.objective.advantage.batch import scaled
-from grpo_cli.objective.advantage.result import Moments, Sample
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Moments, Sample
 
 
 def normalised(
@@ -37,4 +37,3 @@ def _sample(rewards: F64, groups: Groups) -> Sample:
 CHOICES = {
     "trl/rloo-normalised": Choice(normalised, {"std_ddof": 1, "std_eps": 1e-4}, _sample),
 }
-ALIASES: dict[str, str] = {}

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.objective.aggregate.result import Weights, per_token
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Weights, per_token
 
 
 def trl_grpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:

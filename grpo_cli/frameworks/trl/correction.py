@@ -9,7 +9,7 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.correction.result import Correction
+from grpo_cli.objective.results import Correction
 
 
 def masks(
@@ -169,4 +169,3 @@ CHOICES = {
         _BOUNDS,
     ),
 }
-ALIASES: dict[str, str] = {}

@@ -32,7 +32,7 @@ _GRPO = Row(
     "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
 )
 
-TRL = {
+ROWS = {
     "trl/grpo": _GRPO,
     "trl/bnpo": replace(
         _GRPO,

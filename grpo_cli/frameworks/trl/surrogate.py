@@ -6,9 +6,9 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Surrogate, side
 from grpo_cli.objective.surrogate.clip import clip
 from grpo_cli.objective.surrogate.coupled import gmpo
-from grpo_cli.objective.surrogate.result import Surrogate, side
 
 
 def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float) -> Surrogate:
@@ -76,4 +76,3 @@ CHOICES = {
     "trl/rloo": Choice(trl_rloo, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
     "trl/gmpo": Choice(trl_gmpo, {"epsilon_low": 0.4, "epsilon_high": 0.4}),
 }
-ALIASES: dict[str, str] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, unbound
+from grpo_cli.objective.results import Surrogate, unbound
 
 _LEAST = math.log(1e-8)
 _MOST = 20.0
@@ -121,4 +121,3 @@ CHOICES = {
         _BOUNDS,
     ),
 }
-ALIASES: dict[str, str] = {}

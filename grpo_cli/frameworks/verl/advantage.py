@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.baseline import leave_one_out, length_weighted, pass_at_k
-from grpo_cli.objective.advantage.result import Moments, PerToken, Sample
 from grpo_cli.objective.advantage.whiten import to_go, whiten
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Moments, PerToken, Sample
 
 _EPS = 1e-6  # verl's epsilon, which none of its settings changes
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.objective.aggregate.result import Weights
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.hyperparameter import HyperparameterError
+from grpo_cli.objective.results import Weights
 
 
 def token_mean(lengths: I64, *, batch_num_tokens: float | None, dp_size: int) -> Weights:
@@ -85,4 +85,3 @@ CHOICES = {
     ),
     "verl/seq-mean-token-mean": Choice(seq_mean_token_mean, _RESPONSES),
 }
-ALIASES: dict[str, str] = {}

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.kl.estimate import Estimator, absolute, in_loss, k1, k2, k3
-from grpo_cli.objective.kl.result import Kl
 from grpo_cli.objective.kl.reward import in_reward
+from grpo_cli.objective.kl.straight import straight_through
+from grpo_cli.objective.results import Kl
 
 _FREE: dict[str, float | None] = {"kl_input_clamp": None, "kl_output_clamp": None}
 _BOUND: dict[str, float | None] = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
@@ -21,32 +20,6 @@ _BOUND: dict[str, float | None] = {"kl_input_clamp": 20.0, "kl_output_clamp": 10
 
 def _clamps(estimator: Estimator) -> dict[str, float | None]:
     return _BOUND if estimator is k3 else _FREE
-
-
-def straight_through(estimator: Estimator) -> Callable[..., Kl]:
-    """The estimator's value with the slope d of k2, whose gradient is that of the reverse KL."""
-
-    def penalty(
-        log_ratio_ref: F64,
-        *,
-        beta: float,
-        kl_input_clamp: float | None,
-        kl_output_clamp: float | None,
-    ) -> Kl:
-        del beta  # the pipeline multiplies by it
-        inside, outside = kl_input_clamp or np.inf, kl_output_clamp or np.inf
-        value, _ = estimator(np.clip(log_ratio_ref, -inside, inside))
-        return Kl(np.clip(value, -outside, outside), log_ratio_ref, None)
-
-    penalty.__doc__ = f"""The value of {estimator.__name__} with the slope d of k2.
-
-    The clamps bound the value alone.
-
-    References:
-        Tang and Munos, 2025 (arXiv 2506.09477), on why the gradient of k1 and k3 is not the KL's.
-        verl's ``+``.
-    """
-    return penalty
 
 
 def in_verl(estimator: Estimator) -> Callable[..., Kl]:

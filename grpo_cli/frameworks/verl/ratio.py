@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.results import Ratio
 
 
 def sequence_token(token_log_ratio: F64, responses: Segments, *, log_ratio_max: float) -> Ratio:
@@ -28,4 +28,3 @@ def sequence_token(token_log_ratio: F64, responses: Segments, *, log_ratio_max: 
 
 
 CHOICES = {"verl/sequence-token": Choice(sequence_token, {"log_ratio_max": 10.0})}
-ALIASES = {"skyrl/sequence-token": "verl/sequence-token"}

@@ -34,7 +34,7 @@ _VANILLA = Row(
     "clip_ratio_high are 0.2 by default.",
 )
 
-VERL = {
+ROWS = {
     "verl/vanilla": _VANILLA,
     "verl/gspo": replace(
         _VANILLA,

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, side
+from grpo_cli.objective.results import Surrogate, side
+from grpo_cli.objective.surrogate.covariance import BAND, clip_cov, kl_cov
 
 
 def dppo_tv(
@@ -109,8 +110,9 @@ def geo_mean(
 _DPPO = {"epsilon_low": 0.2, "epsilon_high": 0.2, "dual_clip": 3.0}
 
 CHOICES = {
+    "verl/kl_cov": Choice(kl_cov, {"kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}),
+    "verl/clip_cov": Choice(clip_cov, {**BAND, "clip_cov_seed": 0}),
     "verl/dppo_tv": Choice(dppo_tv, _DPPO),
     "verl/dppo_kl": Choice(dppo_kl, _DPPO),
     "verl/geo_mean": Choice(geo_mean, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
 }
-ALIASES: dict[str, str] = {}

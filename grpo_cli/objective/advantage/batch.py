@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.objective.advantage.result import Moments, Sample
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.hyperparameter import HyperparameterError
+from grpo_cli.objective.results import Moments, Sample
 
 
 def batch_std(

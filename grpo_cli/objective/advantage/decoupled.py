@@ -7,9 +7,9 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.batch import scaled
 from grpo_cli.objective.advantage.group import group_std
-from grpo_cli.objective.advantage.result import Moments, Sample
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Moments, Sample
 
 
 def decoupled(

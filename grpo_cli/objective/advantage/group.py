@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.advantage.result import PerToken
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.hyperparameter import HyperparameterError
+from grpo_cli.objective.results import PerToken
 
 
 def given(advantages: F64 | PerToken) -> F64 | PerToken:

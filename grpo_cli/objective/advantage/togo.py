@@ -6,9 +6,9 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.advantage.batch import scaled
-from grpo_cli.objective.advantage.result import Moments, PerToken, Sample
 from grpo_cli.objective.advantage.whiten import to_go
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Moments, PerToken, Sample
 
 
 def returns(

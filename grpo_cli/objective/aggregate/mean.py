@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.objective.aggregate.result import Weights, per_token
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Weights, per_token
 
 
 def response_mean(lengths: I64) -> Weights:

@@ -10,4 +10,3 @@ def none() -> None:
 
 
 CHOICES = {"none": Choice(none)}
-ALIASES: dict[str, str] = {}

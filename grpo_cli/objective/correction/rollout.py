@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.correction.result import Correction
+from grpo_cli.objective.results import Correction
 
 
 def token_truncate(

@@ -12,8 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.kl.result import Kl
-from grpo_cli.objective.ratio.result import times
+from grpo_cli.objective.results import Kl, times
 
 Estimator = Callable[[F64], tuple[F64, F64]]
 

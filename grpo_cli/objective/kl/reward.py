@@ -51,4 +51,3 @@ CHOICES = {
     "k2-in-reward": Choice(in_reward(k2), _USUAL),
     "k3-in-reward": Choice(in_reward(k3), _USUAL),
 }
-ALIASES: dict[str, str] = {}

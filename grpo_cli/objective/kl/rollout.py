@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.kl.result import Kl
+from grpo_cli.objective.results import Kl
 
 
 def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: float) -> Kl:
@@ -19,4 +19,3 @@ def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: float) -
 
 
 CHOICES = {"square-rollout": Choice(square_rollout)}
-ALIASES: dict[str, str] = {}

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.frameworks.areal import ratio as areal
-from grpo_cli.frameworks.verl import ratio as verl
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.ratio import level, rollout
 
-CHOICES: Mapping[str, Choice] = {
-    **level.CHOICES,
-    **verl.CHOICES,
-    **rollout.CHOICES,
-    **areal.CHOICES,
-}
-ALIASES: Mapping[str, str] = {**level.ALIASES, **verl.ALIASES, **rollout.ALIASES, **areal.ALIASES}
+CHOICES: Mapping[str, Choice] = {**level.CHOICES, **rollout.CHOICES}
+ALIASES: Mapping[str, str] = {**level.ALIASES}

@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.results import Ratio
 
 
 def _same(slope: F64) -> F64:

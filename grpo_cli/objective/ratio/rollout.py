@@ -9,7 +9,7 @@ from __future__ import annotations
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.ratio.level import sequence, token
-from grpo_cli.objective.ratio.result import Ratio
+from grpo_cli.objective.results import Ratio
 
 
 def rollout(log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: float | None) -> Ratio:
@@ -57,4 +57,3 @@ CHOICES = {
     "rollout": Choice(rollout, {"log_ratio_clamp": None}),
     "rollout-sequence": Choice(rollout_sequence, {"log_ratio_clamp": None}),
 }
-ALIASES: dict[str, str] = {}

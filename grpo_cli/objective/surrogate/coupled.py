@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, side, unbound
+from grpo_cli.objective.results import Surrogate, side, unbound
 
 
 def gmpo(

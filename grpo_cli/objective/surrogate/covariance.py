@@ -14,9 +14,8 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.ratio.result import times
+from grpo_cli.objective.results import Surrogate, side, times
 from grpo_cli.objective.surrogate.clip import clip
-from grpo_cli.objective.surrogate.result import Surrogate, side
 
 
 def kl_cov(
@@ -138,7 +137,7 @@ def _draw(candidates: I64, count: int, seed: int) -> I64:
     return candidates[np.argsort(keys, kind="stable")[:count]]
 
 
-_BAND = {
+BAND = {
     "epsilon_low": 0.2,
     "epsilon_high": 0.2,
     "clip_cov_ratio": 0.0002,
@@ -148,8 +147,6 @@ _BAND = {
 
 CHOICES = {
     "kl-cov": Choice(kl_cov, {"kl_cov_ratio": 0.0002, "ppo_kl_coef": 1.0}),
-    "clip-cov": Choice(clip_cov, _BAND),
-    "verl/kl_cov": Choice(kl_cov, {"kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}),
-    "verl/clip_cov": Choice(clip_cov, {**_BAND, "clip_cov_seed": 0}),
+    "clip-cov": Choice(clip_cov, BAND),
 }
 ALIASES = {"kl_cov": "kl-cov", "clip_cov": "clip-cov"}

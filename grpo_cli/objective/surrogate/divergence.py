@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, side
+from grpo_cli.objective.results import Surrogate, side
 
 
 def dppo_tv(

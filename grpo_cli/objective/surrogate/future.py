@@ -7,8 +7,8 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
 from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Surrogate
 from grpo_cli.objective.surrogate.clip import clip
-from grpo_cli.objective.surrogate.result import Surrogate
 
 _SAFE = (0.8, 1.0)  # the weight of a token that is made likelier although A < 0
 
@@ -80,4 +80,3 @@ CHOICES = {
         },
     )
 }
-ALIASES: dict[str, str] = {}

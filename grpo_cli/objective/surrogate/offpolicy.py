@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, side, unbound
+from grpo_cli.objective.results import Surrogate, side, unbound
 
 
 def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: float) -> Surrogate:

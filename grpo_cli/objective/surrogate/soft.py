@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, unbound
+from grpo_cli.objective.results import Surrogate, unbound
 
 
 def sapo(ratio: F64, advantage: F64, *, tau_pos: float, tau_neg: float) -> Surrogate:
@@ -78,4 +78,3 @@ CHOICES = {
         },
     ),
 }
-ALIASES: dict[str, str] = {}

@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.surrogate.result import Surrogate, side, unbound
+from grpo_cli.objective.results import Surrogate, side, unbound
 
 
 def unclipped(ratio: F64, advantage: F64) -> Surrogate:

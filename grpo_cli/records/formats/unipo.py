@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_cli.objective import hyperparameters
+from grpo_cli import hyperparameters
 from grpo_cli.records.formats.format import Format, Object, Translated, carried, keys
 
 _TOKENS = {

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from grpo_cli.errors import InputError
-from grpo_cli.objective.hyperparameter import HyperparameterError, Value
-from grpo_cli.objective.hyperparameters import canonical
+from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.records.fields import Fields
 from grpo_cli.records.places import got
 

@@ -1,10 +1,93 @@
-"""Every hyperparameter of the family: its one name, what it may be, and what others call it."""
+"""The hyperparameters of the family: each one's name, what it may be, what others call it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
 
-from grpo_cli.objective.hyperparameter import Hyperparameter
+from grpo_cli.errors import GrpoError
+
+Value = float | int | str | None
+
+
+class HyperparameterError(GrpoError):
+    """A hyperparameter's value outside its meaning; the caller adds the place."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+        self.message = message
+
+
+class Hyperparameter(NamedTuple):
+    """What a hyperparameter may be.
+
+    Args:
+        meaning: one line for ``grpo explain`` and for messages.
+        low: the least value.
+        open_low: whether ``low`` itself is excluded.
+        high: the greatest value.
+        integer: whether only whole numbers are allowed.
+        words: the words it may be, for one that is not a number.
+        optional: whether None ("off") is allowed.
+        aliases: the frameworks' names for the same thing.
+    """
+
+    meaning: str
+    low: float = -math.inf
+    open_low: bool = False
+    high: float = math.inf
+    integer: bool = False
+    words: tuple[str, ...] = ()
+    optional: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> str:
+        """The allowed values in words."""
+        if self.words:
+            return "one of " + ", ".join(self.words)
+        kind = "a whole number" if self.integer else "a finite number"
+        if self.low > -math.inf:
+            kind += f" {'>' if self.open_low else '>='} {self.low:g}"
+        if self.high < math.inf:
+            kind += f"{' and' if self.low > -math.inf else ''} <= {self.high:g}"
+        return kind + (" or null" if self.optional else "")
+
+    def check(self, name: str, value: object) -> Value:
+        """Returns ``value`` if it is allowed.
+
+        Raises:
+            HyperparameterError: with what was expected and what came.
+        """
+        if value is None and self.optional:
+            return None
+        if self.words:
+            if isinstance(value, str) and value in self.words:
+                return value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            inside = self.low < value if self.open_low else self.low <= value
+            if math.isfinite(value) and inside and value <= self.high:
+                if not self.integer:
+                    return float(value)
+                if float(value).is_integer():
+                    return int(value)
+        raise HyperparameterError(name, f"expected {self.wanted}, got {_show(value)}")
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return "NaN" if value != value else f"{value}"
+
 
 HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "epsilon_low": Hyperparameter(
@@ -236,3 +319,46 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0
     ),
 }
+
+SETS = {"epsilon": ("epsilon_low", "epsilon_high")}
+"""Names that set several at once."""
+
+_ALIASES = {alias: name for name, row in HYPERPARAMETERS.items() for alias in row.aliases}
+_SET_ALIASES = {"clip_ratio": "epsilon", "eps_clip": "epsilon", "clip_epsilon": "epsilon"}
+
+KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
+"""Every name a hyperparameter may be given by."""
+
+
+def canonical(values: Mapping[str, object]) -> dict[str, Value]:
+    """Checks hyperparameters and returns them under their canonical names.
+
+    A name that sets several (``epsilon``) gives way to the particular ones beside it; an
+    ``epsilon_high`` of null is not set.
+
+    Raises:
+        HyperparameterError: for an unknown name (the near match is named) or a value outside its
+            meaning.
+    """
+    broad: dict[str, Value] = {}
+    exact: dict[str, Value] = {}
+    for given, value in values.items():
+        name = _SET_ALIASES.get(given, _ALIASES.get(given, given))
+        if value is None and name == "epsilon_high":
+            continue  # the frameworks' way to write: as epsilon_low
+        if name in SETS:
+            for one in SETS[name]:
+                broad[one] = HYPERPARAMETERS[one].check(given, value)
+            continue
+        if name not in HYPERPARAMETERS:
+            raise HyperparameterError(given, unknown(given))
+        exact[name] = HYPERPARAMETERS[name].check(given, value)
+    return broad | exact
+
+
+def unknown(name: str) -> str:
+    """What to say of a hyperparameter that nobody knows."""
+    near = get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.6)
+    known = ", ".join(sorted(HYPERPARAMETERS))
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {known}"
+    return f"unknown hyperparameter{hint}"

@@ -1,0 +1,69 @@
+"""prime-rl's surrogates; the ratio beside them is ``rollout``, w = π_θ/π_rollout."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Surrogate, side
+
+Mask = NDArray[np.bool_]
+
+
+def ipo(
+    ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    log_probs_rollout: F64,
+    *,
+    ipo_threshold: float,
+) -> Surrogate:
+    """prime-rl's ipo: s = w·A, 0 where |π_θ − π_rollout| > threshold, whatever the sign of A.
+
+    It has nothing to do with Identity Preference Optimization.
+
+    Args:
+        ratio: [N] w.
+        advantage: [N] A.
+        log_probs_new, log_probs_rollout: [N] nats.
+        ipo_threshold: in probability.
+    """
+    moved = np.exp(log_probs_new) - np.exp(log_probs_rollout)
+    high, low = moved > ipo_threshold, moved < -ipo_threshold
+    return _dropped(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
+
+
+def ref_kl(
+    ratio: F64,
+    log_ratio_ref: F64,
+    log_probs_new: F64,
+    log_probs_rollout: F64,
+    *,
+    divergence_low: float,
+) -> Surrogate:
+    """prime-rl's on-policy distillation: s = w·sg[log π_ref − log π_θ], whatever the rewards.
+
+    A token is dropped where π_θ − π_rollout < −δ_low.
+
+    Args:
+        ratio: [N] w.
+        log_ratio_ref: [N] log π_θ − log π_ref, π_ref being the teacher, nats.
+        log_probs_new, log_probs_rollout: [N] nats.
+        divergence_low: δ, in probability.
+    """
+    low = np.exp(log_probs_new) - np.exp(log_probs_rollout) < -divergence_low
+    return _dropped(ratio, -log_ratio_ref, np.zeros_like(low), low)
+
+
+def _dropped(ratio: F64, advantage: F64, high: Mask, low: Mask) -> Surrogate:
+    kept = ~(high | low) & (advantage != 0)
+    value = np.multiply(ratio, advantage, out=np.zeros_like(ratio), where=kept)
+    return Surrogate(value, side(high, low), value, None)
+
+
+CHOICES = {
+    "prime-rl/ipo": Choice(ipo, {"ipo_threshold": 0.1}),
+    "prime-rl/ref_kl": Choice(ref_kl, {"divergence_low": 0.2}),
+}

@@ -1,0 +1,30 @@
+"""slime's importance-weighted KL, whose clamp acts on the product."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.kl.estimate import k3
+from grpo_cli.objective.results import Kl, times
+
+
+def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
+    """The ``low_var_kl`` of slime: k3, weighted with ρ first and clamped to ±10 after.
+
+    ``k3`` here, and verl's ``low_var_kl``, clamp before any weight.
+
+    References:
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the weight, which is differentiated.
+    """
+    del beta
+    estimate, slope = k3(log_ratio_ref)
+    weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
+    value = times(weight, estimate)
+    within = np.abs(value) <= 10.0
+    by_ratio = np.where(within, value, 0.0) if kl_weight == "ratio" else None
+    return Kl(np.clip(value, -10.0, 10.0), np.where(within, times(weight, slope), 0.0), by_ratio)
+
+
+CHOICES = {"slime/low_var_kl": Choice(low_var_kl, {"kl_weight": "none"})}

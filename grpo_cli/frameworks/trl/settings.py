@@ -1,0 +1,35 @@
+"""How TRL's settings read: what a record's ``framework`` says of the trainer that made it."""
+
+from __future__ import annotations
+
+from grpo_cli.frameworks.framework import Reading, Settings
+
+
+def read(settings: Settings) -> Reading:
+    """The row of a ``loss_type``, with the trainer's other choices swapped in.
+
+    Args:
+        settings: TRL's own words: ``loss_type``, ``importance_sampling_level``,
+            ``use_bias_correction_kl``, and with vLLM's correction
+            ``vllm_importance_sampling_mode``.
+    """
+    loss_type = str(settings.get("loss_type", "grpo"))
+    stages: dict[str, str] = {}
+    hyperparameters: dict[str, object] = {}
+    level = settings.get("importance_sampling_level")
+    if level is not None:
+        stages["ratio"] = str(level)
+    weighted = settings.get("use_bias_correction_kl")
+    if weighted is not None:
+        hyperparameters["kl_weight"] = "ratio" if weighted else "none"
+    mode = settings.get("vllm_importance_sampling_mode")
+    if mode is not None:
+        stages |= _correction(loss_type, str(mode).replace("_", "-"))
+    return Reading(loss_type, stages, hyperparameters)
+
+
+def _correction(loss_type: str, mode: str) -> dict[str, str]:
+    """The engine's weight is a correction, but with vespo, which has it in its surrogate."""
+    if loss_type == "vespo":
+        return {"surrogate": f"trl/vespo-{mode}"}
+    return {"correction": f"trl/{mode}"}

@@ -1,0 +1,127 @@
+"""What the stage functions return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64
+
+
+class PerToken(NamedTuple):
+    """Marks advantages that differ between the tokens of a response: values [N]."""
+
+    values: F64
+
+
+class Moments(NamedTuple):
+    """The batch's statistics as the stages read them, one value per response [R].
+
+    ``count`` is the number of elements, ``mean`` their mean and ``squares`` Σ(x − mean)².
+    """
+
+    count: F64  # type: ignore[assignment]  # hides tuple.count
+    mean: F64
+    squares: F64
+
+    def std(self, ddof: int) -> F64:
+        """[R] the standard deviation; nan where ``count`` is not greater than ``ddof``."""
+        free = self.count - ddof
+        return np.sqrt(np.where(free > 0, self.squares / np.where(free > 0, free, 1.0), np.nan))
+
+
+class Sample(NamedTuple):
+    """What the statistics are of: values with multiplicities, per response [R] or token [N]."""
+
+    values: F64
+    times: F64
+    per_token: bool = False
+
+
+class Ratio(NamedTuple):
+    """[N] log ρ (nats), [N] ρ, and ``pull``: [N] ∂/∂log ρ → [N] ∂/∂log π_θ."""
+
+    log_ratio: F64
+    ratio: F64
+    pull: Callable[[F64], F64]
+
+
+def times(ratio: F64, factor: F64) -> F64:
+    """[N] ρ·factor; 0 where the factor is, even where ρ is too large for a double."""
+    product = ratio * factor
+    return product if np.isfinite(ratio).all() else np.where(factor == 0.0, 0.0, product)
+
+
+class Surrogate(NamedTuple):
+    """[N] s; [N] clip side −1, 0, 1; [N] ∂s/∂log ρ and ∂s/∂log π_θ, None where zero.
+
+    ``empty`` is [R], what a response without tokens has for s where a framework gives it a term of
+    its own (its ratio being 1); None where it has none.
+
+    ``spread`` says how a token's s depends on other tokens, where it does: it takes ∂J/∂s·by_ratio
+    of every token, [N], to ∂J/∂log ρ, [N].
+    """
+
+    value: F64
+    clip: NDArray[np.int8]
+    by_ratio: F64 | None
+    by_log_prob: F64 | None
+    empty: F64 | None = None
+    spread: Callable[[F64], F64] | None = None
+
+
+def side(high: NDArray[np.bool_], low: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """[N] 1 where the upper bound acted, −1 where the lower did, else 0."""
+    return high.view(np.int8) - low.view(np.int8)
+
+
+def unbound(count: int) -> NDArray[np.int8]:
+    """[count] the side of tokens that no clip bounds."""
+    return np.zeros(count, np.int8)
+
+
+class Kl(NamedTuple):
+    """[N] k; [N] ∂k/∂log π_θ; [N] ∂k/∂log ρ, None where the ratio has no part in it."""
+
+    value: F64
+    by_log_prob: F64
+    by_ratio: F64 | None
+
+
+class Correction(NamedTuple):
+    """Constants (no gradient flows through them) that multiply each token's terms.
+
+    Attributes:
+        weight: [N] c, which multiplies the surrogate.
+        kl_weight: [N] what multiplies the KL estimate; None leaves it alone.
+        kept: [N] bool, the tokens that the denominators count; None counts all of them.
+    """
+
+    weight: F64
+    kl_weight: F64 | None = None
+    kept: NDArray[Any] | None = None
+
+
+class Weights(NamedTuple):
+    """w of a response's tokens = unit / (divisor · Σ counts over the batch).
+
+    Attributes:
+        unit: [R] the response's own part.
+        counts: [R] what each response adds to the denominator that counts (1, its tokens, ...);
+            None where nothing is counted.
+        divisor: the constant part of the denominator.
+        of: what the denominator is, in words.
+    """
+
+    unit: F64
+    counts: F64 | None
+    divisor: float
+    of: str
+
+
+def per_token(lengths: I64) -> F64:
+    """[R] 1/|oᵢ|; 1 for a response without tokens, which nothing is multiplied by."""
+    return 1.0 / np.maximum(lengths, 1)

@@ -1,0 +1,154 @@
+"""Every choice and every row, wherever they stand; a framework's room is read when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+from grpo_cli import papers
+from grpo_cli.frameworks.framework import Framework
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective import objective
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.entropy import BONUS
+from grpo_cli.objective.objective import Stage
+from grpo_cli.objective.row import Row, Use
+
+T = TypeVar("T")
+Variant = Row[Bound]
+
+FRAMEWORKS: Mapping[str, str] = {
+    "trl": "trl",
+    "liger": "liger",
+    "unsloth": "unsloth",
+    "ms-swift": "ms_swift",
+    "verl": "verl",
+    "skyrl": "skyrl",
+    "roll": "roll",
+    "openrlhf": "openrlhf",
+    "slime": "slime",
+    "nemo-rl": "nemo_rl",
+    "areal": "areal",
+    "prime-rl": "prime_rl",
+    "open-instruct": "open_instruct",
+    "tinker": "tinker",
+}
+"""What stands before the slash in a name → the framework's room, in the order of the lists."""
+
+
+@cache
+def framework(name: str) -> Framework:
+    """A framework's part of the tables."""
+    room: Framework = import_module(f"grpo_cli.frameworks.{FRAMEWORKS[name]}").FRAMEWORK
+    return room
+
+
+class _Table(Mapping[str, T]):
+    """What stands outside the rooms, then what stands in them, by name.
+
+    ``trl/dapo`` is looked for in TRL's room alone; other names are looked for everywhere.
+
+    Args:
+        common: what belongs to no framework.
+        part: a framework's part of the table.
+    """
+
+    def __init__(self, common: Mapping[str, T], part: Callable[[Framework], Mapping[str, T]]):
+        self._common = common
+        self._part = part
+        self._merged: dict[str, T] | None = None
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._common:
+            return self._common[name]
+        room, slash, _ = name.partition("/")
+        if slash and room in FRAMEWORKS:
+            return self._part(framework(room))[name]
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, T]:
+        if self._merged is None:
+            rooms = (self._part(framework(name)) for name in FRAMEWORKS)
+            self._merged = {**self._common, **{k: v for room in rooms for k, v in room.items()}}
+        return self._merged
+
+
+def _with_rooms(name: str, stage: Stage) -> Stage:
+    return stage._replace(
+        choices=_Table(stage.choices, lambda room: room.choices.get(name, {})),
+        aliases=_Table(stage.aliases, lambda room: room.aliases.get(name, {})),
+    )
+
+
+STAGES: Mapping[str, Stage] = {
+    name: _with_rooms(name, stage) for name, stage in objective.STAGES.items()
+}
+"""The stages in the order in which they run, with everybody's choices."""
+
+
+def _choices(stage: str) -> Mapping[str, Choice]:
+    if stage == "entropy":
+        return {"bonus": BONUS}
+    return STAGES["aggregate" if stage.endswith("_aggregate") else stage].choices
+
+
+def bind(stage: str, name: str, **values: Value) -> Bound:
+    """The choice with the given hyperparameters; those not given take the choice's defaults."""
+    choice = _choices(stage)[name]
+    return Bound(name, choice, {**choice.defaults, **values})
+
+
+def _bound(row: Row[Use]) -> Variant:
+    """The row with its names bound to functions."""
+    named = {field.name: getattr(row, field.name) for field in fields(row)}
+    stages: dict[str, Any] = {
+        stage: bind(stage, use.name, **use.values)
+        for stage, use in named.items()
+        if isinstance(use, Use)
+    }
+    return replace(row, **stages)  # type: ignore[return-value]
+
+
+class _Variants(Mapping[str, Variant]):
+    """The rows, each bound when it is asked for."""
+
+    def __init__(self, rows: Mapping[str, Row[Use]]) -> None:
+        self._rows = rows
+        self._variants: dict[str, Variant] = {}
+
+    def __getitem__(self, name: str) -> Variant:
+        if name not in self._variants:
+            self._variants[name] = _bound(self._rows[name])
+        return self._variants[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+ROWS: Mapping[str, Row[Use]] = _Table(papers.ROWS, lambda room: room.rows)
+"""Every row as it is written."""
+
+VARIANTS: Mapping[str, Variant] = _Variants(ROWS)
+"""Every variant by name. A name without a slash follows a paper; one with a slash reproduces a
+released framework."""
+
+
+def _names(rows: Mapping[str, Row[Use]]) -> dict[str, str]:
+    aliases = {alias: name for name, row in rows.items() for alias in row.aliases}
+    return {name: name for name in rows} | aliases
+
+
+NAMES: Mapping[str, str] = _Table(_names(papers.ROWS), lambda room: _names(room.rows))
+"""Every name that a variant answers to, and the one it is listed under."""

@@ -1,0 +1,99 @@
+"""What a record says of the trainer that made it → the row and the stages that reproduce it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from grpo_cli.errors import InputError
+from grpo_cli.frameworks.framework import Reading, Settings
+from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
+from grpo_cli.variants.registry import FRAMEWORKS, NAMES, STAGES, framework
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A variant, the stages swapped in it, and the hyperparameters that the trainer fixes."""
+
+    variant: str
+    stages: Mapping[str, str] = field(default_factory=dict)
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The choice as the flags that would make it."""
+        stages = [f"--{stage} {name}" for stage, name in self.stages.items() if stage in STAGES]
+        values = [f"-p {name}={value}" for name, value in self.hyperparameters.items()]
+        own = self.stages.get("kl_aggregate")
+        also = [] if own is None else [f"(the KL by {own})"]
+        return " ".join(["-v", self.variant, *stages, *values, *also])
+
+
+def choose(settings: Settings) -> Chosen:
+    """The row that a record's ``framework`` names, and what its settings swap in it.
+
+    Args:
+        settings: the record's own words: ``name``, and what the framework's room reads beside it.
+
+    Raises:
+        InputError: where no row reproduces it.
+    """
+    name = str(settings.get("name", "")).lower()
+    read = framework(name).read if name in FRAMEWORKS else None
+    if read is None:
+        return _by_variant(settings)
+    reading = read(settings)
+    row = _row(settings, reading)
+    stages = {stage: _choice(stage, choice, name) for stage, choice in reading.stages.items()}
+    return Chosen(row, stages, reading.hyperparameters)
+
+
+def completed(
+    chosen: Chosen,
+    *,
+    advantages_given: bool,
+    stages: Mapping[str, str],
+    hyperparameters: Mapping[str, object],
+) -> Plan:
+    """The plan of a choice, with the flags on top of it, each record a batch of its own.
+
+    Given advantages are used as they are, so the trainer's estimator is left out then.
+    """
+    kept = dict(chosen.stages)
+    if advantages_given:
+        kept.pop("advantage", None)
+    made = plan(chosen.variant, stages={**kept, **stages}, batch="record")
+    taken = {n: v for n, v in chosen.hyperparameters.items() if n in made.takes()}
+    return plan(
+        chosen.variant,
+        stages={**kept, **stages},
+        hyperparameters={**taken, **hyperparameters},
+        batch="record",
+    )
+
+
+def _row(settings: Settings, reading: Reading) -> str:
+    for wanted in (f"{settings['name']}/{reading.row}".lower(), reading.row):
+        if wanted in NAMES:
+            return NAMES[wanted]
+    raise InputError(
+        f"no variant reproduces {settings['name']}'s {reading.row!r}; name one with -v",
+        path="framework",
+    )
+
+
+def _by_variant(settings: Settings) -> Chosen:
+    name = settings.get("variant") or settings.get("loss_type") or settings.get("name")
+    if isinstance(name, str) and name in NAMES:
+        return Chosen(NAMES[name])
+    raise InputError(f"no variant reproduces {name!r}; name one with -v", path="framework")
+
+
+def _choice(stage: str, name: str, framework: str) -> str:
+    """The choice at a stage that a framework's word means: its own one first."""
+    known = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
+    own = f"{framework}/{name}"
+    for wanted in (own, known.aliases.get(own), name, known.aliases.get(name)):
+        if wanted is not None and wanted in known.choices:
+            return wanted
+    raise InputError(f"no {stage} is called {name!r}; name one with --{stage}", path="framework")
