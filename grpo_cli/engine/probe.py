@@ -16,10 +16,8 @@ from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import run
-from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.objective.pipeline import evaluate
 
 FEATURES: Mapping[str, str] = {
     "lengths": "responses of unequal lengths",
@@ -89,21 +87,10 @@ def value(objective: Objective, lacking: frozenset[str] = frozenset()) -> float 
     batch = probe(lacking)
     try:
         totals = Totals(objective.batch)
-        totals.add(run(batch, objective, statistics(objective, batch)))
+        totals.add(evaluate(batch, objective))
     except (InputError, HyperparameterError):
         return None
     return float(str(totals.row()["objective"]))
-
-
-def statistics(objective: Objective, batch: Batch) -> object:
-    """What the advantage asks of the whole batch."""
-    if objective.advantage.choice.measure is None:
-        return None
-    if objective.batch == "record":
-        return moments.of_records(batch, objective)
-    found = ExactMoments()
-    found.add(moments.sample(batch, objective))
-    return moments.of_input(found, batch)
 
 
 def same(left: float | None, right: float | None) -> bool:
@@ -133,7 +120,7 @@ _TAILS = (2.0, 11.0, 25.0)
 
 def _same_on(left: Objective, right: Objective, batch: Batch) -> bool:
     try:
-        one, other = (run(batch, each, statistics(each, batch)) for each in (left, right))
+        one, other = (evaluate(batch, each) for each in (left, right))
     except (InputError, HyperparameterError):
         return False
     pairs = ((one.record_objective, other.record_objective), (one.gradient, other.gradient))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from grpo_cli.engine.batches import Piece
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective import statistics as moments
+from grpo_cli.objective import statistics
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.variants.plan import Plan
 
@@ -46,8 +46,8 @@ class Runner:
         self.measured = self.measured or ExactMoments()
         try:
             objective = self.objective(piece)
-            if objective.advantage.choice.measure is not None:
-                self.measured.add(moments.sample(piece.batch, objective))
+            if statistics.wanted(objective):
+                self.measured.add(statistics.sample(piece.batch, objective))
         except (InputError, HyperparameterError) as error:
             raise Unserved(piece.located(error)) from None
 
@@ -59,16 +59,9 @@ class Runner:
         """
         try:
             objective = self.objective(piece)
-            return run(piece.batch, objective, self._statistics(piece, objective))
+            return evaluate(piece.batch, objective, self.measured)
         except (InputError, HyperparameterError) as error:
             raise Unserved(piece.located(error)) from None
-
-    def _statistics(self, piece: Piece, objective: Objective) -> object:
-        if objective.advantage.choice.measure is None:
-            return None
-        if self.measured is None:
-            return moments.of_records(piece.batch, objective)
-        return moments.of_input(self.measured, piece.batch)
 
 
 def measure(runners: Sequence[Runner], pieces: Iterable[Piece]) -> dict[Runner, InputError]:

@@ -7,37 +7,52 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
-from grpo_cli.objective.breakdown import Breakdown, Term
+from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
 from grpo_cli.objective.summary import Summary
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 _COUNTS = (
-    "records",
-    "groups",
-    "responses",
-    "tokens",
-    "clipped_low",
-    "clipped_high",
-    "dead_groups",
-    "empty_responses",
-    "on_policy",
-    "counted",
-    "kl_counted",
-    "bonus_counted",
-)
-_SUMS = (
-    "policy",
-    "ratio",
-    "squares",
-    "cross",
-    "kl_squares",
+    *("records", "groups", "responses", "tokens", "clipped_low", "clipped_high"),
+    *("dead_groups", "empty_responses", "on_policy"),
 )
 
 
 @dataclass
+class TermTotal:
+    """One term's sums over a batch: those of the records with the same coefficient together."""
+
+    sums: dict[float, ExactSum] = field(default_factory=dict)
+    counted: float = 0.0
+
+    def add(self, coefficient: float, values: F64) -> None:
+        """Adds values that this coefficient multiplies."""
+        self.sums.setdefault(coefficient, ExactSum()).add(values)
+
+    def merge(self, other: TermTotal) -> None:
+        """Adds the sums of other records."""
+        self.counted += other.counted
+        for coefficient, part in other.sums.items():
+            self.sums.setdefault(coefficient, ExactSum()).merge(part)
+
+    def value(self, count: float) -> float:
+        """Σ w·value over the batch."""
+        return _sum([part.value() for part in self.sums.values()]) / count
+
+    def part(self, count: float) -> float:
+        """Its part of J: coefficient · Σ w·value."""
+        if len(self.sums) == 1:
+            (coefficient,) = self.sums
+            return coefficient * self.value(count) if coefficient else 0.0
+        parts = [factor * part.value() for factor, part in self.sums.items() if factor]
+        return math.fsum(parts) / count
+
+
+@dataclass
 class Totals:
-    """What a batch adds up to. ``batch`` is "input" or "record", as in DESIGN section 4.
+    """What a batch adds up to. ``batch`` is "input" or "record", as ``--batch`` has it.
 
     Over the input, a term's sum is divided by what its weights count over all records; record by
     record, the totals are means over the records' own values.
@@ -55,16 +70,9 @@ class Totals:
     on_policy: int = 0
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
-    policy: ExactSum = field(default_factory=ExactSum)
-    kl: dict[float, ExactSum] = field(default_factory=dict)
     ratio: ExactSum = field(default_factory=ExactSum)
-    squares: ExactSum = field(default_factory=ExactSum)
-    cross: ExactSum = field(default_factory=ExactSum)
-    kl_squares: ExactSum = field(default_factory=ExactSum)
-    entropy: dict[float, ExactSum] = field(default_factory=dict)
-    counted: float = 0.0
-    kl_counted: float = 0.0
-    bonus_counted: float = 0.0
+    terms: dict[str, TermTotal] = field(default_factory=lambda: {POLICY: TermTotal()})
+    products: dict[tuple[str, str], ExactSum] = field(default_factory=dict)
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
     of: str = ""
@@ -104,34 +112,33 @@ class Totals:
         self.ratio.add(summary.ratio_sums)
 
     def _add_record_means(self, breakdown: Breakdown, summary: Summary) -> None:
-        self.policy.add(breakdown.record_policy)
-        self._beta_sum(breakdown.beta).add(breakdown.record_kl)
-        if breakdown.bonus is not None:
-            self._coef_sum(breakdown).add(breakdown.record_entropy)
-        self.squares.add(summary.record_gradient_squares)
+        for term in breakdown.terms:
+            self._term(term.name).add(term.coefficient, breakdown.record_value(term.name))
+        self._product(POLICY, POLICY).add(summary.record_gradient_squares)
 
     def _add_terms(self, breakdown: Breakdown, summary: Summary) -> None:
-        self.policy.add(breakdown.policy.weighted)
-        self.counted += _counted(breakdown.policy)
-        if breakdown.bonus is not None:
-            self._coef_sum(breakdown).add(breakdown.bonus.weighted)
-            self.bonus_counted += _counted(breakdown.bonus)
-        if breakdown.penalty is not None:
-            self.kl_counted += _counted(breakdown.penalty)
-            self._beta_sum(breakdown.beta).add(breakdown.penalty.weighted)
-        if breakdown.shared_weights:
-            self.squares.add(summary.gradient_squares)
-        elif breakdown.penalty is not None:
-            self._add_cross(breakdown, breakdown.penalty)
+        for term in breakdown.terms:
+            total = self._term(term.name)
+            total.add(term.coefficient, term.weighted)
+            total.counted += term.counted
+        if summary.shared:
+            self._product(POLICY, POLICY).add(summary.gradient_squares)
+        else:
+            self._add_products(breakdown)
 
-    def _add_cross(self, breakdown: Breakdown, penalty: Term) -> None:
-        """The parts of ‖g_policy/D − β·g_kl/D′‖², each with its own denominator."""
-        spread = breakdown.batch.responses
-        policy = np.repeat(breakdown.policy.factor, spread.lengths) * breakdown.policy.slope
-        kl = np.repeat(penalty.factor, spread.lengths) * (breakdown.beta * penalty.slope)
-        self.squares.add(spread.sum(policy * policy))
-        self.cross.add(spread.sum(policy * kl))
-        self.kl_squares.add(spread.sum(kl * kl))
+    def _add_products(self, breakdown: Breakdown) -> None:
+        """The parts of ‖Σ g_part/D_part‖²: each part of the gradient has its own denominator D."""
+        responses = breakdown.batch.responses
+        parts = [(part.name, part.without_count(responses)) for part in breakdown.gradient_parts]
+        for at, (name, gradient) in enumerate(parts):
+            for other, another in parts[at:]:
+                self._product(name, other).add(responses.sum(gradient * another))
+
+    def _term(self, name: str) -> TermTotal:
+        return self.terms.setdefault(name, TermTotal())
+
+    def _product(self, name: str, other: str) -> ExactSum:
+        return self.products.setdefault((name, other), ExactSum())
 
     def _add_facts(self, breakdown: Breakdown) -> None:
         weights = breakdown.policy.weights
@@ -139,7 +146,7 @@ class Totals:
         self.counts &= weights.counts is not None
         self.divisors.add(float(weights.divisor))
         objective = breakdown.objective
-        self.kl_known &= breakdown.kl is not None or not objective.has_kl
+        self.kl_known &= not breakdown.kl_unknown
         self.signatures.setdefault(objective.signature, objective.parts)
 
     # ---- merging ------------------------------------------------------------------------------
@@ -148,14 +155,13 @@ class Totals:
         """Adds the totals of other records."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in _SUMS:
-            getattr(self, name).merge(getattr(other, name))
+        self.ratio.merge(other.ratio)
         self.ratio_min = min(self.ratio_min, other.ratio_min)
         self.ratio_max = max(self.ratio_max, other.ratio_max)
-        for beta, part in other.kl.items():
-            self._beta_sum(beta).merge(part)
-        for coef, part in other.entropy.items():
-            self.entropy.setdefault(coef, ExactSum()).merge(part)
+        for term, total in other.terms.items():
+            self._term(term).merge(total)
+        for pair, product in other.products.items():
+            self._product(*pair).merge(product)
         self.divisors |= other.divisors
         self.kl_known &= other.kl_known
         self.counts &= other.counts
@@ -165,22 +171,31 @@ class Totals:
 
     # ---- reading ------------------------------------------------------------------------------
 
-    def _count(self, counted: float) -> float:
-        """The denominator that counts, over the batch; 1 where nothing is counted."""
-        return max(self.records, 1) if self.batch == "record" else counted or 1.0
+    def count(self, term: str) -> float:
+        """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
+        if self.batch == "record":
+            return max(self.records, 1)
+        return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
+
+    def value(self, term: str) -> float:
+        """Σ w·value of a term; 0 where there is none."""
+        return self.terms[term].value(self.count(term)) if term in self.terms else 0.0
+
+    def parts(self) -> dict[str, float]:
+        """What each term adds to J, by its name."""
+        present = (name for name in (POLICY, KL, ENTROPY) if name in self.terms)
+        return {name: self.terms[name].part(self.count(name)) for name in present}
 
     def row(self) -> dict[str, object]:
         """The totals by name, in the order of ``TOTAL_FIELDS``."""
-        policy = self.policy.value() / self._count(self.counted)
-        kl = self._kl() / self._count(self.kl_counted)
-        objective = policy - self._penalty(kl) + self._bonus()
+        objective = sum(self.parts().values())
         tokens = self.tokens
         return {
             "objective": objective + 0.0,
             "loss": -objective + 0.0,
-            "policy": policy + 0.0,
-            "kl": kl + 0.0 if self.kl_known else None,
-            "entropy": self._entropy() if self.entropy else None,
+            "policy": self.value(POLICY) + 0.0,
+            "kl": self.value(KL) + 0.0 if self.kl_known else None,
+            "entropy": self.value(ENTROPY) if ENTROPY in self.terms else None,
             "denominator": self._denominator(),
             "denominator_of": self._denominator_of(),
             "records": self.records,
@@ -199,38 +214,15 @@ class Totals:
             "on_policy_records": self.on_policy,
         }
 
-    def _beta_sum(self, beta: float) -> ExactSum:
-        """Σ of the KL of the records that have this β."""
-        return self.kl.setdefault(beta, ExactSum())
-
-    def _coef_sum(self, breakdown: Breakdown) -> ExactSum:
-        """Σ of the entropy of the records that have this coefficient."""
-        return self.entropy.setdefault(breakdown.objective.entropy_coef, ExactSum())
-
-    def _entropy(self) -> float:
-        whole = math.fsum(part.value() for part in self.entropy.values())
-        return whole / self._count(self.bonus_counted)
-
-    def _bonus(self) -> float:
-        parts = (coef * part.value() for coef, part in self.entropy.items())
-        return math.fsum(parts) / self._count(self.bonus_counted)
-
-    def _kl(self) -> float:
-        return _sum([part.value() for part in self.kl.values()])
-
-    def _penalty(self, kl: float) -> float:
-        if len(self.kl) == 1:
-            (beta,) = self.kl
-            return beta * kl if beta else 0.0
-        parts = [beta * part.value() for beta, part in self.kl.items() if beta]
-        return math.fsum(parts) / self._count(self.kl_counted)
-
     def _gradient_norm(self) -> float:
-        policy, kl = self._count(self.counted), self._count(self.kl_counted)
-        if self.batch == "record" or not self.kl_squares.value():
-            return math.sqrt(self.squares.value()) / policy
-        square = self.squares.value() / policy**2 + self.kl_squares.value() / kl**2
-        return math.sqrt(max(square - 2.0 * self.cross.value() / (policy * kl), 0.0))
+        if self.products.keys() == {(POLICY, POLICY)}:
+            return math.sqrt(self.products[POLICY, POLICY].value()) / self.count(POLICY)
+        square = 0.0
+        for first, second in sorted(self.products, key=lambda pair: pair[0] != pair[1]):
+            size = self.count(first) * self.count(second)
+            times = 1.0 if first == second else 2.0
+            square += times * self.products[first, second].value() / size
+        return math.sqrt(max(square, 0.0))
 
     def _denominator(self) -> float | int | None:
         if self.batch == "record":
@@ -238,7 +230,7 @@ class Totals:
         if len(self.divisors) != 1:
             return None  # the records' own constants differ
         (divisor,) = self.divisors
-        value = divisor * (self.counted if self.counts else 1.0)
+        value = divisor * (self.terms[POLICY].counted if self.counts else 1.0)
         return int(value) if value.is_integer() else value
 
     def _denominator_of(self) -> str:
@@ -247,11 +239,6 @@ class Totals:
     def signature(self) -> str:
         """The signature of the batch; a value that differs between records reads ``mixed``."""
         return line(common(list(self.signatures.values()))) if self.signatures else ""
-
-
-def _counted(term: Term) -> float:
-    """What a term's weights count in these records: whole numbers, so that the sum is exact."""
-    return 0.0 if term.weights.counts is None else float(term.weights.counts.sum())
 
 
 def _sum(parts: list[float]) -> float:

@@ -14,10 +14,10 @@ from grpo_cli.engine.chunks import Stretch, chunks, stretches
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective import statistics as moments
+from grpo_cli.objective import statistics
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import Handful, Raw, Record, assemble, lay, record
 from grpo_cli.variants import VARIANTS
@@ -94,20 +94,20 @@ class Task:
         return self._done(handfuls, self._evaluate)
 
     def _done(
-        self, handfuls: Iterable[Handful], evaluate: Callable[[Batch, Objective], Any]
+        self, handfuls: Iterable[Handful], read: Callable[[Batch, Objective], Any]
     ) -> Iterator[Any]:
-        """What ``evaluate`` makes of each batch of records, beside the records; or their errors."""
+        """What ``read`` makes of each batch of records, beside the records; or their errors."""
 
         def carefully(records: Sequence[Record]) -> Any:
             given = records[0].advantages is not None
             objective = self.plan.objective(records[0].hyperparameters, advantages_given=given)
-            return evaluate(assemble(records), objective)
+            return read(assemble(records), objective)
 
         for stretch in stretches(handfuls, with_headers=self.encode is not None):
             if isinstance(stretch, InputError):
                 yield stretch
                 continue
-            done = self._quickly(stretch, evaluate)
+            done = self._quickly(stretch, read)
             if done is not None:
                 yield done
                 continue
@@ -115,7 +115,7 @@ class Task:
                 yield from (group,) if isinstance(group, InputError) else _each(group, carefully)
 
     def _quickly(
-        self, stretch: Stretch, evaluate: Callable[[Batch, Objective], Any]
+        self, stretch: Stretch, read: Callable[[Batch, Objective], Any]
     ) -> tuple[Sequence[Record], Any] | None:
         """All the records at once; None if they are unusual or there is any fault in them."""
         batch = None if stretch.packed is None else lay(stretch.packed)
@@ -125,23 +125,17 @@ class Task:
         try:
             given = "advantages" in fields.names
             objective = self.plan.objective(settings, advantages_given=given)
-            return stretch.headers, evaluate(batch, objective)
+            return stretch.headers, read(batch, objective)
         except (InputError, HyperparameterError):
             return None
 
     def _evaluate(self, batch: Batch, objective: Objective) -> Breakdown:
-        statistics = None
-        if objective.advantage.choice.measure is not None:
-            if self.moments is None:
-                statistics = moments.of_records(batch, objective)
-            else:
-                statistics = moments.of_input(self.moments, batch)
-        return run(batch, objective, statistics)
+        return evaluate(batch, objective, self.moments)
 
 
 def _measure(batch: Batch, objective: Objective, found: ExactMoments) -> None:
-    if objective.advantage.choice.measure is not None:
-        found.add(moments.sample(batch, objective))
+    if statistics.wanted(objective):
+        found.add(statistics.sample(batch, objective))
 
 
 def _each(records: Sequence[Record], evaluate: Callable[[Sequence[Record]], Any]) -> Iterator[Any]:
@@ -202,7 +196,7 @@ def _notes(breakdown: Breakdown) -> Iterator[str]:
     batch = breakdown.batch
     if batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new:
         yield "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
-    if batch.rewards is not None and breakdown.objective.advantage.name == "given":
+    if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield "the records' advantages were used, not their rewards (--advantage to change it)"
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"

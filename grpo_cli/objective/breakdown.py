@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.objective.results import Weights
+from grpo_cli.objective.terms import KL, GradientPart, Term, gradient_parts
 
 if TYPE_CHECKING:
     from grpo_cli.objective.objective import Objective
 
 
-class Term(NamedTuple):
-    """One of the two sums of J: the policy term Σ w·c·s, or the KL term Σ w′·k.
-
-    Attributes:
-        weights: the aggregation's weights of this term.
-        sums: [R] Σ over each response's tokens, unweighted.
-        slope: [N] ∂(that sum)/∂(log π_θ) of each token, unweighted.
-    """
-
-    weights: Weights
-    sums: F64
-    slope: F64
-
-    @property
-    def factor(self) -> F64:
-        """[R] the weight without the denominator that counts."""
-        return self.weights.unit / self.weights.divisor
-
-    @property
-    def weighted(self) -> F64:
-        """[R] the sums times ``factor``."""
-        return self.factor * self.sums
-
-
 @dataclass(eq=False)
 class Breakdown:
-    """J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ, taken apart. N tokens, R responses, M records.
+    """J = Σ over ``terms`` of coefficient·Σₜ wₜ·valueₜ, taken apart.
+
+    N tokens in R responses in M records.
 
     ``weight``, ``contribution``, ``gradient`` and everything of a record apply the aggregation to
     that record alone. Weights are per response, because no aggregation of the family tells two
@@ -59,10 +39,7 @@ class Breakdown:
         surrogate: [N] s, before correction and weight.
         clip: [N] int8, the side on which the clip bound the token: −1, 0 or 1.
         correction: [N] c, or None where nothing corrects (c = 1).
-        kl: [N] k, or None where no KL was estimated.
-        policy: the policy term.
-        penalty: the KL term, or None where no KL was estimated.
-        bonus: the entropy term, or None; J gains entropy_coef times it.
+        terms: the policy term, the KL where one was estimated, the entropy bonus where asked for.
     """
 
     batch: Batch
@@ -74,15 +51,49 @@ class Breakdown:
     surrogate: F64
     clip: NDArray[np.int8]
     correction: F64 | None
-    kl: F64 | None
-    policy: Term
-    penalty: Term | None
-    bonus: Term | None = None
+    terms: tuple[Term, ...]
+
+    # ---- the terms --------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Term:
+        """Σ w·c·s."""
+        return self.terms[0]
+
+    def term(self, name: str) -> Term | None:
+        """The term of that name, or None where the objective has none or cannot estimate it."""
+        return next((term for term in self.terms if term.name == name), None)
+
+    @property
+    def active(self) -> list[Term]:
+        """The terms that have a part in J."""
+        return [term for term in self.terms if term.active]
+
+    @cached_property
+    def gradient_parts(self) -> list[GradientPart]:
+        """The gradient, one part for each set of weights; nearly always there is one."""
+        return [*gradient_parts(self.terms)]
+
+    @property
+    def kl(self) -> F64 | None:
+        """[N] k, or None where no KL was estimated."""
+        term = self.term(KL)
+        return None if term is None else term.values
+
+    @property
+    def kl_unknown(self) -> bool:
+        """Whether the objective has a KL that could not be estimated (β = 0, no reference)."""
+        return self.term(KL) is None and self.objective.has_kl
 
     @property
     def beta(self) -> float:
         """β, or 0.0 where no KL is in the loss."""
         return self.objective.beta
+
+    @property
+    def counted(self) -> str:
+        """What the denominator is, in words."""
+        return self.policy.weights.of
 
     # ---- per record -------------------------------------------------------------------------
 
@@ -114,122 +125,90 @@ class Breakdown:
         """[M] what each record's policy sum is divided by, besides a response's own part."""
         return self.policy.weights.divisor * self.count(self.policy.weights)
 
-    @cached_property
-    def record_policy(self) -> F64:
-        """[M] Σ w·c·s of each record."""
-        return self._record_sum(self.policy)
-
-    @cached_property
-    def record_kl(self) -> F64:
-        """[M] Σ w′·k of each record; 0 where no KL was estimated."""
-        if self.penalty is None:
+    def record_value(self, name: str) -> F64:
+        """[M] Σ w·value of a term in each record; 0 where there is no such term."""
+        term = self.term(name)
+        if term is None:
             return np.zeros(self.batch.records.count)
-        return self._record_sum(self.penalty)
+        return self._record_values(term)
 
-    @cached_property
-    def record_entropy(self) -> F64:
-        """[M] Σ w″·H of each record; 0 where no bonus is asked for."""
-        if self.bonus is None:
-            return np.zeros(self.batch.records.count)
-        return self._record_sum(self.bonus)
-
-    def _record_sum(self, term: Term) -> F64:
+    def _record_values(self, term: Term) -> F64:
         counts = np.maximum(self.count(term.weights), 1)
         return record_sums(term.weighted, self.batch.records) / counts
 
     @cached_property
     def record_objective(self) -> F64:
-        """[M] J of each record: policy − β·kl, and + entropy_coef·entropy with a bonus."""
-        objective = self.record_policy
-        if self.penalised:
-            objective = objective - self.beta * self.record_kl
-        if self.bonus is not None:
-            objective = objective + self.objective.entropy_coef * self.record_entropy
-        return objective
+        """[M] J of each record."""
+        return _total(self.active, self._record_values)
 
     # ---- per response -----------------------------------------------------------------------
 
     @cached_property
     def weight(self) -> F64:
-        """[R] w of each response's tokens, for its record alone."""
+        """[R] w of each response's tokens in the policy term, for its record alone."""
         return self._weight(self.policy.weights)
 
-    @cached_property
-    def kl_weight(self) -> F64:
-        """[R] w′ of each response's tokens, for its record alone."""
-        if self.penalty is None or self.penalty.weights is self.policy.weights:
-            return self.weight
-        return self._weight(self.penalty.weights)
+    def term_weight(self, term: Term) -> F64:
+        """[R] the same for any term."""
+        return self.weight if term.weights is self.policy.weights else self._weight(term.weights)
 
     def _weight(self, weights: Weights) -> F64:
         denominator = weights.divisor * np.maximum(self.count(weights), 1)
-        return weights.unit / np.repeat(denominator, self.batch.records.lengths)
+        return weights.numerator / np.repeat(denominator, self.batch.records.lengths)
 
     @cached_property
     def response_contribution(self) -> F64:
         """[R] Σ of the contributions of each response's tokens."""
-        part = self.weight * self.policy.sums
-        if self.penalty is not None and self.penalised:
-            part = part - self.beta * self.kl_weight * self.penalty.sums
-        if self.bonus is not None:
-            part = part + self._bonus_weight * self.bonus.sums
-        return part
 
-    @cached_property
-    def _bonus_weight(self) -> F64:
-        """[R] entropy_coef·w″."""
-        assert self.bonus is not None
-        return self.objective.entropy_coef * self._weight(self.bonus.weights)
+        def part(term: Term) -> F64:
+            return (term.coefficient * self.term_weight(term)) * term.sums
 
-    @property
-    def counted(self) -> str:
-        """What the denominator is, in words."""
-        return self.policy.weights.of
+        return _sum_of([part(term) for term in self.active])
 
     # ---- per token --------------------------------------------------------------------------
 
-    @property
-    def penalised(self) -> bool:
-        """Whether the KL has a part in J."""
-        return self.penalty is not None and self.beta != 0.0
-
-    @cached_property
-    def shared_weights(self) -> bool:
-        """Whether both terms have the same weights, so that one slope serves both."""
-        return not self.penalised or self.kl_weight is self.weight
-
-    @cached_property
-    def unit_slope(self) -> F64:
-        """[N] ∂(Σ c·s − β·k)/∂(log π_θ) before any weight."""
-        if self.penalty is None or not self.penalised:
-            return self.policy.slope
-        penalty = self.beta * self.penalty.slope
-        return np.subtract(self.policy.slope, penalty, out=penalty)
-
     @cached_property
     def token_weight(self) -> F64:
-        """[N] w of each token."""
+        """[N] w of each token in the policy term."""
         return np.repeat(self.weight, self.batch.responses.lengths)
 
     @cached_property
     def contribution(self) -> F64:
-        """[N] w·c·s − β·w′·k (and the bonus); a record's contributions add up to its objective."""
-        policy = self.surrogate if self.correction is None else self.correction * self.surrogate
-        part = self.token_weight * policy
-        lengths = self.batch.responses.lengths
-        if self.kl is not None and self.penalised:
-            part = part - self.beta * np.repeat(self.kl_weight, lengths) * self.kl
-        if self.bonus is not None and self.batch.entropies is not None:
-            part = part + np.repeat(self._bonus_weight, lengths) * self.batch.entropies
-        return part
+        """[N] Σ over terms of coefficient·w·value; a record's add up to its objective."""
+        return _sum_of([self._contribution(term) for term in self.active])
+
+    def _contribution(self, term: Term) -> F64:
+        if term is self.policy:
+            return self.token_weight * term.values
+        weight = term.coefficient * self.term_weight(term)
+        return np.repeat(weight, self.batch.responses.lengths) * term.values
 
     @cached_property
     def gradient(self) -> F64:
         """[N] ∂J/∂(log π_θ), J being the record's own objective."""
-        if self.shared_weights or self.penalty is None:
-            return self.token_weight * self.unit_slope
-        kl_weight = np.repeat(self.kl_weight, self.batch.responses.lengths)
-        return self.token_weight * self.policy.slope - self.beta * kl_weight * self.penalty.slope
+        parts = []
+        for part in self.gradient_parts:
+            if part.weights is self.policy.weights and part.scale == 1.0:
+                parts.append(self.token_weight * part.slope)
+            else:
+                parts.append(part.spread(self._weight(part.weights), self.batch.responses))
+        return _sum_of(parts) if parts else np.zeros(self.batch.responses.total)
+
+
+def _total(terms: list[Term], value: Callable[[Term], F64]) -> F64:
+    """Σ of coefficient·value, in the order of the terms."""
+    return _sum_of([_scaled(term.coefficient, value(term)) for term in terms])
+
+
+def _scaled(coefficient: float, values: F64) -> F64:
+    return values if coefficient == 1.0 else coefficient * values
+
+
+def _sum_of(parts: list[F64]) -> F64:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
 
 
 def record_sums(values: F64, records: Segments) -> F64:
@@ -240,12 +219,12 @@ def record_sums(values: F64, records: Segments) -> F64:
     sums = []
     start = 0
     for length in records.lengths.tolist():
-        sums.append(_sum(flat[start : start + length]))
+        sums.append(_exact(flat[start : start + length]))
         start += length
     return np.array(sums)
 
 
-def _sum(parts: list[float]) -> float:
+def _exact(parts: list[float]) -> float:
     try:
         return math.fsum(parts)
     except (OverflowError, ValueError):  # too large, or infinite both ways

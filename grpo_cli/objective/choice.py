@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 
@@ -28,11 +28,27 @@ class Choice:
             returns the sample (values [S], multiplicities [S], record of each [S]) whose moments
             the function then reads as the column ``moments``. Its keyword-only parameters are
             among the function's.
+        absent: whether it stands for no stage at all: no KL, no correction.
+        given: whether it takes what the record gives, advantages or ratios, as it is.
+        in_reward: for a KL: whether it is taken off the reward, not off the objective.
+        per_response: for a ratio: whether a response has one; trainers log its mean over responses.
+        window: for a surrogate that holds the ratio within [1 − epsilon_low, 1 + epsilon_high]:
+            "product" where the smaller of both products counts (PPO's clip), "weight" where the
+            bounded ratio is a constant weight (CISPO); None for another kind of bound.
+        total: for an aggregation: whether it adds token terms up instead of averaging them.
+        stops_gradient: where the slope leaves out a part of the derivative on purpose: which.
     """
 
     function: Callable[..., Any]
     defaults: Mapping[str, Value] = field(default_factory=dict)
     measure: Callable[..., Any] | None = None
+    absent: bool = False
+    given: bool = False
+    in_reward: bool = False
+    per_response: bool = False
+    window: Literal["product", "weight"] | None = None
+    total: bool = False
+    stops_gradient: str = ""
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The columns that stage functions read by name."""
+"""What stage functions read by name: the batch's columns and what earlier stages made of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Bound, keyword_only, positional
+from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
 
 NEEDS = {
@@ -35,7 +36,7 @@ _WRITTEN = {
 }
 
 
-class Columns:
+class Inputs:
     """The batch and what the stages have made of it so far, by name.
 
     The names are the parameters of the stage functions: the fields of ``Batch`` and
@@ -139,3 +140,19 @@ _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "token_penalty": lambda batch: np.zeros(batch.responses.total),
     "moments": lambda _: None,
 }
+
+
+def take_penalty(inputs: Inputs, objective: Objective) -> None:
+    """Takes the KL off the rewards where it belongs there; the first thing that happens."""
+    if objective.kl_in_reward and _scores_reward(inputs, objective):
+        penalty: F64 = inputs.call(objective.kl, "kl")
+        inputs["token_penalty"] = penalty
+        if inputs.get("rewards") is not None:
+            inputs["rewards"] = inputs.get("rewards") - inputs.get("responses").sum(penalty)
+
+
+def _scores_reward(inputs: Inputs, objective: Objective) -> bool:
+    """Whether a KL in the reward matters: given advantages have it already, and β may be 0."""
+    if objective.advantage.choice.given:
+        return False
+    return objective.kl.values.get("beta") != 0.0 or inputs.get("log_probs_ref") is not None

@@ -78,7 +78,7 @@ class Objective:
     @property
     def kl_in_reward(self) -> bool:
         """Whether the KL is taken off the reward instead of the objective."""
-        return self.kl.name.endswith("-in-reward")
+        return self.kl.choice.in_reward
 
     @property
     def entropy_coef(self) -> float:
@@ -88,7 +88,7 @@ class Objective:
     @property
     def has_kl(self) -> bool:
         """Whether the objective has a KL term at all, be its β 0."""
-        return self.kl.name != "none"
+        return not self.kl.choice.absent
 
     @cached_property
     def parts(self) -> Parts:

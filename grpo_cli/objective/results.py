@@ -61,14 +61,14 @@ class Surrogate(NamedTuple):
     ``empty`` is [R], what a response without tokens has for s where a framework gives it a term of
     its own (its ratio being 1); None where it has none.
 
-    ``spread`` says how a token's s depends on other tokens, where it does: it takes ∂J/∂s·by_ratio
-    of every token, [N], to ∂J/∂log ρ, [N].
+    ``spread`` says how a token's s depends on other tokens, where it does: it takes
+    ∂J/∂s·∂s/∂log ρ of every token, [N], to ∂J/∂log ρ, [N].
     """
 
     value: F64
     clip: NDArray[np.int8]
-    by_ratio: F64 | None
-    by_log_prob: F64 | None
+    grad_log_ratio: F64 | None
+    grad_log_prob: F64 | None
     empty: F64 | None = None
     spread: Callable[[F64], F64] | None = None
 
@@ -87,8 +87,8 @@ class Kl(NamedTuple):
     """[N] k; [N] ∂k/∂log π_θ; [N] ∂k/∂log ρ, None where the ratio has no part in it."""
 
     value: F64
-    by_log_prob: F64
-    by_ratio: F64 | None
+    grad_log_prob: F64
+    grad_log_ratio: F64 | None
 
 
 class Correction(NamedTuple):
@@ -106,17 +106,17 @@ class Correction(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """w of a response's tokens = unit / (divisor · Σ counts over the batch).
+    """w of a response's tokens = numerator / (divisor · Σ counts over the batch).
 
     Attributes:
-        unit: [R] the response's own part.
+        numerator: [R] the response's own part.
         counts: [R] what each response adds to the denominator that counts (1, its tokens, ...);
             None where nothing is counted.
         divisor: the constant part of the denominator.
         of: what the denominator is, in words.
     """
 
-    unit: F64
+    numerator: F64
     counts: F64 | None
     divisor: float
     of: str

@@ -10,9 +10,8 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
-from grpo_cli.objective.inputs import Columns
+from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import prepare
 from grpo_cli.objective.results import Moments, Sample
 
 
@@ -47,11 +46,34 @@ class ExactMoments:
         return self.count, float(total / self.count), float(squares - total * total / self.count)
 
 
+def wanted(objective: Objective) -> bool:
+    """Whether the objective's advantage needs statistics of the batch."""
+    return objective.advantage.choice.measure is not None
+
+
+def moments(batch: Batch, objective: Objective, measured: ExactMoments | None) -> Moments | None:
+    """The statistics that the objective's advantage reads; None where it needs none.
+
+    Args:
+        batch: the records.
+        objective: its batch is each record, or the input.
+        measured: the statistics of the whole input; None where ``batch`` is all of it.
+    """
+    if not wanted(objective):
+        return None
+    if objective.batch == "record":
+        return of_records(batch, objective)
+    if measured is None:
+        measured = ExactMoments()
+        measured.add(sample(batch, objective))
+    return of_input(measured, batch)
+
+
 def sample(batch: Batch, objective: Objective) -> Sample:
     """The sample that the objective's advantage measures, of these records."""
-    columns = Columns(batch)
-    prepare(columns, objective)
-    measured: Sample = columns.measure(objective.advantage, "advantage")
+    inputs = Inputs(batch)
+    take_penalty(inputs, objective)
+    measured: Sample = inputs.measure(objective.advantage, "advantage")
     return measured
 
 

@@ -49,23 +49,31 @@ class Summary:
         with np.errstate(over="ignore"):
             return self.responses.sum(self.breakdown.ratio)
 
+    @property
+    def shared(self) -> bool:
+        """Whether one set of weights serves all the terms that have a gradient."""
+        parts = self.breakdown.gradient_parts
+        return len(parts) == 1 and parts[0].scale == 1.0
+
     @cached_property
     def gradient_squares(self) -> F64:
         """[R] Σ (∂J/∂log π_θ)² of each response, J being its record's objective times its count.
 
         That is: without the denominator that counts responses, tokens or groups, which a record
-        and a batch each put in for themselves. Only where both terms share their weights.
+        and a batch each put in for themselves. Only where all terms share their weights.
         """
-        slope = self.breakdown.unit_slope
+        (part,) = self.breakdown.gradient_parts
         with np.errstate(over="ignore"):
-            return np.square(self.breakdown.policy.factor) * self.responses.sum(slope * slope)
+            factor = np.square(part.weights.numerator / part.weights.divisor)
+            return factor * self.responses.sum(part.slope * part.slope)
 
     @cached_property
     def record_gradient_squares(self) -> F64:
         """[M] ‖∂J/∂log π_θ‖² of each record."""
         with np.errstate(over="ignore"):
-            if self.breakdown.shared_weights:
-                counts = np.maximum(self.breakdown.count(self.breakdown.policy.weights), 1)
+            if self.shared:
+                (part,) = self.breakdown.gradient_parts
+                counts = np.maximum(self.breakdown.count(part.weights), 1)
                 return record_sums(self.gradient_squares, self.records) / (counts * counts)
             squares = self.responses.sum(np.square(self.breakdown.gradient))
             return record_sums(squares, self.records)

@@ -10,9 +10,8 @@ from exactness.cases import moved, plain, random_batch
 from exactness.formulas import GIVEN, ROWS
 from exactness.surrogates import UndecidedError
 from grpo_cli.batch import Batch
-from grpo_cli.objective import statistics as moments
+from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import run
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
@@ -22,8 +21,7 @@ STEP = mpf(10) ** -15  # its square, the error of a central difference, is far b
 
 def breakdown_of(name: str, batch: Batch) -> Breakdown:
     objective = plan(name, hyperparameters=GIVEN.get(name)).objective({}, advantages_given=False)
-    wanted = objective.advantage.choice.measure is not None
-    return run(batch, objective, moments.of_records(batch, objective) if wanted else None)
+    return pipeline.evaluate(batch, objective)
 
 
 def test_every_row_of_a_paper_has_its_formula():

@@ -11,9 +11,8 @@ import pytest
 from grpo_cli.batch import Batch, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective import statistics as moments
+from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import run
 from grpo_cli.variants.plan import plan
 
 # Two groups; the second is one response. Tokens per response: 2, 1, 3.
@@ -37,8 +36,7 @@ def evaluate(batch: Batch = BATCH, variant: str = "dr", **choices: object) -> Br
     stages = {key: choices.pop(key) for key in list(choices) if key in _STAGES}
     made = plan(variant, stages=stages, hyperparameters=choices)
     objective = made.objective({}, advantages_given=False)
-    wanted = objective.advantage.choice.measure is not None
-    return run(batch, objective, moments.of_records(batch, objective) if wanted else None)
+    return pipeline.evaluate(batch, objective)
 
 
 _STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")

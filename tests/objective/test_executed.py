@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from grpo_cli.batch import Batch, Segments
-from grpo_cli.objective import statistics as moments
+from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import run
 from grpo_cli.variants.plan import plan
 
 BATCH = Batch(
@@ -35,8 +34,7 @@ def evaluate(variant: str, given: dict[str, object], batch: Batch = BATCH) -> Br
     rest = {key: value for key, value in given.items() if key not in stages}
     made = plan(variant, stages=stages, hyperparameters=rest)
     objective = made.objective({}, advantages_given=False)
-    wanted = objective.advantage.choice.measure is not None
-    return run(batch, objective, moments.of_records(batch, objective) if wanted else None)
+    return pipeline.evaluate(batch, objective)
 
 
 @pytest.mark.parametrize(

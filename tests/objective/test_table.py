@@ -10,11 +10,9 @@ from exactness.cases import random_batch
 
 from grpo_cli.batch import Batch
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, HyperparameterError, Value
-from grpo_cli.objective import statistics as moments
-from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import NAMES, VARIANTS
 from grpo_cli.variants.plan import plan
 from objective.held import held
@@ -29,11 +27,6 @@ def objective_of(name: str) -> Objective:
     made = plan(name)
     given = {key: value for key, value in REQUIRED.items() if key in made.takes()}
     return plan(name, hyperparameters=given).objective({}, advantages_given=False)
-
-
-def evaluate(batch: Batch, objective: Objective) -> Breakdown:
-    wanted = objective.advantage.choice.measure is not None
-    return run(batch, objective, moments.of_records(batch, objective) if wanted else None)
 
 
 @pytest.fixture(params=VARIANTS, scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import run
 from grpo_cli.records import Record, assemble, parse
 from grpo_cli.variants.plan import plan
 
@@ -24,6 +24,6 @@ def evaluated() -> Callable[..., Evaluated]:
         given = records[0].advantages is not None
         chosen = plan(variant, hyperparameters=flags)
         objective = chosen.objective(records[0].hyperparameters, advantages_given=given)
-        return records, run(assemble(records), objective)
+        return records, pipeline.evaluate(assemble(records), objective)
 
     return evaluate

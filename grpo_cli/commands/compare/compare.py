@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.batches import Input, Piece
@@ -16,6 +14,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import POLICY
 from grpo_cli.variants.plan import Plan
 
 NUMBERS = (
@@ -33,34 +32,26 @@ class Side:
         self.runner = Runner(plan)
         self.totals = Totals(plan.batch)
         self.shares = Shares()
-        self.dots: dict[tuple[int, int], ExactSum] = {}
-        self.terms: tuple[F64, ...] = ()
-        self._counted = [0.0, 0.0]
+        self.dots: dict[tuple[str, str], ExactSum] = {}
+        self.parts: dict[str, F64] = {}
 
     def add(self, piece: Piece) -> None:
-        """Evaluates a piece and adds it up; ``terms`` are then the parts of its gradient."""
+        """Evaluates a piece and adds it up; ``parts`` are then those of its gradient."""
         breakdown = self.runner.run(piece)
         self.totals.add(breakdown)
-        for place, term in enumerate((breakdown.policy, breakdown.penalty)):
-            if term is not None and term.weights.counts is not None:
-                self._counted[place] += float(term.weights.counts.sum())
-        self.terms = gradient_terms(breakdown, self.plan.batch)
-        self.shares.add(breakdown, self.terms)
+        self.parts = _gradient(breakdown, self.plan.batch)
+        self.shares.add(breakdown, self.parts)
 
     def meet(self, first: Side, piece: Piece) -> None:
         """Adds the dot products with the first variant's gradient, exactly over responses."""
-        for i, own in enumerate(self.terms):
-            for j, other in enumerate(first.terms):
-                sums = piece.batch.responses.sum(own * other)
-                self.dots.setdefault((i, j), ExactSum()).add(sums)
+        for name, own in self.parts.items():
+            for other, gradient in first.parts.items():
+                sums = piece.batch.responses.sum(own * gradient)
+                self.dots.setdefault((name, other), ExactSum()).add(sums)
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """What each of the gradient's two parts is still to be multiplied by."""
-        if self.plan.batch == "record":
-            return 1.0 / max(self.totals.records, 1), 0.0
-        policy, penalty = (counted or 1.0 for counted in self._counted)
-        return 1.0 / policy, -1.0 / penalty
+    def scale(self, part: str) -> float:
+        """What a part of the gradient is still to be multiplied by."""
+        return 1.0 / self.totals.count(part)
 
     def cosine(self, first: Side) -> float | None:
         """The cosine of this gradient with the first one's; None where either is 0."""
@@ -68,7 +59,8 @@ class Side:
         if not own or not other:
             return None
         dot = math.fsum(
-            total.value() * self.scales[i] * first.scales[j] for (i, j), total in self.dots.items()
+            total.value() * self.scale(name) * first.scale(other)
+            for (name, other), total in self.dots.items()
         )
         return max(-1.0, min(1.0, dot / own / other))
 
@@ -85,22 +77,18 @@ class Side:
             "signature": self.totals.signature(),
             **{name: total[name] for name in NUMBERS},
             "cosine": self.cosine(first),
-            **self.shares.read(self.scales),
+            **self.shares.read(self.scale),
             "denominator": total["denominator"],
             "denominator_of": total["denominator_of"],
         }
 
 
-def gradient_terms(breakdown: Breakdown, batch: str) -> tuple[F64, ...]:
-    """[N] the gradient without the denominators that count, in two parts where those differ."""
+def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
+    """[N] the gradient without the denominators that count, in parts where those differ."""
     if batch == "record":
-        return (breakdown.gradient,)
-    lengths = breakdown.batch.responses.lengths
-    factor = np.repeat(breakdown.policy.factor, lengths)
-    if breakdown.shared_weights or breakdown.penalty is None:
-        return (factor * breakdown.unit_slope,)
-    own = np.repeat(breakdown.penalty.factor, lengths)
-    return factor * breakdown.policy.slope, own * (breakdown.beta * breakdown.penalty.slope)
+        return {POLICY: breakdown.gradient}
+    responses = breakdown.batch.responses
+    return {part.name: part.without_count(responses) for part in breakdown.gradient_parts}
 
 
 class Comparison:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -20,16 +20,16 @@ class Shares:
     """
 
     def __init__(self) -> None:
-        self._by_length: list[dict[int, F64]] = [{}, {}]
+        self._by_length: dict[str, dict[int, F64]] = {}
 
-    def add(self, breakdown: Breakdown, terms: Sequence[F64]) -> None:
-        """Adds the parts of a gradient, as ``compare.gradient_terms`` returns them."""
+    def add(self, breakdown: Breakdown, parts: Mapping[str, F64]) -> None:
+        """Adds the parts of a gradient, which have different denominators."""
         responses = breakdown.batch.responses
         lengths, where = np.unique(responses.lengths, return_inverse=True)
         positive, negative = breakdown.advantage > 0, breakdown.advantage < 0
         sizes = np.bincount(where, minlength=len(lengths))
-        for table, term in zip(self._by_length, terms, strict=False):
-            size = np.abs(term)
+        for name, part in parts.items():
+            table, size = self._by_length.setdefault(name, {}), np.abs(part)
             above, below = responses.sum(size * positive), responses.sum(size * negative)
             rest = responses.sum(size * ~(positive | negative))
             sums = [np.bincount(where, one, len(lengths)) for one in (above, below, rest)]
@@ -37,13 +37,13 @@ class Shares:
                 new = np.array([*(one[at] for one in sums), sizes[at], sizes[at] * length])
                 table[length] = table[length] + new if length in table else new
 
-    def read(self, scales: Sequence[float]) -> dict[str, float | None]:
+    def read(self, scale: Callable[[str], float]) -> dict[str, float | None]:
         """The shares of Σ|gradient|; None where there is no gradient.
 
         The longest quarter of the responses takes 25 % of a gradient that is blind to length;
         among responses of one length that the quarter cuts through, it takes its part of each.
         """
-        table = self._scaled(scales)
+        table = self._scaled(scale)
         whole = float(table[:, :_RESPONSES].sum())
         quarter = _longest(table, 0.25)
         tokens = float(table[:, _TOKENS].sum())
@@ -54,17 +54,19 @@ class Shares:
             "negative_advantage": _of(float(table[:, _BELOW].sum()), whole),
         }
 
-    def _scaled(self, scales: Sequence[float]) -> F64:
-        """[lengths, 5] both parts together, the longest first."""
-        policy, penalty = self._by_length
-        rows = []
-        for length in sorted(policy, reverse=True):
-            row = policy[length].copy()
-            row[:_RESPONSES] *= abs(scales[0])
-            if length in penalty:
-                row[:_RESPONSES] += penalty[length][:_RESPONSES] * abs(scales[1])
-            rows.append(row)
-        return np.array(rows, dtype=np.float64).reshape(-1, 5)
+    def _scaled(self, scale: Callable[[str], float]) -> F64:
+        """[lengths, 5] all parts together, the longest first."""
+        rows: dict[int, F64] = {}
+        for name, table in self._by_length.items():
+            for length, sums in table.items():
+                part = sums.copy()
+                part[:_RESPONSES] *= abs(scale(name))
+                if length in rows:
+                    rows[length][:_RESPONSES] += part[:_RESPONSES]
+                else:
+                    rows[length] = part
+        ordered = [rows[length] for length in sorted(rows, reverse=True)]
+        return np.array(ordered, dtype=np.float64).reshape(-1, 5)
 
 
 def _longest(table: F64, part: float) -> F64:

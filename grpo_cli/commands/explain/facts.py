@@ -8,7 +8,8 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.batches import Piece
-from grpo_cli.objective.breakdown import Breakdown, Term
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 _CENTRED = 1e-5
 """Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
@@ -26,13 +27,14 @@ class Extreme:
 
 @dataclass
 class Facts:
-    """Sums over the input. ``above``, ``below`` and ``penalty`` add up to the batch's J.
+    """Sums over the input. ``above``, ``below`` and ``others`` add up to the batch's J.
 
     Attributes:
         above, below: Σ w·c·s of the responses with A > 0 and with A < 0, before the denominator
             that counts.
         size: Σ|w·c·s|, likewise.
-        penalty: β·Σ w′·k, before its denominator.
+        others: coefficient·Σ w·value of each other term, before its denominator.
+        counted: what each term's weights count.
         centred: whether every group's advantages add up to 0.
         lengths: the least and greatest length.
         cancelled: groups whose reward functions differ between responses while their sum does not.
@@ -43,9 +45,8 @@ class Facts:
     above: float = 0.0
     below: float = 0.0
     size: float = 0.0
-    penalty: float = 0.0
-    counted: float = 0.0
-    kl_counted: float = 0.0
+    others: dict[str, float] = field(default_factory=dict)
+    counted: dict[str, float] = field(default_factory=dict)
     centred: bool = True
     lengths: tuple[int, int] | None = None
     cancelled: int = 0
@@ -65,21 +66,22 @@ class Facts:
         self._add_largest(piece, breakdown)
 
     def _add_terms(self, breakdown: Breakdown) -> None:
-        batch = breakdown.batch
-        value = breakdown.surrogate
-        if breakdown.correction is not None:
-            value = breakdown.correction * value
-        own = breakdown.objective.batch == "record"
-        factor = breakdown.weight if own else breakdown.policy.factor
-        part = np.repeat(factor, batch.responses.lengths) * value
+        for term in breakdown.terms:
+            own = breakdown.objective.batch == "record"
+            factor = breakdown.term_weight(term) if own else term.factor
+            counted = breakdown.batch.records.count if own else term.counted
+            self.counted[term.name] = self.counted.get(term.name, 0.0) + counted
+            if term is breakdown.policy:
+                self._add_policy(breakdown, factor)
+            else:
+                part = term.coefficient * float((factor * term.sums).sum()) if term.active else 0.0
+                self.others[term.name] = self.others.get(term.name, 0.0) + part
+
+    def _add_policy(self, breakdown: Breakdown, factor: F64) -> None:
+        part = np.repeat(factor, breakdown.batch.responses.lengths) * breakdown.policy.values
         self.above += float(part[breakdown.advantage > 0].sum())
         self.below += float(part[breakdown.advantage < 0].sum())
         self.size += float(np.abs(part).sum())
-        self.counted += _counted(breakdown, breakdown.policy)
-        if breakdown.penalty is not None:
-            scale = breakdown.kl_weight if own else breakdown.penalty.factor
-            self.penalty += breakdown.beta * float((scale * breakdown.penalty.sums).sum())
-            self.kl_counted += _counted(breakdown, breakdown.penalty)
 
     def _add_lengths(self, batch: Batch) -> None:
         if not batch.responses.count:
@@ -112,24 +114,24 @@ class Facts:
     @property
     def parts(self) -> dict[str, float]:
         """What J is made of: they add up to it."""
-        count, kl_count = self.counted or 1.0, self.kl_counted or 1.0
-        return {
+        count = self._count(POLICY)
+        found = {
             "positive_advantages": self.above / count,
             "negative_advantages": self.below / count,
-            "kl_penalty": -self.penalty / kl_count + 0.0,
+            "kl_penalty": self.others.get(KL, 0.0) / self._count(KL) + 0.0,
         }
+        if ENTROPY in self.others:
+            found["entropy_bonus"] = self.others[ENTROPY] / self._count(ENTROPY)
+        return found
+
+    def _count(self, term: str) -> float:
+        return self.counted.get(term) or 1.0
 
     @property
     def scale(self) -> float:
         """What a J of 0 is small beside."""
-        return self.size / (self.counted or 1.0) + abs(self.penalty) / (self.kl_counted or 1.0)
-
-
-def _counted(breakdown: Breakdown, term: Term) -> float:
-    if breakdown.objective.batch == "record":
-        return breakdown.batch.records.count
-    counts = term.weights.counts
-    return 0.0 if counts is None else float(counts.sum())
+        others = (abs(part) / self._count(term) for term, part in self.others.items())
+        return self.size / self._count(POLICY) + sum(others)
 
 
 def place(piece: Piece, token: int) -> str:

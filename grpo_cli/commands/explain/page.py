@@ -72,10 +72,10 @@ def stages(row: Variant) -> dict[str, Bound]:
 
 def formula(row: Variant) -> str:
     """J in symbols, without the parts that the row has not."""
-    policy = "s" if row.correction.name == "none" else "c·s"
-    if row.kl.name == "none":
+    policy = "s" if row.correction.choice.absent else "c·s"
+    if row.kl.choice.absent:
         core = f"Σₜ w·{policy}"
-    elif row.kl.name.endswith("-in-reward"):
+    elif row.kl.choice.in_reward:
         core = f"Σₜ w·{policy}, the rewards less β·Σₜ k"
     elif row.kl_aggregate is None:
         core = f"Σₜ w·({policy} − β·k)"

@@ -97,6 +97,7 @@ _PARTS = {
     "positive_advantages": "where A > 0",
     "negative_advantages": "where A < 0",
     "kl_penalty": "KL penalty",
+    "entropy_bonus": "entropy bonus",
 }
 
 

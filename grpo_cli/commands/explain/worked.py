@@ -11,6 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.engine.batches import Piece
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import KL, POLICY
 
 SMALL = 48
 """A record of so many tokens is shown in full."""
@@ -44,8 +45,8 @@ def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> R
         ],
         "denominator": float(breakdown.denominator[0]),
         "denominator_of": breakdown.counted,
-        "policy": float(breakdown.record_policy[0]),
-        "kl": float(breakdown.record_kl[0]),
+        "policy": float(breakdown.record_value(POLICY)[0]),
+        "kl": float(breakdown.record_value(KL)[0]),
         "beta": breakdown.beta,
         "objective": float(breakdown.record_objective[0]) + 0.0,
         "loss": -float(breakdown.record_objective[0]) + 0.0,
@@ -64,7 +65,7 @@ def _chosen(breakdown: Breakdown, response: int | None) -> set[int]:
 
 def _groups(piece: Piece, breakdown: Breakdown) -> Iterator[Row]:
     rewards = piece.batch.rewards
-    if rewards is None or breakdown.objective.advantage.name == "given":
+    if rewards is None or breakdown.objective.advantage.choice.given:
         return
     whole = rewards if rewards.ndim == 1 else rewards.sum(axis=1)
     ddof = breakdown.objective.advantage.values.get("std_ddof")
@@ -104,13 +105,18 @@ def _response(piece: Piece, breakdown: Breakdown, at: int, *, shown: bool) -> Ro
         "length": length,
         "weight": float(breakdown.weight[at]),
         "surrogate_sum": float(breakdown.policy.sums[at]),
-        "kl_sum": None if breakdown.penalty is None else float(breakdown.penalty.sums[at]),
+        "kl_sum": _sum(breakdown, KL, at),
         "contribution": float(breakdown.response_contribution[at]),
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
     if shown:
         row["tokens"], row["rest"] = _tokens(piece, breakdown, start, length)
     return row
+
+
+def _sum(breakdown: Breakdown, term: str, response: int) -> float | None:
+    found = breakdown.term(term)
+    return None if found is None else float(found.sums[response])
 
 
 def _tokens(
@@ -157,7 +163,7 @@ def _columns(breakdown: Breakdown) -> dict[str, F64]:
         "ratio": breakdown.ratio,
         "advantage": breakdown.advantage if breakdown.response_advantage is None else None,
     }
-    if breakdown.objective.surrogate.name == "clip":
+    if breakdown.objective.surrogate.choice.window == "product":
         low, high = float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0)
         columns["free"] = breakdown.ratio * breakdown.advantage
         columns["bounded"] = np.clip(breakdown.ratio, 1.0 - low, 1.0 + high) * breakdown.advantage
@@ -165,7 +171,7 @@ def _columns(breakdown: Breakdown) -> dict[str, F64]:
         "clip": breakdown.clip.astype(np.float64),
         "correction": breakdown.correction,
         "surrogate": _corrected(breakdown),
-        "kl": breakdown.kl if breakdown.penalised else None,
+        "kl": breakdown.kl if breakdown.beta else None,
         "contribution": breakdown.contribution,
         "gradient": breakdown.gradient,
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch
-from grpo_cli.objective.inputs import Columns
+from grpo_cli.objective.inputs import Inputs
 
 
 def present(batches: Sequence[Batch]) -> set[str]:
@@ -15,8 +15,8 @@ def present(batches: Sequence[Batch]) -> set[str]:
     found = {
         "lengths": len({*_all(batch.responses.lengths for batch in batches)}) > 1,
         "sizes": len({*_all(np.bincount(batch.groups) for batch in batches)}) > 1,
-        "ratios": any(_moved(Columns(batch).get("token_log_ratio")) for batch in batches),
-        "reference": any(_moved(Columns(batch).get("log_ratio_ref")) for batch in batches),
+        "ratios": any(_moved(Inputs(batch).get("token_log_ratio")) for batch in batches),
+        "reference": any(_moved(Inputs(batch).get("log_ratio_ref")) for batch in batches),
         "spreads": len({spread for batch in batches for spread in _spreads(batch)}) > 1,
         "rollout": any(_engine_differs(batch) for batch in batches),
     }
@@ -33,7 +33,7 @@ def _moved(log_ratio: F64 | None) -> bool:
 
 def _spreads(batch: Batch) -> list[float]:
     """The range of the rewards (or else the advantages) in each group, but for rounding."""
-    values = Columns(batch).get("rewards")
+    values = Inputs(batch).get("rewards")
     values = batch.advantages if values is None else values
     if values is None:
         return []

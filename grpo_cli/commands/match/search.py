@@ -168,7 +168,7 @@ def _rows(base: Plan, data: Data) -> Iterator[tuple[Plan, float, float]]:
         except (Unserved, GrpoError):
             continue
         row = totals.row()
-        counted = totals.records if made.batch == "record" else totals.counted or 1.0
+        counted = totals.records if made.batch == "record" else totals.count("policy")
         yield made, float(str(row["objective"])), scale / max(counted, 1.0)
 
 

@@ -18,7 +18,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.terms import KL
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 
@@ -103,7 +104,7 @@ def _side(data: Data, plan: Plan, size: float) -> F64:
             token_advantages=None,
         )
         try:
-            found.append(run(batch, objective).policy.sums)
+            found.append(evaluate(batch, objective).policy.sums)
         except (InputError, HyperparameterError) as error:
             raise Unserved(piece.located(error)) from None
     return np.concatenate(found)
@@ -115,8 +116,8 @@ def _homogeneous(objective: Objective) -> bool:
     signs = np.where(np.arange(batch.responses.count) % 2 == 0, 1.0, -1.0)
     sizes = 0.3 + np.arange(batch.responses.count)
     try:
-        one = run(replace(batch, advantages=signs), objective).policy.sums
-        more = run(replace(batch, advantages=signs * sizes), objective).policy.sums
+        one = evaluate(replace(batch, advantages=signs), objective).policy.sums
+        more = evaluate(replace(batch, advantages=signs * sizes), objective).policy.sums
     except (InputError, HyperparameterError):
         return False
     return bool(np.allclose(more, one * sizes, rtol=1e-9, atol=1e-12))
@@ -131,9 +132,10 @@ def penalties(data: Data, plan: Plan) -> F64:
     """[R] β·Σ k."""
 
     def read(breakdown: Breakdown) -> F64:
-        if breakdown.penalty is None or not breakdown.penalised:
+        term = breakdown.term(KL)
+        if term is None or not term.active:
             return np.zeros(breakdown.batch.responses.count)
-        return breakdown.beta * breakdown.penalty.sums
+        return breakdown.beta * term.sums
 
     return data.each(plan, read)
 

@@ -168,7 +168,7 @@ def _clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
     """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
     surrogate = breakdown.objective.surrogate
     low, high = (surrogate.values.get(name) for name in ("epsilon_low", "epsilon_high"))
-    if surrogate.name not in ("clip", "cispo") or low is None or high is None:
+    if surrogate.choice.window is None or low is None or high is None:
         return None
     return 1.0 - float(low), 1.0 + float(high)
 

@@ -21,7 +21,7 @@ from grpo_cli.engine.runner import Runner, Unserved
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, plan
 
@@ -76,7 +76,7 @@ def _row(name: str, made: Plan, piece: Piece, cutting: Cut) -> Row:
     objective = _given(runner.objective(piece))
     try:
         reported, applied = _split_update(piece.batch, advantage, objective, cutting)
-        whole = run(*_whole(piece.batch, advantage, objective, cutting))
+        whole = evaluate(*_whole(piece.batch, advantage, objective, cutting))
     except (InputError, HyperparameterError) as error:
         raise Unserved(piece.located(error)) from None
     steps = whole.batch.records.count
@@ -106,7 +106,7 @@ def _split_update(
     """Mean over the micro-batches of J and of its gradient, step by step."""
     parts = _recut(batch, advantage, cutting.sizes)
     own = _own(objective, batch, cutting, cutting.accumulate, cutting.ranks)
-    breakdown = run(parts, _scaled(objective, own))
+    breakdown = evaluate(parts, _scaled(objective, own))
     share = _micro_batch_share(cutting, adds=bool(own))
     values = breakdown.record_objective * share
     return math.fsum(values.tolist()), breakdown.gradient * _spread(parts, share)

@@ -121,7 +121,7 @@ _EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4)
 
 def _advantage(batch: Batch, objective: Objective) -> Iterator[tuple[str, Objective]]:
     own = objective.advantage
-    if own.name == "given" or batch.rewards is None:
+    if own.choice.given or batch.rewards is None:
         return
     if "std_ddof" in own.values:
         for ddof in (0, 1):
@@ -154,7 +154,7 @@ def _std_cause(own: Bound, ddof: int, eps: float) -> str:
 
 def _kl(objective: Objective) -> Iterator[tuple[str, Objective]]:
     own = objective.kl
-    if own.name == "none":
+    if own.choice.absent:
         return
     if own.values.get("beta"):
         yield from _with("KL missing (β = 0)", objective, "kl", {"beta": 0.0})
@@ -171,28 +171,21 @@ def _kl(objective: Objective) -> Iterator[tuple[str, Objective]]:
 
 def _others(record: Record, objective: Objective, stage: str) -> Iterator[tuple[str, Objective]]:
     own: Bound = getattr(objective, stage)
-    for name in STAGES[stage].choices:
+    for name, choice in STAGES[stage].choices.items():
         if name != own.name:
-            cause = f"{_words(stage, own.name, name)}{stage} {name} where {own.name} is meant"
+            cause = f"{_words(stage, own.choice, choice)}{stage} {name} where {own.name} is meant"
             yield from _choice(cause, record.hyperparameters, objective, stage, name)
 
 
-_SUMS = ("sum", "token-sum", "token-sum-norm")
-
-
-def _words(stage: str, own: str, other: str) -> str:
+def _words(stage: str, own: Choice, other: Choice) -> str:
     """What swapping one aggregation for another comes to."""
     if stage != "aggregate":
         return ""
-    if _is_sum(own) and not _is_sum(other):
+    if own.total and not other.total:
         return "mean where a sum is meant: "
-    if _is_sum(other) and not _is_sum(own):
+    if other.total and not own.total:
         return "sum where a mean is meant: "
     return "other denominator: "
-
-
-def _is_sum(name: str) -> bool:
-    return "sum" in name or name.endswith("dr_grpo")
 
 
 def _with(

@@ -11,9 +11,8 @@ from grpo_cli.commands.verify.alternatives import Alternative, alternatives
 from grpo_cli.commands.verify.compare import Tolerance, agrees, kept, scale
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective import statistics as moments
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import run
+from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.records import Record
 
 _MOST = 3
@@ -58,12 +57,8 @@ def causes(
 
 
 def _evaluated(alternative: Alternative) -> Breakdown | None:
-    batch, objective = alternative.batch, alternative.objective
     try:
-        statistics = None
-        if objective.advantage.choice.measure is not None:
-            statistics = moments.of_records(batch, objective)
-        return run(batch, objective, statistics)
+        return evaluate(alternative.batch, alternative.objective)
     except (GrpoError, ArithmeticError, TypeError, ValueError):
         return None  # the record cannot be read so
 

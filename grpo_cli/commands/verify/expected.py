@@ -12,6 +12,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.verify.metrics import METRICS
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import Record
 from grpo_cli.records.parse.numbers import is_number
 from grpo_cli.records.places import got as shown
@@ -51,14 +52,14 @@ QUANTITIES = (
     Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio, _nothing),
     Quantity(("ratio", "ratios"), "ratio", lambda b: b.ratio, _mean_ratio),
     Quantity(("surrogate",), "surrogate", lambda b: b.surrogate, _nothing),
-    Quantity(("kl",), "kl", lambda b: b.kl, lambda b: _scalar(b.record_kl)),
+    Quantity(("kl",), "kl", lambda b: b.kl, lambda b: _scalar(b.record_value(KL))),
     Quantity(("weight", "weights"), "aggregate", lambda b: b.token_weight, _nothing),
     Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution, _nothing),
     Quantity(("gradient",), "gradient", lambda b: b.gradient, _nothing),
     Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient, _nothing),
-    Quantity(("policy",), "policy", _nothing, lambda b: _scalar(b.record_policy)),
-    Quantity(("policy_loss",), "policy", _nothing, lambda b: -_scalar(b.record_policy)),
-    Quantity(("kl_loss",), "kl", _nothing, lambda b: _scalar(b.record_kl)),
+    Quantity(("policy",), "policy", _nothing, lambda b: _scalar(b.record_value(POLICY))),
+    Quantity(("policy_loss",), "policy", _nothing, lambda b: -_scalar(b.record_value(POLICY))),
+    Quantity(("kl_loss",), "kl", _nothing, lambda b: _scalar(b.record_value(KL))),
     Quantity(("objective",), "objective", _nothing, lambda b: _scalar(b.record_objective)),
     Quantity(("loss",), "loss", _nothing, lambda b: -_scalar(b.record_objective)),
 )

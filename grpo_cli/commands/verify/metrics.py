@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.objective.breakdown import Breakdown
 
-_WHOLE = ("sequence", "product")
-
 
 def _mean(breakdown: Breakdown, values: NDArray[np.float64]) -> float | None:
     """Over tokens; over responses where they have one ratio each, as trainers do."""
     if not values.size:
         return None
-    if breakdown.objective.ratio.name in _WHOLE:
+    if breakdown.objective.ratio.choice.per_response:
         filled = breakdown.batch.responses.lengths > 0
         return float(breakdown.batch.responses.mean(values)[filled].mean())
     return float(values.mean())

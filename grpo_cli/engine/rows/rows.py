@@ -15,6 +15,7 @@ from grpo_cli.engine.rows.fields import RECORD_FIELDS, RESPONSE_FIELDS, Level
 from grpo_cli.engine.rows.lists import bounds, exact_sums, extreme, fraction, plain, whole
 from grpo_cli.engine.rows.tokens import token_rows
 from grpo_cli.objective.summary import Summary
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
@@ -52,9 +53,9 @@ def _record_rows(records: Sequence[Record], summary: Summary) -> list[Row]:
         "line": [one.line for one in records],
         "objective": plain(breakdown.record_objective),
         "loss": plain(-breakdown.record_objective),
-        "policy": plain(breakdown.record_policy),
-        "kl": [None] * count if _kl_unknown(breakdown) else plain(breakdown.record_kl),
-        "entropy": [None] * count if breakdown.bonus is None else plain(breakdown.record_entropy),
+        "policy": plain(breakdown.record_value(POLICY)),
+        "kl": [None] * count if breakdown.kl_unknown else plain(breakdown.record_value(KL)),
+        "entropy": _entropies(breakdown),
         "denominator": whole(breakdown.denominator),
         "denominator_of": [breakdown.policy.weights.of] * count,
         "groups": breakdown.record_groups.tolist(),
@@ -117,17 +118,17 @@ def _clip_columns(summary: Summary, over: Any, tokens: list[int]) -> dict[str, l
     }
 
 
-def _kl_unknown(breakdown: Breakdown) -> bool:
-    """Whether the objective has a KL that could not be estimated (β = 0, no reference)."""
-    return breakdown.kl is None and breakdown.objective.has_kl
+def _entropies(breakdown: Breakdown) -> list[Any]:
+    if breakdown.term(ENTROPY) is None:
+        return [None] * breakdown.batch.records.count
+    return plain(breakdown.record_value(ENTROPY))
 
 
 def _response_kl(breakdown: Breakdown) -> list[Any]:
-    if _kl_unknown(breakdown):
-        return [None] * breakdown.batch.responses.count
-    if breakdown.penalty is None:
-        return [0.0] * breakdown.batch.responses.count
-    return plain(breakdown.kl_weight * breakdown.penalty.sums)
+    term = breakdown.term(KL)
+    if term is None:
+        return [None if breakdown.kl_unknown else 0.0] * breakdown.batch.responses.count
+    return plain(breakdown.term_weight(term) * term.sums)
 
 
 def _rewards(breakdown: Breakdown) -> list[Any]:

@@ -29,7 +29,7 @@ def token_rows(records: Sequence[Record], breakdown: Breakdown) -> Iterator[dict
     for text, (begin, end) in zip(texts, cuts, strict=True):
         cut = slice(begin, end)
         text.update(zip(names, [array[cut] for array in arrays], strict=True))
-        if breakdown.kl is None and breakdown.objective.has_kl:
+        if breakdown.kl_unknown:
             text["kl"] = None  # there is one, and nobody knows it
         yield text
 

@@ -19,4 +19,4 @@ def liger_luspo(lengths: I64, *, response_length: float) -> Weights:
     return Weights(lengths.astype(np.float64), np.ones(len(lengths)), response_length, of)
 
 
-CHOICES = {"liger/luspo": Choice(liger_luspo)}
+CHOICES = {"liger/luspo": Choice(liger_luspo, total=True)}

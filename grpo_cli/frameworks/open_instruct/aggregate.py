@@ -14,4 +14,4 @@ def constant(lengths: I64, *, loss_denominator: float) -> Weights:
     return Weights(np.ones(len(lengths)), None, loss_denominator, "loss_denominator")
 
 
-CHOICES = {"open-instruct/constant": Choice(constant)}
+CHOICES = {"open-instruct/constant": Choice(constant, total=True)}

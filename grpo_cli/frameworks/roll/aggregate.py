@@ -14,7 +14,7 @@ def seq_mean_token_sum_norm(lengths: I64, *, response_length: float) -> Weights:
     return Weights(np.ones(len(lengths)), None, response_length, "response_length")
 
 
-CHOICES = {"roll/seq-mean-token-sum-norm": Choice(seq_mean_token_sum_norm)}
+CHOICES = {"roll/seq-mean-token-sum-norm": Choice(seq_mean_token_sum_norm, total=True)}
 ALIASES = {
     "roll/token-mean": "verl/token-mean",
     "roll/seq-mean-token-sum": "verl/seq-mean-token-sum",

@@ -85,8 +85,8 @@ _ACCUMULATION = {"gradient_accumulation_steps": 1}
 CHOICES = {
     "trl/grpo": Choice(trl_grpo, _ACCUMULATION),
     "trl/bnpo": Choice(trl_bnpo, _ACCUMULATION),
-    "trl/dr_grpo": Choice(trl_dr_grpo, _ACCUMULATION),
-    "trl/luspo": Choice(trl_luspo, _ACCUMULATION),
+    "trl/dr_grpo": Choice(trl_dr_grpo, _ACCUMULATION, total=True),
+    "trl/luspo": Choice(trl_luspo, _ACCUMULATION, total=True),
     "trl/dapo": Choice(
         trl_dapo,
         {

@@ -77,11 +77,12 @@ _RESPONSES = {"global_batch_size": None, "dp_size": 1}
 
 CHOICES = {
     "verl/token-mean": Choice(token_mean, {"batch_num_tokens": None, "dp_size": 1}),
-    "verl/token-sum": Choice(token_sum, {"dp_size": 1}),
-    "verl/seq-mean-token-sum": Choice(seq_mean_token_sum, _RESPONSES),
+    "verl/token-sum": Choice(token_sum, {"dp_size": 1}, total=True),
+    "verl/seq-mean-token-sum": Choice(seq_mean_token_sum, _RESPONSES, total=True),
     "verl/seq-mean-token-sum-norm": Choice(
         seq_mean_token_sum_norm,
         {"loss_scale_factor": None, "response_length": None, **_RESPONSES},
+        total=True,
     ),
     "verl/seq-mean-token-mean": Choice(seq_mean_token_mean, _RESPONSES),
 }

@@ -62,7 +62,10 @@ _OTHERS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 CHOICES = {
     **{f"verl/{name}": Choice(in_verl(one)) for name, one in _NAMES.items()},
     **{f"verl/{name}+": Choice(plus(one)) for name, one in _NAMES.items()},
-    **{f"verl/{name}-in-reward": Choice(off_reward(one)) for name, one in _NAMES.items()},
+    **{
+        f"verl/{name}-in-reward": Choice(off_reward(one), in_reward=True)
+        for name, one in _NAMES.items()
+    },
 }
 ALIASES = {
     f"verl/{other}{end}": f"verl/{name}{end}"

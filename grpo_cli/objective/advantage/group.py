@@ -78,7 +78,7 @@ def _free(groups: Groups, ddof: int) -> F64:
 _STD = {"std_ddof": 1, "std_eps": 1e-8, "std_min": 0.0}
 
 CHOICES = {
-    "given": Choice(given),
+    "given": Choice(given, given=True),
     "raw": Choice(raw),
     "group-mean": Choice(group_mean),
     "group-std": Choice(group_std, _STD),

@@ -75,10 +75,10 @@ def total_sum(lengths: I64) -> Weights:
 CHOICES = {
     "response-mean": Choice(response_mean),
     "token-mean": Choice(token_mean),
-    "token-sum": Choice(token_sum),
-    "token-sum-norm": Choice(token_sum_norm),
+    "token-sum": Choice(token_sum, total=True),
+    "token-sum-norm": Choice(token_sum_norm, total=True),
     "prompt-mean": Choice(prompt_mean),
-    "sum": Choice(total_sum),
+    "sum": Choice(total_sum, total=True),
 }
 ALIASES = {
     "seq-mean-token-mean": "response-mean",

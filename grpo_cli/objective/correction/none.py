@@ -9,4 +9,4 @@ def none() -> None:
     """No correction: c = 1."""
 
 
-CHOICES = {"none": Choice(none)}
+CHOICES = {"none": Choice(none, absent=True)}

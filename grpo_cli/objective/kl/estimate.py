@@ -92,7 +92,7 @@ def none() -> None:
 _USUAL = {"kl_weight": "none", "kl_input_clamp": None, "kl_output_clamp": None}
 
 CHOICES = {
-    "none": Choice(none),
+    "none": Choice(none, absent=True),
     "k1": Choice(in_loss(k1), _USUAL),
     "k2": Choice(in_loss(k2), _USUAL),
     "k3": Choice(in_loss(k3), _USUAL),

@@ -47,7 +47,7 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
 _USUAL = {"kl_input_clamp": None, "kl_output_clamp": None}
 
 CHOICES = {
-    "k1-in-reward": Choice(in_reward(k1), _USUAL),
-    "k2-in-reward": Choice(in_reward(k2), _USUAL),
-    "k3-in-reward": Choice(in_reward(k3), _USUAL),
+    "k1-in-reward": Choice(in_reward(k1), _USUAL, in_reward=True),
+    "k2-in-reward": Choice(in_reward(k2), _USUAL, in_reward=True),
+    "k3-in-reward": Choice(in_reward(k3), _USUAL, in_reward=True),
 }

@@ -45,6 +45,6 @@ CHOICES = {
     "k1+": Choice(straight_through(k1), _FREE),
     "abs+": Choice(straight_through(absolute), _FREE),
     "k3+": Choice(straight_through(k3), _FREE),
-    "abs-in-reward": Choice(in_reward(absolute), _FREE),
+    "abs-in-reward": Choice(in_reward(absolute), _FREE, in_reward=True),
 }
 ALIASES = {"kl+": "k1+", "low_var_kl+": "k3+"}

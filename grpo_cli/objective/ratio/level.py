@@ -102,9 +102,9 @@ def _whole(
 
 
 CHOICES = {
-    "token": Choice(token, {"log_ratio_clamp": None}),
-    "sequence": Choice(sequence, {"log_ratio_clamp": None}),
+    "token": Choice(token, {"log_ratio_clamp": None}, given=True),
+    "sequence": Choice(sequence, {"log_ratio_clamp": None}, per_response=True),
     "sequence-token": Choice(sequence_token, {"log_ratio_clamp": None}),
-    "product": Choice(product, {"log_ratio_clamp": None}),
+    "product": Choice(product, {"log_ratio_clamp": None}, per_response=True),
 }
 ALIASES = {"sequence_token": "sequence-token", "gspo": "sequence", "gspo-token": "sequence-token"}

@@ -65,7 +65,9 @@ def _window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
 
 CHOICES = {
     "clip": Choice(
-        clip, {"epsilon_low": 0.2, "epsilon_high": 0.2, "delta": None, "dual_clip": None}
+        clip,
+        {"epsilon_low": 0.2, "epsilon_high": 0.2, "delta": None, "dual_clip": None},
+        window="product",
     ),
 }
 ALIASES = {"vanilla": "clip", "ppo": "clip"}

@@ -104,8 +104,10 @@ def clip_cov(
         count = max(1, int(clip_cov_ratio * len(order)))
         out[tokens][_draw(order[inside], count, clip_cov_seed)] = True
     bound = base.clip + side(out & (advantage > 0), out & (advantage < 0))
-    assert base.by_ratio is not None
-    return Surrogate(np.where(out, 0.0, base.value), bound, np.where(out, 0.0, base.by_ratio), None)
+    assert base.grad_log_ratio is not None
+    return Surrogate(
+        np.where(out, 0.0, base.value), bound, np.where(out, 0.0, base.grad_log_ratio), None
+    )
 
 
 def _ranked(

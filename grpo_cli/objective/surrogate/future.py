@@ -61,8 +61,8 @@ def fipo(
     weight = np.clip(future, 1.0 - fipo_clip_low, 1.0 + fipo_clip_high)
     unsafe = (advantage < 0) & (ratio > fipo_safety_threshold)
     weight = np.where(unsafe, np.clip(weight, *_SAFE), weight)
-    assert base.by_ratio is not None
-    return Surrogate(weight * base.value, base.clip, weight * base.by_ratio, None)
+    assert base.grad_log_ratio is not None
+    return Surrogate(weight * base.value, base.clip, weight * base.grad_log_ratio, None)
 
 
 CHOICES = {

@@ -58,6 +58,6 @@ def cispo(
 CHOICES = {
     "unclipped": Choice(unclipped),
     "reinforce": Choice(reinforce),
-    "cispo": Choice(cispo, {"epsilon_low": 1.0, "epsilon_high": 4.0}),
+    "cispo": Choice(cispo, {"epsilon_low": 1.0, "epsilon_high": 4.0}, window="weight"),
 }
 ALIASES = {"importance_sampling": "unclipped", "gpg": "reinforce"}

@@ -1,0 +1,95 @@
+"""The terms of J, each a weighted sum over tokens: policy, KL, entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.results import Weights
+
+POLICY, KL, ENTROPY = "policy", "kl", "entropy"
+
+
+class Term(NamedTuple):
+    """One sum of J = Σ over terms of coefficient · Σₜ wₜ·valueₜ.
+
+    Attributes:
+        name: "policy" (value c·s, coefficient 1), "kl" (k, −β) or "entropy" (H, entropy_coef).
+        coefficient: what the sum is multiplied by; with 0 it has no part in J.
+        weights: the aggregation's weights of this term.
+        values: [N] the value of each token.
+        sums: [R] Σ of the values over each response's tokens.
+        slope: [N] ∂sums/∂(log π_θ) of each token; None where no gradient flows.
+    """
+
+    name: str
+    coefficient: float
+    weights: Weights
+    values: F64
+    sums: F64
+    slope: F64 | None
+
+    @property
+    def active(self) -> bool:
+        """Whether it has a part in J."""
+        return self.coefficient != 0.0
+
+    @property
+    def factor(self) -> F64:
+        """[R] the weight without the denominator that counts over the batch."""
+        return self.weights.numerator / self.weights.divisor
+
+    @property
+    def weighted(self) -> F64:
+        """[R] the sums times ``factor``."""
+        return self.factor * self.sums
+
+    @property
+    def counted(self) -> float:
+        """What its weights count in these records: whole numbers, so that the sum is exact."""
+        counts = self.weights.counts
+        return 0.0 if counts is None else float(counts.sum())
+
+
+class GradientPart(NamedTuple):
+    """The terms that share their weights: ∂J/∂(log π_θ) is Σ over parts of w·slope.
+
+    Attributes:
+        name: the first of the terms.
+        weights: what they share.
+        scale: what the weights are multiplied by before the slope is.
+        slope: [N].
+    """
+
+    name: str
+    weights: Weights
+    scale: float
+    slope: F64
+
+    def spread(self, per_response: F64, responses: Segments) -> F64:
+        """[N] ``scale`` times a number of each response, times the slope."""
+        return np.repeat(self.scale * per_response, responses.lengths) * self.slope
+
+    def without_count(self, responses: Segments) -> F64:
+        """[N] w·slope, but for the denominator that counts over the batch."""
+        factor = np.repeat(self.weights.numerator / self.weights.divisor, responses.lengths)
+        return factor * (self.slope if self.scale == 1.0 else self.scale * self.slope)
+
+
+def gradient_parts(terms: Sequence[Term]) -> Iterator[GradientPart]:
+    """The terms that have a gradient, those with the same weights taken together."""
+    moving = [(term, term.slope) for term in terms if term.active and term.slope is not None]
+    for weights in {id(term.weights): term.weights for term, _ in moving}.values():
+        together = [(term, slope) for term, slope in moving if term.weights is weights]
+        (first, slope), *others = together
+        if not others:
+            yield GradientPart(first.name, weights, first.coefficient, slope)
+            continue
+        total = slope if first.coefficient == 1.0 else first.coefficient * slope
+        for term, other in others:
+            part = term.coefficient * other
+            total = np.add(total, part, out=part)
+        yield GradientPart(first.name, weights, 1.0, total)
