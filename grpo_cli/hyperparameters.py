@@ -33,6 +33,8 @@ class Hyperparameter(NamedTuple):
         words: the words it may be, for one that is not a number.
         optional: whether None ("off") is allowed.
         aliases: the frameworks' names for the same thing.
+        counts: what of an optimiser step it counts, over all processes: "tokens", "responses",
+            "microbatches", "ranks", or the microbatches of a "generation"; "" for none of it.
     """
 
     meaning: str
@@ -43,6 +45,7 @@ class Hyperparameter(NamedTuple):
     words: tuple[str, ...] = ()
     optional: bool = False
     aliases: tuple[str, ...] = ()
+    counts: str = ""
 
     @property
     def wanted(self) -> str:
@@ -164,16 +167,24 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "the constant length L that token sums are divided by", low=0.0, open_low=True
     ),
     "gradient_accumulation_steps": Hyperparameter(
-        "micro-batches per optimiser step; trainers divide their loss by it", low=1, integer=True
+        "micro-batches per optimiser step; trainers divide their loss by it",
+        low=1,
+        integer=True,
+        counts="microbatches",
     ),
     "num_items_in_batch": Hyperparameter(
         "tokens of the whole generation batch, over all processes",
         low=0.0,
         open_low=True,
         optional=True,
+        counts="tokens",
     ),
     "steps_per_generation": Hyperparameter(
-        "micro-batches per generation batch", low=1, integer=True, optional=True
+        "micro-batches per generation batch",
+        low=1,
+        integer=True,
+        optional=True,
+        counts="generation",
     ),
     "loss_scale_factor": Hyperparameter(
         "verl's constant that token sums are divided by", low=0.0, open_low=True, optional=True
@@ -186,14 +197,16 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         low=0.0,
         open_low=True,
         optional=True,
+        counts="responses",
     ),
     "batch_num_tokens": Hyperparameter(
         "tokens of the whole mini-batch, over all processes",
         low=0.0,
         open_low=True,
         optional=True,
+        counts="tokens",
     ),
-    "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True),
+    "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True, counts="ranks"),
     "tau_pos": Hyperparameter(
         "SAPO's temperature where A > 0",
         low=0.0,
@@ -229,7 +242,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     ),
     "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
     "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
-    "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True),
+    "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True, counts="ranks"),
     "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
     "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),
     "reward_clip": Hyperparameter(

@@ -92,13 +92,13 @@ class Plan:
         }
 
     def _own_choices(self) -> dict[str, tuple[str, Choice]]:
-        """Their names and choices; a flag that swaps the shared aggregation swaps them too."""
+        """Their names and choices; a flag swaps the one that it names and no other."""
         found = {}
         for name in OWN_AGGREGATES:
             bound: Bound | None = getattr(self.row, name)
             if name in self.swapped:
                 found[name] = self.swapped[name], STAGES["aggregate"].choices[self.swapped[name]]
-            elif bound is not None and "aggregate" not in self.swapped:
+            elif bound is not None:
                 found[name] = bound.name, bound.choice
         return found
 

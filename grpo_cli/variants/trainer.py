@@ -22,11 +22,9 @@ class Chosen:
     @property
     def words(self) -> str:
         """The choice as the flags that would make it."""
-        stages = [f"--{stage} {name}" for stage, name in self.stages.items() if stage in STAGES]
+        stages = [f"--{stage.replace('_', '-')} {name}" for stage, name in self.stages.items()]
         values = [f"-p {name}={value}" for name, value in self.hyperparameters.items()]
-        own = self.stages.get("kl_aggregate")
-        also = [] if own is None else [f"(the KL by {own})"]
-        return " ".join(["-v", self.variant, *stages, *values, *also])
+        return " ".join(["-v", self.variant, *stages, *values])
 
 
 def choose(settings: Settings) -> Chosen:

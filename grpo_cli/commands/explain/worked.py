@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.engine.batches import Piece
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import KL, POLICY
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 SMALL = 48
 """A record of so many tokens is shown in full."""
@@ -48,9 +48,19 @@ def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> R
         "policy": float(breakdown.record_value(POLICY)[0]),
         "kl": float(breakdown.record_value(KL)[0]),
         "beta": breakdown.beta,
+        **_bonus(breakdown),
         "objective": float(breakdown.record_objective[0]) + 0.0,
         "loss": -float(breakdown.record_objective[0]) + 0.0,
     }
+
+
+def _bonus(breakdown: Breakdown) -> Row:
+    """The entropy and its coefficient, for an objective that has a bonus."""
+    term = breakdown.term(ENTROPY)
+    if term is None:
+        return {}
+    value = float(breakdown.record_value(ENTROPY)[0])
+    return {"entropy": value, "entropy_coef": term.coefficient}
 
 
 def _chosen(breakdown: Breakdown, response: int | None) -> set[int]:
@@ -106,6 +116,9 @@ def _response(piece: Piece, breakdown: Breakdown, at: int, *, shown: bool) -> Ro
         "weight": float(breakdown.weight[at]),
         "surrogate_sum": float(breakdown.policy.sums[at]),
         "kl_sum": _sum(breakdown, KL, at),
+        **(
+            {} if breakdown.term(ENTROPY) is None else {"entropy_sum": _sum(breakdown, ENTROPY, at)}
+        ),
         "contribution": float(breakdown.response_contribution[at]),
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
@@ -138,7 +151,7 @@ def _tokens(
     others = np.setdiff1d(np.arange(length), kept)
     if not len(others):
         return rows, None
-    sums = ("surrogate", "kl", "contribution")
+    sums = ("surrogate", "kl", "entropy", "contribution")
     return rows, {
         "count": len(others),
         **{name: math.fsum(columns[name][others].tolist()) for name in sums if name in columns},
@@ -172,6 +185,7 @@ def _columns(breakdown: Breakdown) -> dict[str, F64]:
         "correction": breakdown.correction,
         "surrogate": _corrected(breakdown),
         "kl": breakdown.kl if breakdown.beta else None,
+        "entropy": None if breakdown.term(ENTROPY) is None else breakdown.batch.entropies,
         "contribution": breakdown.contribution,
         "gradient": breakdown.gradient,
     }

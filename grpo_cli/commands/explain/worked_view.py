@@ -16,8 +16,15 @@ from grpo_cli.terminal.screen import Screen
 Entry = Mapping[str, Any]
 
 _SPARE = ("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient")
-_HEADERS = {"free": "ρ·A", "bounded": "clip(ρ)·A", "advantage": "A", "ratio": "ρ", "kl": "k"}
-_ADDED = ("surrogate", "kl", "contribution")
+_HEADERS = {
+    "free": "ρ·A",
+    "bounded": "clip(ρ)·A",
+    "advantage": "A",
+    "ratio": "ρ",
+    "kl": "k",
+    "entropy": "H",
+}
+_ADDED = ("surrogate", "kl", "entropy", "contribution")
 _MOST = 8
 _LISTED = 20
 
@@ -113,7 +120,7 @@ def _columns(
         texts = [*(token_text(row["token"] or "") for row in rows), *([""] * len(tail))]
         yield column("text", texts, show=str)
     sums = {"contribution": contribution, "surrogate": response["surrogate_sum"]}
-    sums["kl"] = response["kl_sum"]
+    sums["kl"], sums["entropy"] = response["kl_sum"], response.get("entropy_sum")
     for name in rows[0]:
         if name in ("position", "token"):
             continue
@@ -183,6 +190,8 @@ def _response_columns(record: Entry) -> Iterator[tuple[str, str]]:
     yield "Σ_s", "surrogate_sum"
     if record["beta"]:
         yield "Σ_k", "kl_sum"
+    if "entropy" in record:
+        yield "Σ_H", "entropy_sum"
     yield "w", "weight"
     yield "gradient_norm", "gradient_norm"
 
@@ -195,11 +204,28 @@ def _sum(record: Entry, parts: Sequence[str], places: int) -> Iterator[str]:
         yield f"J = {listed} = {total}"
     else:
         yield f"J = Σ contributions = {total}"
-    if record["beta"]:
-        penalty = record["beta"] * record["kl"]
-        both = adding_up([record["policy"], -penalty], record["objective"], places)
-        yield (
-            f"  = policy − β·kl = {both[0]} − {both[1].removeprefix('-')}"
-            f"   (β = {shown(record['beta'])}, kl = {shown(record['kl'])})"
-        )
+    yield from _terms(record, places)
     yield f"loss = −J = {fixed(record['loss'], places)}"
+
+
+def _terms(record: Entry, places: int) -> Iterator[str]:
+    """J as the sum of its terms, where the policy is not the only one."""
+    words, values, known = ["policy"], [record["policy"]], []
+    if record["beta"]:
+        words.append("− β·kl")
+        values.append(-record["beta"] * record["kl"])
+        known += [f"β = {shown(record['beta'])}", f"kl = {shown(record['kl'])}"]
+    if "entropy" in record:
+        words.append("+ c·H")
+        values.append(record["entropy_coef"] * record["entropy"])
+        known += [f"c = {shown(record['entropy_coef'])}", f"H = {shown(record['entropy'])}"]
+    if known:
+        first, *others = adding_up(values, record["objective"], places)
+        rest = " ".join(map(_with_sign, words[1:], others))
+        yield f"  = {' '.join(words)} = {first} {rest}   ({', '.join(known)})"
+
+
+def _with_sign(word: str, text: str) -> str:
+    """A number behind its sign; a zero has the sign of the term in the formula."""
+    negative = text.startswith("-") or (not float(text) and word.startswith("−"))
+    return f"{'−' if negative else '+'} {text.removeprefix('-')}"

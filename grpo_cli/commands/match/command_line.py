@@ -19,7 +19,7 @@ def command(made: Plan, paths: Sequence[str], only: str, times: float = 1.0) -> 
     """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
     words = ["grpo", "eval", *paths, "-v", made.variant]
     for stage, choice in made.swapped.items():
-        words += [f"--{stage}", choice]
+        words += [f"--{stage.replace('_', '-')}", choice]
     for name, value in made.flags.items():
         text = "null" if value is None else repr(value) if isinstance(value, float) else str(value)
         words += [_FLAGS[name], text] if name in _FLAGS else ["-p", f"{name}={text}"]

@@ -15,11 +15,13 @@ from grpo_cli.commands.match.search_space import Axes, Option, combined
 from grpo_cli.commands.match.sums import Data
 from grpo_cli.engine.runner import Runner, Unserved
 from grpo_cli.errors import GrpoError
+from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.variants.plan import Plan
 
 _BARE = Option({"kl": "none", "aggregate": "sum"})
 _SUMMED = Option({"aggregate": "sum"})
 _WITHOUT_KL = Option({"kl": "none"})
+_NOTHING = Option({})
 """What stands at the stages whose sums are not asked for."""
 
 T = TypeVar("T")
@@ -55,9 +57,11 @@ def scan(base: Plan, axes: Axes, data: Data) -> Scan:
         nothing = np.zeros(0)
         return Scan(nothing, nothing, np.zeros(0, np.int64), lambda _: base, scanner.reasons)
     policy, kl, weight = map(_stacked, (policies, kls, weights))
-    values = (policy @ weight.T)[:, None, :] - (kl @ weight.T)[None, :, :]
-    size = np.abs(weight).T
-    scales = (np.abs(policy) @ size)[:, None, :] + (np.abs(kl) @ size)[None, :, :]
+    kl_weight = scanner.own_weights(KL, weight)
+    bonus = scanner.bonus(weight)
+    values = (policy @ weight.T)[:, None, :] - (kl @ kl_weight.T)[None, :, :] + bonus
+    scales = (np.abs(policy) @ np.abs(weight).T)[:, None, :] + np.abs(bonus)
+    scales = scales + (np.abs(kl) @ np.abs(kl_weight).T)[None, :, :]
     values[~np.array([[_fits(p, k) for _, k in kls] for _, p in policies])] = np.nan
     shape = values.shape
 
@@ -67,6 +71,12 @@ def scan(base: Plan, axes: Axes, data: Data) -> Scan:
 
     costs = _costs(policies)[:, None, None] + _costs(kls)[None, :, None] + _costs(weights)
     return Scan(values.ravel(), scales.ravel(), costs.ravel(), plan_of, scanner.reasons)
+
+
+def _policy_weights(data: Data, plan: Plan) -> F64:
+    found = sums.weights(data, plan)
+    assert found is not None
+    return found
 
 
 def _stacked(axis: Axis) -> F64:
@@ -127,8 +137,25 @@ class _Scanner:
         return [
             (found[0], (option,))
             for option in self._distinct(axes.aggregates, _WITHOUT_KL, "aggregate")
-            if (found := self._try(sums.weights, option, _WITHOUT_KL))
+            if (found := self._try(_policy_weights, option, _WITHOUT_KL))
         ]
+
+    def own_weights(self, term: str, shared: F64) -> F64:
+        """[A, R] a term's weights for each aggregation: its own, if it has one, for all of them."""
+        objective = Runner(self._base).objective(self._data.pieces[0])
+        if getattr(objective, f"{term}_aggregate") is None:
+            return shared
+        found = self._try(lambda data, plan: sums.weights(data, plan, term), _NOTHING)
+        own = None if found is None else found[0]
+        return shared if own is None else np.repeat(own[None, :], len(shared), axis=0)
+
+    def bonus(self, shared: F64) -> F64:
+        """[A] the entropy's part of J."""
+        found = self._try(sums.bonuses, _NOTHING)
+        if found is None or not found[0].any():
+            return np.zeros(len(shared))
+        product: F64 = self.own_weights(ENTROPY, shared) @ found[0]
+        return product
 
     def _try(self, function: Callable[[Data, Plan], T], *options: Option) -> tuple[T] | None:
         """The function's result, in a tuple; None where the data cannot serve the options."""

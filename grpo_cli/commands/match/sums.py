@@ -19,7 +19,7 @@ from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.objective.terms import KL
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 
@@ -140,17 +140,31 @@ def penalties(data: Data, plan: Plan) -> F64:
     return data.each(plan, read)
 
 
-def weights(data: Data, plan: Plan) -> F64:
-    """[R] the weight of each response's sum in the batch's J."""
-    if plan.batch == "record":
-        return data.each(plan, lambda breakdown: breakdown.weight) / max(data.records, 1)
+def weights(data: Data, plan: Plan, name: str = POLICY) -> F64 | None:
+    """[R] the weight of each response's sum of a term in the batch's J; None without the term."""
     counted = 0.0
 
     def read(breakdown: Breakdown) -> F64:
         nonlocal counted
-        counts = breakdown.policy.weights.counts
-        counted += 0.0 if counts is None else float(counts.sum())
-        return breakdown.policy.factor
+        term = breakdown.term(name)
+        if term is None:
+            return np.full(breakdown.batch.responses.count, np.nan)
+        counted += term.counted
+        return breakdown.term_weight(term) if plan.batch == "record" else term.factor
 
     factors = data.each(plan, read)
-    return factors / (counted or 1.0)
+    if np.isnan(factors).any():
+        return None
+    return factors / (max(data.records, 1) if plan.batch == "record" else counted or 1.0)
+
+
+def bonuses(data: Data, plan: Plan) -> F64:
+    """[R] entropy_coef·Σ H."""
+
+    def read(breakdown: Breakdown) -> F64:
+        term = breakdown.term(ENTROPY)
+        if term is None:
+            return np.zeros(breakdown.batch.responses.count)
+        return term.coefficient * term.sums
+
+    return data.each(plan, read)

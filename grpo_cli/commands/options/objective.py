@@ -12,7 +12,8 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.source import SourceOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.errors import UsageError
-from grpo_cli.variants.plan import Plan, plan
+from grpo_cli.variants import STAGES
+from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
 Files = Annotated[
     list[str] | None,
@@ -30,7 +31,7 @@ def _stage(name: str, question: str) -> Any:
         f"--{name}",
         metavar="CHOICE",
         help=question,
-        autocompletion=complete.choices(name),
+        autocompletion=complete.choices(name.rpartition("-")[2]),
         show_default=False,
     )
 
@@ -65,6 +66,12 @@ class StageOptions:
     kl: Annotated[str | None, _stage("kl", "Swap the KL estimator.")] = None
     correction: Annotated[str | None, _stage("correction", "Swap the rollout correction.")] = None
     aggregate: Annotated[str | None, _stage("aggregate", "Swap the denominator.")] = None
+    kl_aggregate: Annotated[
+        str | None, _stage("kl-aggregate", "Swap the denominator of the KL alone.")
+    ] = None
+    entropy_aggregate: Annotated[
+        str | None, _stage("entropy-aggregate", "Swap that of the entropy bonus alone.")
+    ] = None
     epsilon: Annotated[float | None, _number("--epsilon", "Clip range, both sides.")] = None
     epsilon_low: Annotated[float | None, _number("--epsilon-low", "Lower clip range.")] = None
     epsilon_high: Annotated[float | None, _number("--epsilon-high", "Upper clip range.")] = None
@@ -88,7 +95,7 @@ class StageOptions:
     @property
     def stages(self) -> dict[str, str]:
         """The stages that flags swap."""
-        names = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
+        names = (*STAGES, *OWN_AGGREGATES)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property

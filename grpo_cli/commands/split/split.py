@@ -8,7 +8,7 @@ micro-batch, that is a mean of means, and not the value of the whole batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from grpo_cli.commands.split.microbatches import Cut
 from grpo_cli.engine.batches import Piece
 from grpo_cli.engine.runner import Runner, Unserved
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError, Value
+from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
+from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import STAGES
@@ -27,13 +28,6 @@ from grpo_cli.variants.plan import Plan, plan
 
 _SAME = 1e-9
 """Relative difference below which two values or gradients are the same."""
-
-_OWN_SCALE = (
-    *("gradient_accumulation_steps", "num_items_in_batch", "dp_size"),
-    *("global_batch_size", "batch_num_tokens"),
-)
-"""An aggregation that takes one of these knows of the whole optimiser step, and its trainer adds
-the micro-batches up instead of averaging them."""
 
 
 Row = dict[str, Any]
@@ -105,9 +99,9 @@ def _split_update(
 ) -> tuple[float, F64]:
     """Mean over the micro-batches of J and of its gradient, step by step."""
     parts = _recut(batch, advantage, cutting.sizes)
-    own = _own(objective, batch, cutting, cutting.accumulate, cutting.ranks)
-    breakdown = evaluate(parts, _scaled(objective, own))
-    share = _micro_batch_share(cutting, adds=bool(own))
+    scaled = _of_step(objective, batch, cutting, cutting.accumulate, cutting.ranks)
+    breakdown = evaluate(parts, scaled)
+    share = _micro_batch_share(cutting, adds=_adds(objective))
     values = breakdown.record_objective * share
     return math.fsum(values.tolist()), breakdown.gradient * _spread(parts, share)
 
@@ -117,8 +111,7 @@ def _whole(
 ) -> tuple[Batch, Objective]:
     """Each optimiser step as one record, and the objective with denominators that span it."""
     counts = np.bincount(cutting.steps, weights=cutting.sizes).astype(np.int64)
-    own = _own(objective, batch, cutting, 1, 1)
-    return _recut(batch, advantage, counts), _scaled(objective, own)
+    return _recut(batch, advantage, counts), _of_step(objective, batch, cutting, 1, 1)
 
 
 def _micro_batch_share(cutting: Cut, *, adds: bool) -> F64:
@@ -156,42 +149,48 @@ def _given(objective: Objective) -> Objective:
     return replace(objective, advantage=given, batch="record")
 
 
-def _own(
+def _of_step(
     objective: Objective, batch: Batch, cutting: Cut, accumulate: int, ranks: int
-) -> dict[str, Value]:
-    """The aggregation's hyperparameters that say how the step is split; empty if it has none.
+) -> Objective:
+    """The objective whose denominators are told how the step is split, those of every term.
 
-    Counts of the whole step that are nowhere given are those of the data.
+    An aggregation that counts something of the whole optimiser step has its trainer add the
+    micro-batches up instead of averaging them (``_adds``). Counts that are nowhere given are those
+    of the data.
     """
-    values = objective.aggregate.values
-    if not any(name in values for name in _OWN_SCALE):
-        return {}
-    known: dict[str, Value] = {
-        "gradient_accumulation_steps": accumulate,
-        "num_processes": ranks,
-        "dp_size": ranks,
+    scaled = {
+        name: replace(
+            bound,
+            values={**bound.values, **dict(_counts(bound, batch, cutting, accumulate, ranks))},
+        )
+        for name in AGGREGATES
+        if (bound := getattr(objective, name)) is not None
     }
-    steps = values.get("steps_per_generation")
-    if steps is not None:
-        before = float(values.get("gradient_accumulation_steps") or 1)
-        known["steps_per_generation"] = max(1, round(float(steps) / before * accumulate))
-    own = {name: value for name, value in known.items() if name in values}
-    counts = {
-        "num_items_in_batch": batch.responses.total,
-        "batch_num_tokens": batch.responses.total,
-        "global_batch_size": batch.responses.count,
-    }
-    for name, count in counts.items():
-        if name in values and values[name] is None:
+    return replace(objective, **scaled)
+
+
+AGGREGATES = ("aggregate", "kl_aggregate", "entropy_aggregate")
+
+
+def _adds(objective: Objective) -> bool:
+    """Whether the trainer adds the micro-batches up: the denominator counts the whole step."""
+    return any(HYPERPARAMETERS[name].counts for name in objective.aggregate.values)
+
+
+def _counts(
+    bound: Bound, batch: Batch, cutting: Cut, accumulate: int, ranks: int
+) -> Iterator[tuple[str, Value]]:
+    of_step = {"microbatches": accumulate, "ranks": ranks}
+    of_data = {"tokens": batch.responses.total, "responses": batch.responses.count}
+    values = bound.values
+    for name, value in values.items():
+        counted = HYPERPARAMETERS[name].counts
+        if counted in of_step:
+            yield name, of_step[counted]
+        elif counted == "generation" and value is not None:
+            before = float(values.get("gradient_accumulation_steps") or 1)
+            yield name, max(1, round(float(value) / before * accumulate))
+        elif counted in of_data and value is None:
             if cutting.steps.any():
                 raise InputError("missing; the input is more than one step", path=name, record=0)
-            own[name] = count
-    return own
-
-
-def _scaled(objective: Objective, own: Mapping[str, Value]) -> Objective:
-    if not own:
-        return objective
-    bound = objective.aggregate
-    values = {**bound.values, **own}
-    return replace(objective, aggregate=replace(bound, values=values))
+            yield name, of_data[counted]
