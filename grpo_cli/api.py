@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.engine.evaluation import Task
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
-from grpo_cli.engine.worker import Task
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Handful, Raw
+from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.variants.plan import plan
 
 
@@ -100,7 +101,7 @@ def evaluate(
         return []
 
     raw = Raw(_plain(record), "", None, "", 0)
-    outcome = Task(made, keep, skip=False).work([Handful([raw])])
+    outcome = Task(Evaluator(made), keep, skip=False).evaluate([DecodedChunk([raw])])
     if outcome.error is not None:
         raise InputError(outcome.error.message, path=outcome.error.path)
     totals: Totals = outcome.totals

@@ -2,171 +2,163 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeVar
 
+import numpy as np
+
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.reader import Notices, Reader
 from grpo_cli.engine.totals import Totals
-from grpo_cli.engine.worker import Encode, Outcome, Task
 from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.statistics import ExactMoments
-from grpo_cli.records import PLAIN, Piece, Reading, Source
-from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records import DecodedChunk, Raw, Record
 from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.registry import NAMES
 
 T = TypeVar("T")
+Encode = Callable[[Sequence[Record], Breakdown], list[bytes]]
 Progress = Callable[[int, int], None]
 
-_WORTH_IT = 4
-"""Blocks that an input must have for worker processes to be started unasked."""
+
+@dataclass
+class Outcome:
+    """What became of a piece of input.
+
+    Attributes:
+        totals: what its records add up to.
+        pieces: output, one piece per evaluated record, in order.
+        skipped: the records that could not be evaluated.
+        error: the one at which work stopped, when it was not to be skipped.
+        notices: facts to tell once.
+    """
+
+    totals: Totals
+    pieces: list[bytes] = field(default_factory=list)
+    skipped: list[InputError] = field(default_factory=list)
+    error: InputError | None = None
+    notices: Notices = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """The first pass of a task, as a function that travels between processes."""
+class Task:
+    """What to do with decoded objects: the part of an evaluation that runs in any process.
 
-    task: Task
-    reading: Reading
+    Attributes:
+        evaluator: which objective.
+        encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
+        skip: whether to go on behind a record that cannot be evaluated.
+    """
 
-    def __call__(self, piece: Piece) -> ExactMoments:
-        return self.task.measure(self.reading.handfuls(piece, {}))
+    evaluator: Evaluator
+    encode: Encode | None
+    skip: bool
 
-
-@dataclass(frozen=True)
-class _Worked:
-    """The evaluation of a task, likewise."""
-
-    task: Task
-    reading: Reading
-
-    def __call__(self, piece: Piece) -> Outcome:
-        told: dict[str, None] = {}
-        outcome = self.task.work(self.reading.handfuls(piece, told))
-        outcome.told = told
+    def evaluate(self, decoded: Iterable[DecodedChunk]) -> Outcome:
+        """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
+        plan = self.evaluator.plan
+        outcome = Outcome(Totals(plan.batch))
+        first, decoded = _peeked(decoded)
+        outcome.notices |= dict.fromkeys(_framework(first, plan))
+        for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
+            if isinstance(part, InputError):
+                if not self.skip:
+                    outcome.error = part
+                    break
+                outcome.skipped.append(part)
+                continue
+            chunk, breakdown = part
+            outcome.totals.add(breakdown)
+            outcome.notices |= dict.fromkeys(_notices(breakdown))
+            if self.encode is not None:
+                outcome.pieces += self.encode(chunk.records, breakdown)
         return outcome
+
+    def measure(self, decoded: Iterable[DecodedChunk]) -> ExactMoments:
+        """The first pass: the statistics of a piece. Records that cannot be used are left out."""
+        moments = ExactMoments()
+        for part in _each(chunks(decoded, with_headers=False), self.evaluator.measure):
+            if not isinstance(part, InputError):
+                moments.merge(part[1])
+        return moments
+
+    def _breakdown(self, chunk: Chunk) -> Breakdown:
+        return self.evaluator.evaluate(chunk)
+
+
+def _each(
+    parts: Iterable[Chunk | InputError], work: Callable[[Chunk], T]
+) -> Iterator[tuple[Chunk, T] | InputError]:
+    for part in parts:
+        if isinstance(part, InputError):
+            yield part
+        else:
+            yield from part.each(work)
 
 
 class Evaluation:
     """Evaluates files in order, in flat memory.
 
-    Iterating yields the output pieces of stretches of records, one piece per record, as they are
-    computed, and raises the ``InputError`` at which the run stopped after everything before it.
-    The output is the same to the byte whatever ``jobs`` and ``block_bytes`` are.
+    Iterating yields the output of chunks of records, one piece per record, as it is computed, and
+    raises the ``InputError`` at which the run stopped after everything before it. The output is
+    the same to the byte whatever the reader's ``jobs`` and ``block_bytes`` are.
 
     Args:
-        paths: files; ``-`` is standard input.
+        reader: the files.
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
-        skip: whether to go on behind records that cannot be evaluated.
-        reading: how the files become records.
-        jobs: worker processes; None: the cores available where the input is large, else one.
-        progress: called with the bytes and tokens of each block that is done.
-        block_bytes: text that is read, or goes to a worker, at once.
+        progress: called with the bytes and tokens of each piece that is done.
+
+    Attributes:
+        skipped: the records that could not be evaluated.
+        complete: whether the whole input was read and evaluated, but for what was skipped.
     """
 
     def __init__(
         self,
-        paths: Sequence[str],
+        reader: Reader,
         plan: Plan,
         *,
         encode: Encode | None,
-        skip: bool,
-        reading: Reading = PLAIN,
-        jobs: int | None = None,
         progress: Progress | None = None,
-        block_bytes: int = BLOCK,
     ) -> None:
-        self._sources = [Source.of(path) for path in paths]
-        self._task = Task(plan, encode, skip)
-        self._reading = reading
-        self._jobs = jobs
+        self._reader = reader
+        self._task = Task(Evaluator(plan), encode, reader.skip)
         self._progress = progress
-        self._block_bytes = block_bytes
         self._totals = Totals(plan.batch)
+        self._notices: Notices = {}
         self.skipped: list[InputError] = []
-        self._notes: dict[str, None] = {}
-        self._told: dict[str, None] = {}
+        self.complete = False
 
     def __iter__(self) -> Iterator[list[bytes]]:
-        if not self._two_passes:
-            yield from self._evaluate(self._task)
-            return
-        import tempfile  # slow to import, and rarely needed
-
-        with tempfile.TemporaryDirectory(prefix="grpo-") as folder:
-            self._spool(Path(folder))
+        task = self._task
+        if task.evaluator.wants_first_pass:
+            if self._reader.keep_input():
+                self._notices["standard input was kept in a temporary file: two passes"] = None
             moments = ExactMoments()
-            for _, part in self._map(_Measured(self._task, self._reading)):
+            for _, part in self._reader.map(task.measure):
                 moments.merge(part)
-            yield from self._evaluate(replace(self._task, moments=moments))
+            task = replace(task, evaluator=replace(task.evaluator, measured=moments))
+        yield from self._evaluate(task)
+        self.complete = True
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
-        for piece, outcome in self._map(_Worked(task, self._reading)):
+        for piece, outcome in self._reader.map(task.evaluate):
             self._totals.merge(outcome.totals)
             self.skipped += outcome.skipped
-            self._notes |= outcome.notes
-            self._told |= outcome.told
+            self._notices |= outcome.notices
             if self._progress is not None:
                 self._progress(piece.size, outcome.totals.tokens)
             yield outcome.pieces
             if outcome.error is not None:
                 raise outcome.error
-        if self._reading.selects and not self._totals.records and not self.skipped:
-            raise self._reading.nothing()
-
-    @property
-    def _two_passes(self) -> bool:
-        """Whether the objective needs statistics of the whole input before it can begin."""
-        plan = self._task.plan
-        return plan.batch == "input" and plan.wants_moments
-
-    def _spool(self, folder: Path) -> None:
-        """Keeps standard input in a file, to be read twice."""
-        import shutil
-
-        for number, source in enumerate(self._sources):
-            if source.path == "-":
-                kept = folder / "stdin"
-                with kept.open("wb") as stream:
-                    shutil.copyfileobj(sys.stdin.buffer, stream)
-                self._sources[number] = Source(source.name, str(kept))
-                self._notes["standard input was kept in a temporary file: two passes"] = None
-
-    def _map(self, work: Callable[[Piece], T]) -> Iterator[tuple[Piece, T]]:
-        """``work`` on every block, in order; where reading fails, on all that came before."""
-        faults: list[Exception] = []
-        yield from self._shared_out(work, _before(self._blocks(), faults))
-        if faults:
-            raise faults[0]
-
-    def _shared_out(
-        self, work: Callable[[Piece], T], blocks: Iterator[Piece]
-    ) -> Iterator[tuple[Piece, T]]:
-        """The same in this process or in several."""
-        if self._jobs is None:
-            beginning = list(islice(blocks, _WORTH_IT))
-            blocks = chain(beginning, blocks)
-            if len(beginning) < _WORTH_IT:
-                return self._serially(work, blocks)
-        if self._jobs == 1:
-            return self._serially(work, blocks)
-        from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
-
-        jobs = self._jobs or cores()
-        return self._serially(work, blocks) if jobs == 1 else in_order(work, blocks, jobs)
-
-    def _serially(
-        self, work: Callable[[Piece], T], blocks: Iterator[Piece]
-    ) -> Iterator[tuple[Piece, T]]:
-        return ((block, work(block)) for block in blocks)
-
-    def _blocks(self) -> Iterator[Piece]:
-        apart = self._jobs != 1
-        for source in self._sources:
-            yield from self._reading.pieces(source, self._block_bytes, apart=apart)
+        if self._reader.reading.selects and not self._totals.records and not self.skipped:
+            raise self._reader.reading.nothing()
 
     @property
     def total(self) -> dict[str, object]:
@@ -179,14 +171,42 @@ class Evaluation:
         return self._totals.signature()
 
     @property
-    def notes(self) -> list[str]:
+    def notices(self) -> list[str]:
         """What is told once."""
-        return list(self._told | self._notes)
+        return list(self._reader.notices | self._notices)
 
 
-def _before(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
-    """The pieces up to where reading fails, since some are read ahead; why goes to ``faults``."""
-    try:
-        yield from pieces
-    except Exception as fault:
-        faults.append(fault)
+def _peeked(
+    decoded: Iterable[DecodedChunk],
+) -> tuple[Raw | InputError | None, Iterable[DecodedChunk]]:
+    """The first object, and all of them."""
+    rest = iter(decoded)
+    few = next(rest, None)
+    return (None, ()) if few is None else (few.items[0], chain((few,), rest))
+
+
+def _framework(first: Raw | InputError | None, plan: Plan) -> Iterator[str]:
+    """That the records say which framework computed them, where another variant was asked for."""
+    value = first.value if isinstance(first, Raw) else None
+    framework = value.get("framework") if isinstance(value, dict) else None
+    if not isinstance(framework, dict):
+        return
+    name = str(framework.get("name", "")).lower()
+    loss = framework.get("loss_type") or framework.get("policy_loss")
+    row = f"{name}/{loss}"
+    if NAMES.get(row) == row and not plan.variant.startswith(f"{name}/"):
+        yield (
+            f"the records say that {name} computed them as {loss}: "
+            f"-v {row} reproduces it (grpo verify checks how)"
+        )
+
+
+def _notices(breakdown: Breakdown) -> Iterator[str]:
+    """Facts of a chunk that are told once."""
+    batch = breakdown.batch
+    if batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new:
+        yield "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+    if batch.rewards is not None and breakdown.objective.advantage.choice.given:
+        yield "the records' advantages were used, not their rewards (--advantage to change it)"
+    if batch.responses.total and np.isinf(breakdown.ratio.max()):
+        yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"

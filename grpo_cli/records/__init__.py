@@ -1,6 +1,6 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
-from grpo_cli.records.decode.chunks import Handful
+from grpo_cli.records.decode.chunks import DecodedChunk
 from grpo_cli.records.fast import Packed, gather, headers, lay, pack
 from grpo_cli.records.open.blocks import (
     Block,
@@ -21,7 +21,7 @@ from grpo_cli.records.record import Raw, Record
 __all__ = [
     "PLAIN",
     "Block",
-    "Handful",
+    "DecodedChunk",
     "Packed",
     "Piece",
     "Raw",

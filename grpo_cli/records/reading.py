@@ -13,10 +13,10 @@ from grpo_cli.records.choose.gathered import Items, apart, merged, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
 from grpo_cli.records.choose.paths import Missing, Path, look_up
 from grpo_cli.records.choose.where import Condition
-from grpo_cli.records.decode.chunks import Handful, by_handful, singly
+from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks, one_by_one
 from grpo_cli.records.decode.text import decode
-from grpo_cli.records.formats.translate import Mapped, Notes, format_of, translated, worth_a_look
-from grpo_cli.records.open.blocks import Block, Source, Span, cut, handfuls, raws, spans
+from grpo_cli.records.formats.translate import Mapped, Notices, format_of, translated, worth_a_look
+from grpo_cli.records.open.blocks import Block, Source, Span, cut, decoded, raws, spans
 from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows, slices
@@ -68,45 +68,34 @@ class Reading:
         found = spans(source, size) if apart else None
         return cut(source, size) if found is None else found
 
-    def handfuls(self, piece: Piece, notes: Notes) -> Iterator[Handful]:
+    def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:
         """The records of a piece; in the place of one that cannot be read stands its error.
 
         Args:
             piece: what ``pieces`` gave.
-            notes: what is to be told once is added here.
+            notices: what is to be told once is added here.
         """
         if self != PLAIN or isinstance(piece, Rows):
-            return by_handful(self._chosen(piece, notes))
-        return chain.from_iterable(_known(few, notes) for few in handfuls(piece))
+            return in_chunks(self._chosen(piece, notices))
+        return chain.from_iterable(_known(few, notices) for few in decoded(piece))
 
-    def raws(self, piece: Piece, notes: Notes) -> Items:
+    def raws(self, piece: Piece, notices: Notices) -> Items:
         """The same one by one."""
-        return singly(self.handfuls(piece, notes))
+        return one_by_one(self.decoded(piece, notices))
 
-    def _chosen(self, piece: Piece, notes: Notes) -> Items:
-        decoded = piece.raws() if isinstance(piece, Rows) else singly(handfuls(piece, self._wanted))
+    def _chosen(self, piece: Piece, notices: Notices) -> Items:
+        objects = (
+            piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
+        )
         if self.grouping is None:
-            found = self._read(decoded, notes)
+            found = self._read(objects, notices)
         elif isinstance(piece, Block) and piece.groups is not None:
-            groups = apart(piece, lambda block: list(self._read(raws(block), notes)))
+            groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
             found = merged(groups, self.grouping, piece.source)
         else:
-            groups = self._streamed(self._read(decoded, notes))
+            groups = self._streamed(self._read(objects, notices))
             found = merged(groups, self.grouping, piece.source)
         return found if self.record is None and self.group is None else self._selected(found)
-
-    def items(self, paths: Iterable[str | Source], notes: Notes) -> Items:
-        """The records of files, in order, in this process."""
-        found = False
-        for path in paths:
-            for piece in self.pieces(path):
-                for one in self.raws(piece, notes):
-                    found = True
-                    if isinstance(one, Raw) and one.arrays:
-                        one.value, one.arrays = one.plain(), False
-                    yield one
-        if not found and self.selects:
-            raise self.nothing()
 
     def nothing(self) -> InputError:
         """What to say where no record is left."""
@@ -130,16 +119,16 @@ class Reading:
             return True
         return b'"id"' in text or b'"custom_id"' in text or str(line - 1) == self.record
 
-    def _read(self, decoded: Iterable[Raw | InputError], notes: Notes) -> Items:
+    def _read(self, objects: Iterable[Raw | InputError], notices: Notices) -> Items:
         if not self.where and self.grouping is None:
-            return translated(decoded, self.format, self.mapped, notes)
-        return (one for raw in decoded for one in self._read_one(raw, notes))
+            return translated(objects, self.format, self.mapped, notices)
+        return (one for raw in objects for one in self._read_one(raw, notices))
 
-    def _read_one(self, raw: Raw | InputError, notes: Notes) -> Items:
+    def _read_one(self, raw: Raw | InputError, notices: Notices) -> Items:
         many = isinstance(raw, Raw) and bool(self.where) and _is_many(raw)
         if isinstance(raw, Raw) and not many and not where.passes(self.where, raw.value):
             return
-        for one in translated((raw,), self.format, self.mapped, notes):
+        for one in translated((raw,), self.format, self.mapped, notices):
             if isinstance(raw, Raw) and isinstance(one, Raw):
                 if many and not where.passes(self.where, one.value):
                     continue
@@ -238,12 +227,12 @@ PLAIN = Reading()
 """Files as they are."""
 
 
-def _known(few: Handful, notes: Notes) -> Iterator[Handful]:
+def _known(few: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
     """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
     first = few.items[0] if few.keys is not None else None
-    if isinstance(first, Raw) and not worth_a_look(first, notes):  # nor then any of the others
+    if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
         return iter((few,))
-    return by_handful(translated(few.items, None, (), notes))
+    return in_chunks(translated(few.items, None, (), notices))
 
 
 def _is_many(raw: Raw) -> bool:

@@ -36,9 +36,28 @@ class Raw:
     arrays: bool = False
     key: Any = None
 
+    @property
+    def number(self) -> int:
+        """What stands for a missing id, in every report and flag."""
+        return _number(self.line, self.prefix)
+
     def plain(self) -> Any:
         """The value, of lists only."""
         return listed(self.value) if self.arrays else self.value
+
+    def with_lists(self) -> Raw:
+        """The same with its value of lists only."""
+        if self.arrays:
+            self.value, self.arrays = self.plain(), False
+        return self
+
+
+def _number(line: int | None, prefix: str) -> int:
+    """The 0-based line, or the index in a JSON array or a table; 0 for a document."""
+    if line is not None:
+        return line - 1
+    index = prefix.strip("[].")
+    return int(index) if index.isdigit() else 0
 
 
 def listed(value: Any) -> Any:
@@ -105,3 +124,8 @@ class Record:
     token_ids: list[list[int]] | None = None
     expected: dict[str, Any] | None = None
     origin: Origin | None = None
+
+    @property
+    def name(self) -> str | int | float:
+        """What every report and flag calls it: its id, or else its number."""
+        return _number(self.line, self.prefix) if self.id is None else self.id

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import beside
 
 from grpo_cli.commands.check.run import Findings, check
 from grpo_cli.records import Raw, cut, raws
@@ -29,7 +30,7 @@ def load(name: str) -> list[Row]:
 
 def found(rows: list[Row], limit: int = 0) -> Findings:
     findings = Findings(limit)
-    check((Raw(row, "dump", at + 1, "", 0) for at, row in enumerate(rows)), findings, skip=False)
+    check(beside(Raw(row, "dump", at + 1, "", 0) for at, row in enumerate(rows)), findings)
     return findings
 
 
@@ -427,7 +428,7 @@ def test_memory_stays_flat():
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        check(many(count), Findings(3), skip=False)
+        check(beside(many(count)), Findings(3))
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return size

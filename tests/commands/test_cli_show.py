@@ -108,7 +108,6 @@ def test_one_response_one_record(grpo, dump):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--record", "zzz"), "there is no record"),
         (("--response", "9"), "responses 0 to 1"),
         (("--color-by", "taste"), "expected one of contribution"),
         (("--color-by", "kl", "-v", "dr"), "nothing estimated a KL"),

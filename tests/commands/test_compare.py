@@ -10,14 +10,14 @@ from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
 from grpo_cli.commands.compare.compare import Comparison
-from grpo_cli.engine import chunks as stretch
-from grpo_cli.engine.batches import Input
+from grpo_cli.engine import Reader
+from grpo_cli.engine import chunk as chunk_module
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
 
 def compared(path, *names, **options):
-    return Comparison([plan(name, **options) for name in names], Input([str(path)]))
+    return Comparison([plan(name, **options) for name in names], Reader([str(path)]))
 
 
 def test_the_numbers_of_a_row_are_those_of_its_own_evaluation(tmp_path):
@@ -48,7 +48,7 @@ def test_cosine_where_the_kl_has_a_denominator_of_its_own(tmp_path):
     path = write(tmp_path / "a", [one])
     rows = compared(path, name, "dr", hyperparameters=None).rows()
     plans = [plan(name, hyperparameters={"beta": 0.3}), plan("dr")]
-    row = Comparison(plans, Input([str(path)])).rows()[1]
+    row = Comparison(plans, Reader([str(path)])).rows()[1]
     own = np.concatenate(evaluate(one, name, beta=0.3).gradient)
     dr = np.concatenate(evaluate(one, "dr").gradient)
     wanted = own @ dr / math.sqrt(own @ own) / math.sqrt(dr @ dr)
@@ -82,7 +82,7 @@ def test_chunks_change_nothing(monkeypatch, batch):
     path = DUMPS / "verl-0.9.1-cases.jsonl"
     names = ("grpo", "dr", "reinforce++", "gspo")
     whole = compared(path, *names, batch=batch).rows()
-    monkeypatch.setattr(stretch, "CHUNK_TOKENS", 1)
+    monkeypatch.setattr(chunk_module, "_TOKENS", 1)
     for one, other in zip(whole, compared(path, *names, batch=batch).rows(), strict=True):
         for name, value in one.items():
             if isinstance(value, float):

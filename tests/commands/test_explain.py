@@ -13,7 +13,7 @@ from planted import DUMPS, record, telling, write
 from grpo_cli import evaluate
 from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.page import page
-from grpo_cli.engine.batches import Input
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.terminal.rounding import adding_up, decimals
@@ -23,7 +23,7 @@ from grpo_cli.variants.plan import plan
 
 def explained(path, *, record=None, response=None, **options):
     made = plan(options.pop("variant", "grpo"), **options)
-    return explain(made, Input([str(path)], reading=Reading(record=record)), response)
+    return explain(made, Reader([str(path)], Reading(record=record)), response)
 
 
 def codes(path, **options):

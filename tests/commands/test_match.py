@@ -12,14 +12,13 @@ from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.match.candidate import Target
 from grpo_cli.commands.match.search import RTOL, Search
 from grpo_cli.commands.match.sums import Data
-from grpo_cli.engine import probe
-from grpo_cli.engine.batches import Input
+from grpo_cli.engine import Reader, probe
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
 
 def data_of(path):
-    return Data([*Input([str(path)])])
+    return Data([*Reader([str(path)])])
 
 
 def answer(path, loss, *, of="loss", rtol=RTOL, betas=(), **options):
@@ -37,7 +36,7 @@ def telling_path(tmp_path_factory):
 
 def own_losses(path, batch="input"):
     plans = [plan(name, batch=batch) for name in VARIANTS]
-    return {row["variant"]: row["loss"] for row in Comparison(plans, Input([str(path)])).rows()}
+    return {row["variant"]: row["loss"] for row in Comparison(plans, Reader([str(path)])).rows()}
 
 
 @pytest.mark.parametrize("batch", ["input", "record"])
@@ -96,7 +95,7 @@ def test_objective_is_the_other_sign(telling_path):
 def test_a_list_of_betas(telling_path):
     loss = own_losses(telling_path)["grpo"]
     shifted = Comparison(
-        [plan("grpo", hyperparameters={"beta": 0.37})], Input([str(telling_path)])
+        [plan("grpo", hyperparameters={"beta": 0.37})], Reader([str(telling_path)])
     ).rows()[0]["loss"]
     assert shifted != loss
     assert not answer(telling_path, shifted, rtol=1e-8).matches

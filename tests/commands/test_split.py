@@ -10,7 +10,7 @@ from planted import DUMPS, telling, write
 from grpo_cli.commands.split.microbatches import cut
 from grpo_cli.commands.split.split import split
 from grpo_cli.commands.split.whole import whole
-from grpo_cli.engine.batches import Input
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import plan
 
@@ -19,10 +19,10 @@ ON_POLICY = {"log_probs_new": [[-1.0], [-1.0] * 4], "advantages": [1.0, 0.2]}
 
 
 def rows(path, micro_batch, accumulate=None, ranks=1, **options):
-    data = whole(Input([str(path)]))
-    cutting = cut(data.piece.batch.responses.count, micro_batch, accumulate, ranks)
+    data = whole(Reader([str(path)]))
+    cutting = cut(data.chunk.batch.responses.count, micro_batch, accumulate, ranks)
     made = plan(options.pop("variant", "dr"), **options)
-    return {row["aggregate"]: row for row in split(made, data.piece, cutting)[0]}
+    return {row["aggregate"]: row for row in split(made, data.chunk, cutting)[0]}
 
 
 def test_mean_of_means_by_hand(tmp_path):

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from files import evaluation
 
-from grpo_cli.engine import Evaluation
 from grpo_cli.engine.pool import WorkerError
 from grpo_cli.variants.plan import plan
 
@@ -82,11 +82,11 @@ def started(
 
 
 def test_a_worker_that_dies(large):
-    evaluation = Evaluation([str(large)], plan("dr"), encode=dies, skip=False, jobs=2)
+    run = evaluation(large, plan("dr"), encode=dies, jobs=2)
     done: list[bytes] = []
     with pytest.raises(WorkerError, match=r"died on .*unmistakable-.*, at or after line"):
-        done.extend(piece for pieces in evaluation for piece in pieces)
-    assert len(done) == evaluation.total["records"] < 9000
+        done.extend(piece for pieces in run for piece in pieces)
+    assert len(done) == run.total["records"] < 9000
 
 
 def test_ctrl_c(large):

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from files import evaluation
 
 from grpo_cli.commands.eval.json_lines import encode_json
-from grpo_cli.engine import Evaluation, worker
+from grpo_cli.engine import Evaluation, packing
 from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import plan
 
@@ -53,11 +54,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(path: Path, variant: str, batch: str = "input", **options) -> tuple[list[bytes], str, str]:
     encode = partial(encode_json, level="token", fields=None)
-    evaluation = Evaluation(
-        [str(path)], plan(variant, batch=batch), encode=encode, skip=True, **options
-    )
-    pieces = [piece for some in evaluation for piece in some]
-    return pieces, json.dumps(evaluation.total), evaluation.signature
+    found = evaluation(path, plan(variant, batch=batch), encode=encode, skip=True, **options)
+    pieces = [piece for some in found for piece in some]
+    return pieces, json.dumps(found.total), found.signature
 
 
 @pytest.mark.parametrize("batch", ["input", "record"])
@@ -78,18 +77,12 @@ def test_what_comes_before_a_fault_is_evaluated_by_any_jobs(path, tmp_path, cut)
     found = []
     for jobs, block_bytes in ((1, 1 << 20), (1, 700), (2, 3000), (None, 3000), (None, 1 << 20)):
         encode = partial(encode_json, level="record", fields=None)
-        evaluation = Evaluation(
-            [str(broken)],
-            plan("grpo"),
-            encode=encode,
-            skip=True,
-            jobs=jobs,
-            block_bytes=block_bytes,
-        )
+        options = {"skip": True, "jobs": jobs, "block_bytes": block_bytes}
+        broken_run = evaluation(broken, plan("grpo"), encode=encode, **options)
         pieces: list[bytes] = []
         with pytest.raises(InputError, match="is the file cut off"):
-            drain(evaluation, pieces)
-        found.append((pieces, json.dumps(evaluation.total)))
+            drain(broken_run, pieces)
+        found.append((pieces, json.dumps(broken_run.total)))
     assert found[0][0]
     assert all(one == found[0] for one in found)
 
@@ -101,7 +94,7 @@ def drain(evaluation: Evaluation, pieces: list[bytes]) -> None:
 
 def test_the_short_way_is_the_careful_way(path, monkeypatch):
     expected = run(path, "grpo", jobs=1)
-    monkeypatch.setattr(worker.Task, "_quickly", lambda *_: None)
+    monkeypatch.setattr(packing, "pack", lambda _: None)
     assert run(path, "grpo", jobs=1) == expected
 
 
@@ -121,11 +114,10 @@ def test_errors_are_the_same(path, tmp_path, jobs):
     bad = tmp_path / "bad.jsonl"
     bad.write_text("\n".join(lines))
     encode = partial(encode_json, level="record", fields=None)
-    evaluation = Evaluation(
-        [str(bad)], plan("grpo"), encode=encode, skip=True, jobs=jobs, block_bytes=2000
-    )
-    list(evaluation)
-    assert [str(error) for error in evaluation.skipped] == [
+    options = {"skip": True, "jobs": jobs, "block_bytes": 2000}
+    found = evaluation(bad, plan("grpo"), encode=encode, **options)
+    list(found)
+    assert [str(error) for error in found.skipped] == [
         f"{bad}:101: log_probs_new[0][0]: expected a log-prob <= 0, got 0.5",
         f"{bad}:161: malformed JSON at column 2: expected a key in double quotes, got broken",
     ]

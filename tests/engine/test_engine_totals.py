@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import evaluation
 
 from grpo_cli import evaluate
 from grpo_cli.commands.eval.json_lines import encode_json
-from grpo_cli.engine import Evaluation
 from grpo_cli.variants.plan import plan
 
 
@@ -29,7 +29,7 @@ def total(folder: Path, *records: dict[str, object], **chosen: Any) -> dict[str,
     for number, order in enumerate((records, records[::-1])):
         path = folder / f"{number}.jsonl"
         path.write_text("".join(json.dumps(one) + "\n" for one in order))
-        run = Evaluation([str(path)], made, encode=None, skip=False, jobs=1, block_bytes=1)
+        run = evaluation(path, made, block_bytes=1)
         assert all(pieces == [] for pieces in run)
         found.append(run.total)
     assert found[0] == found[1]
@@ -107,6 +107,6 @@ def test_the_kl_of_the_responses_adds_up_to_the_record_s(tmp_path):
     path.write_text(json.dumps(OWN))
     made = plan("verl/sapo", hyperparameters={"beta": 0.3})
     encode = partial(encode_json, level="response", fields=None)
-    ((piece,),) = Evaluation([str(path)], made, encode=encode, skip=False, jobs=1)
+    ((piece,),) = evaluation(path, made, encode=encode)
     row = json.loads(piece)
     assert sum(one["kl"] for one in row["responses"]) == pytest.approx(row["kl"], rel=1e-14)

@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from files import evaluation, records
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
 from grpo_cli.commands.eval.json_lines import encode_json
-from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
-from grpo_cli.records import Reading, assemble, record
+from grpo_cli.records import assemble
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
 from grpo_cli.variants.plan import plan
@@ -25,10 +25,7 @@ def read(tmp_path):
         path = tmp_path / "dump.jsonl"
         path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
         notes = {}
-        found = []
-        for raw in Reading(**options).items([str(path)], notes):
-            found.append(raw if isinstance(raw, InputError) else record(raw))
-        return found, list(notes)
+        return records(path, notes, **options), list(notes)
 
     return run
 
@@ -356,15 +353,10 @@ def test_same_bytes_for_any_block(tmp_path, name, bytes_):
     wanted = plan("dr", stages={"kl": "none", "advantage": "given"})
 
     def run(size, jobs):
-        evaluation = Evaluation(
-            [str(path)],
-            wanted if "advantages" in str(EXPECTED[name]) else plan("dr"),
-            encode=_encode,
-            skip=True,
-            jobs=jobs,
-            block_bytes=size,
-        )
-        return [*evaluation], evaluation.total, evaluation.notes
+        made = wanted if "advantages" in str(EXPECTED[name]) else plan("dr")
+        options = {"skip": True, "jobs": jobs, "block_bytes": size}
+        found = evaluation(path, made, encode=_encode, **options)
+        return [*found], found.total, found.notices
 
     one, other = run(1 << 20, 1), run(bytes_, 1)
     assert b"".join(flat(one[0])) == b"".join(flat(other[0]))

@@ -5,13 +5,13 @@ import zipfile
 
 import numpy as np
 import pytest
+from files import evaluation, raws, records
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
 from grpo_cli.commands.eval.json_lines import encode_json
-from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Reading, gather, record
+from grpo_cli.records import PLAIN, gather, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.decode.text import decode
@@ -24,8 +24,7 @@ def read(tmp_path):
     def run(data, **options):
         path = tmp_path / "in.jsonl"
         path.write_bytes(data)
-        found = Reading(**options).items([str(path)], {})
-        return [one if isinstance(one, InputError) else record(one) for one in found]
+        return records(path, {}, **options)
 
     return run
 
@@ -70,9 +69,9 @@ def _evaluated(path, size):
     def encode(records, breakdown):
         return encode_json(records, breakdown, level="token", fields=None)
 
-    run = Evaluation([str(path)], plan("dr"), encode=encode, skip=True, jobs=1, block_bytes=size)
+    run = evaluation(path, plan("dr"), encode=encode, skip=True, block_bytes=size)
     pieces = [piece for pieces in run for piece in pieces]
-    return pieces, list(map(str, run.skipped)), run.total, run.notes
+    return pieces, list(map(str, run.skipped)), run.total, run.notices
 
 
 def test_an_overflow_is_the_fault_of_its_own_record(tmp_path):
@@ -118,7 +117,7 @@ def test_npz_that_zip_files_can_be_but_npz_are_not(tmp_path):
 
 def _items(path):
     try:
-        yield from PLAIN.items([str(path)], {})
+        yield from raws(path, {})
     except InputError as error:
         yield error
 

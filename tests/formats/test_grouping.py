@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from files import evaluation
 
 from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
 from grpo_cli.commands.eval.json_lines import encode_json
-from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
 from grpo_cli.records.choose.grouping import Grouping
@@ -205,16 +205,9 @@ def test_same_bytes_whatever_the_split(tmp_path, size, jobs):
     path.write_bytes(lines(rows(keys)))
 
     def run(size, jobs):
-        evaluation = Evaluation(
-            [str(path)],
-            plan("dr"),
-            encode=_encode,
-            skip=False,
-            reading=by("q"),
-            jobs=jobs,
-            block_bytes=size,
-        )
-        return b"\n".join(piece for pieces in evaluation for piece in pieces), evaluation.total
+        options = {"reading": by("q"), "jobs": jobs, "block_bytes": size}
+        found = evaluation(path, plan("dr"), encode=_encode, **options)
+        return b"\n".join(piece for pieces in found for piece in pieces), found.total
 
     assert run(size, jobs) == run(1 << 20, 1)
 

@@ -6,13 +6,13 @@ import struct
 import numpy as np
 import orjson
 import pytest
+from files import evaluation
 from typer.testing import CliRunner
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
 from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.commands.main import application
-from grpo_cli.engine import Evaluation
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather
 from grpo_cli.records.choose.grouping import Grouping
@@ -41,7 +41,7 @@ def evaluate(path, reading=PLAIN, variant="dr", **more):
     def encode(records, breakdown):
         return encode_json(records, breakdown, level="token", fields=None)
 
-    run = Evaluation([str(path)], plan(variant), encode=encode, skip=False, reading=reading, **more)
+    run = evaluation(path, plan(variant), encode=encode, reading=reading, **more)
     found = [orjson.loads(piece) for pieces in run for piece in pieces]
     for one in found:
         del one["source"], one["line"]

@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from files import records
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.dumps import NEW, REWARDS, lines
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.records import Reading, record
 from grpo_cli.records.choose.paths import read_path
 from grpo_cli.records.choose.where import passes, read_conditions, refuted
 
@@ -94,8 +94,7 @@ def read(tmp_path):
         path = tmp_path / "x.jsonl"
         path.write_bytes(objects if isinstance(objects, bytes) else lines(objects))
         options["where"] = read_conditions(options.get("where"))
-        found = [*Reading(**options).items([str(path)], {})]
-        return [one if isinstance(one, InputError) else record(one) for one in found]
+        return records(path, {}, **options)
 
     return run
 
@@ -119,8 +118,11 @@ def test_record(read):
     assert [one.line for one in read([RECORD] * 3, record="2")] == [3]
     found = read(json.dumps([RECORD] * 3).encode(), record="1")
     assert [one.prefix for one in found] == ["[1]."]
-    with pytest.raises(InputError, match="no record matches --record 2"):
-        read(STEPS, record="2")
+    assert [one.line for one in read(STEPS, record="2")] == [3]  # a number beside ids of words
+    with pytest.raises(InputError, match="no record matches --record 9"):
+        read(STEPS, record="9")
+    numbered = [{**RECORD, "id": 2}, {**RECORD, "id": 1}, {**RECORD, "id": 0}]
+    assert [one.id for one in read(numbered, record="2")] == [2]  # not the third
 
 
 def test_group(read):

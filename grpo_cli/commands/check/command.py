@@ -13,6 +13,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say, tell
 
@@ -49,13 +50,12 @@ def check(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         findings = Findings(limit)
-        notes: dict[str, None] = {}
-        items = source.reading(chosen.record).items(paths(files), notes)
-        look(items, findings, skip=on_error == "skip")
+        reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
+        look(reader.records(), findings)
         document = _document(findings)
         page.write(document, lambda console, screen: print_findings(console, screen, document))
-        tell_notes(notes, quiet=page.quiet)
-        code = _finish(findings, page)
+        tell_notes(reader.notices, quiet=page.quiet)
+        code = _finish(findings, reader, page)
     raise typer.Exit(code)
 
 
@@ -73,11 +73,11 @@ def _document(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _finish(findings: Findings, page: PageOptions) -> int:
-    for error in findings.unreadable:
+def _finish(findings: Findings, reader: Reader, page: PageOptions) -> int:
+    for error in reader.skipped:
         tell(error, as_json=page.json)
-    if findings.unreadable:
-        say(f"skipped {len(findings.unreadable)} records that cannot be read")
+    if reader.skipped:
+        say(f"skipped {len(reader.skipped)} records that cannot be read")
     if findings.severities["error"]:
         return NO
-    return InputError.exit_code if findings.unreadable else 0
+    return InputError.exit_code if reader.skipped else 0

@@ -12,8 +12,7 @@ from grpo_cli.commands.check.finding import Finding
 from grpo_cli.commands.check.groups import uneven
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules import EXPLAINED, compare, look
-from grpo_cli.errors import InputError
-from grpo_cli.records import Raw, Record, record
+from grpo_cli.records import Raw, Record
 
 _SAMPLE = 48
 """Tokens below which a record is compared together with those after it."""
@@ -29,7 +28,6 @@ class Findings:
         counts: code → how many.
         severities: severity → how many.
         records, responses, tokens: what was looked at.
-        unreadable: records that could not be read.
     """
 
     limit: int
@@ -39,10 +37,9 @@ class Findings:
     records: int = 0
     responses: int = 0
     tokens: int = 0
-    unreadable: list[InputError] = field(default_factory=list)
 
-    def add(self, one: Finding, place: Record, number: int) -> None:
-        """Adds a finding in a record; ``number`` stands for its missing id."""
+    def add(self, one: Finding, place: Record) -> None:
+        """Adds a finding in a record."""
         self.counts[one.code] += 1
         self.severities[one.severity] += 1
         if not self.limit or self.counts[one.code] <= self.limit:
@@ -50,7 +47,7 @@ class Findings:
                 {
                     "code": one.code,
                     "severity": one.severity,
-                    "record": number if place.id is None else place.id,
+                    "record": place.name,
                     "response": one.response,
                     "token": one.token,
                     "source": place.source,
@@ -69,22 +66,15 @@ class Findings:
         return {code: n - self.limit for code, n in self.counts.items() if n > self.limit}
 
 
-def check(items: Iterable[Raw | InputError], findings: Findings, *, skip: bool) -> None:
+def check(records: Iterable[tuple[Raw, Record]], findings: Findings) -> None:
     """Asks the rules of every record.
 
     Raises:
         InputError: at the first record that cannot be read, unless it is to be skipped.
     """
     stream = _Stream(findings)
-    for item in items:
-        one = item if isinstance(item, InputError) else record(item)
-        if isinstance(one, InputError):
-            if not skip:
-                raise one
-            findings.unreadable.append(one)
-        else:
-            assert isinstance(item, Raw)
-            stream.take(item, one)
+    for raw, record in records:
+        stream.take(raw, record)
     stream.end()
 
 
@@ -94,60 +84,58 @@ class _Stream:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._seen = Seen()
-        self._sizes: dict[int, tuple[int, Record]] = {}
+        self._sizes: dict[int, Record] = {}
         self._counts: Counter[int] = Counter()
-        self._waiting: list[tuple[Raw, Record, int]] = []
+        self._waiting: list[tuple[Raw, Record]] = []
         self._uneven = False
 
     def take(self, raw: Raw, one: Record) -> None:
-        number = self._findings.records
         view = View([one], [raw])
         self._count(view)
         found = [*look(view)]
-        found += self._seen.rows(view, str(number if one.id is None else one.id))
-        found += self._seen.groups(view, str(number if one.id is None else one.id))
+        found += self._seen.rows(view, str(one.name))
+        found += self._seen.groups(view, str(one.name))
         for finding in found:
-            self._findings.add(finding, one, number)
+            self._findings.add(finding, one)
             self._uneven |= finding.code == "uneven-groups"
-        self._remember_sizes(view, number)
+        self._remember_sizes(view)
         if not EXPLAINED & {finding.code for finding in found}:
-            self._sample(raw, one, number)
+            self._sample(raw, one)
 
     def _count(self, view: View) -> None:
         self._findings.records += 1
         self._findings.responses += view.responses.count
         self._findings.tokens += view.responses.total
 
-    def _sample(self, raw: Raw, one: Record, number: int) -> None:
+    def _sample(self, raw: Raw, one: Record) -> None:
         if self._waiting and tuple(self._waiting[0][1].columns) != tuple(one.columns):
             self._flush()
-        self._waiting.append((raw, one, number))
-        if sum(sum(waiting.widths) for _, waiting, _ in self._waiting) >= _SAMPLE:
+        self._waiting.append((raw, one))
+        if sum(sum(waiting.widths) for _, waiting in self._waiting) >= _SAMPLE:
             self._flush()
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        raws, records, numbers = zip(*waiting, strict=True)
+        raws, records = zip(*waiting, strict=True)
         for finding in compare(View(records, raws)):
             at = finding.record
             if len(records) > 1:
                 together = {**finding.evidence, "records": len(records)}
                 finding = replace(finding, evidence=together)
-            self._findings.add(finding, records[at], numbers[at])
+            self._findings.add(finding, records[at])
 
-    def _remember_sizes(self, view: View, number: int) -> None:
+    def _remember_sizes(self, view: View) -> None:
         one = view.records[0]
         sizes = {len(members) for members in view.groups} - {1}
         if len(sizes) == 1:
             (size,) = sizes
             self._counts[size] += len(view.groups)
-            self._sizes.setdefault(size, (number, one))
+            self._sizes.setdefault(size, one)
 
     def end(self) -> None:
         self._flush()
         if len(self._counts) > 1 and not self._uneven:
             odd, _ = min(self._counts.items(), key=lambda item: item[1])
-            number, one = self._sizes[odd]
-            self._findings.add(uneven(self._counts), one, number)
+            self._findings.add(uneven(self._counts), self._sizes[odd])

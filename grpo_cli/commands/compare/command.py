@@ -57,7 +57,7 @@ def compare(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plans = _plans(_names(variants), stages, quiet=page.quiet)
-        source = loading.input(paths(files))
+        source = loading.reader(paths(files))
         comparison = Comparison(plans, source)
         rows, skipped = comparison.rows(), comparison.reasons()
         document = {"variants": rows, "skipped": skipped, **comparison.counts}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.shares import Shares
-from grpo_cli.engine.batches import Input, Piece
-from grpo_cli.engine.runner import Runner, Unserved, measure
+from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.variants.plan import Plan
 
@@ -27,26 +30,30 @@ NUMBERS = (
 class Side:
     """One variant's sums over the data."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.runner = Runner(plan)
-        self.totals = Totals(plan.batch)
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.plan = evaluator.plan
+        self.evaluator = evaluator
+        self.totals = Totals(self.plan.batch)
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
         self.parts: dict[str, F64] = {}
 
-    def add(self, piece: Piece) -> None:
-        """Evaluates a piece and adds it up; ``parts`` are then those of its gradient."""
-        breakdown = self.runner.run(piece)
+    def add(self, chunk: Chunk) -> None:
+        """Evaluates a chunk and adds it up; ``parts`` are then those of its gradient.
+
+        Raises:
+            InputError: where the records lack what the plan needs.
+        """
+        breakdown = chunk.run(self.evaluator.evaluate)
         self.totals.add(breakdown)
         self.parts = _gradient(breakdown, self.plan.batch)
         self.shares.add(breakdown, self.parts)
 
-    def meet(self, first: Side, piece: Piece) -> None:
+    def meet(self, first: Side, chunk: Chunk) -> None:
         """Adds the dot products with the first variant's gradient, exactly over responses."""
         for name, own in self.parts.items():
             for other, gradient in first.parts.items():
-                sums = piece.batch.responses.sum(own * gradient)
+                sums = chunk.batch.responses.sum(own * gradient)
                 self.dots.setdefault((name, other), ExactSum()).add(sums)
 
     def scale(self, part: str) -> float:
@@ -102,43 +109,46 @@ class Comparison:
         source: the data.
     """
 
-    def __init__(self, plans: Sequence[Plan], source: Input) -> None:
+    def __init__(self, plans: Sequence[Plan], source: Reader) -> None:
         self._source = source
         self.skipped: dict[str, InputError] = {}
         self._order = [plan.variant for plan in plans]
-        self.sides = [Side(plan) for plan in plans]
-        failed = measure([side.runner for side in self.sides], source)
-        for side in [one for one in self.sides if one.runner in failed]:
-            self._set_aside(side, failed[side.runner])
+        self.sides = [Side(evaluator) for evaluator in self._measured(plans)]
         while not self._pass():
-            self.sides = [self._fresh(side) for side in self.sides]
+            self.sides = [Side(side.evaluator) for side in self.sides]
+
+    def _measured(self, plans: Sequence[Plan]) -> list[Evaluator]:
+        """The plans with the statistics of the whole input, for those that need some."""
+        evaluators = {plan.variant: Evaluator(plan) for plan in plans}
+        moments = {name: ExactMoments() for name, one in evaluators.items() if one.wants_first_pass}
+        for chunk in self._source if moments else ():
+            for name in [*moments]:
+                try:
+                    moments[name].merge(chunk.run(evaluators[name].measure))
+                except InputError as reason:
+                    self.skipped[name] = reason
+                    del moments[name], evaluators[name]
+        for name, measured in moments.items():
+            evaluators[name] = replace(evaluators[name], measured=measured)
+        return [*evaluators.values()]
 
     def _pass(self) -> bool:
         """Whether a pass went through without losing the variant that the others meet."""
-        for piece in self._source:
+        for chunk in self._source:
             if not self.sides:
                 return True
             first = self.sides[0]
             for side in list(self.sides):
                 try:
-                    side.add(piece)
-                except Unserved as unserved:
-                    self._set_aside(side, unserved.reason)
+                    side.add(chunk)
+                except InputError as reason:
+                    self.sides.remove(side)
+                    self.skipped[side.plan.variant] = reason
                     if side is first:
                         return False
                     continue
-                side.meet(first, piece)
+                side.meet(first, chunk)
         return True
-
-    def _set_aside(self, side: Side, reason: InputError) -> None:
-        self.sides.remove(side)
-        self.skipped[side.plan.variant] = reason
-
-    @staticmethod
-    def _fresh(side: Side) -> Side:
-        again = Side(side.plan)
-        again.runner = side.runner
-        return again
 
     def rows(self) -> list[dict[str, Any]]:
         """One line per variant that the data serves, in the order asked for."""

@@ -11,8 +11,8 @@ from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
 from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.records import Raw, record
 from grpo_cli.records.tables.canonical import canonical, dumps
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say, tell
@@ -60,43 +60,41 @@ def convert(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
-        run = _Run(skip=on_error == "skip", as_json=json)
-        items = source.reading(chosen.record).items(paths(files), run.notes)
+        reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
+        run = _Conversion(reader, as_json=json)
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
         with destination(output) as stream:
-            _WRITERS[kind](run.records(items), stream)
-        tell_notes(run.notes, quiet=quiet)
+            _WRITERS[kind](run.objects(), stream)
+        tell_notes(reader.notices, quiet=quiet)
         code = run.finish()
     raise typer.Exit(code)
 
 
-class _Run:
+class _Conversion:
     """The canonical objects of the records that can be read; tells of those that cannot."""
 
-    def __init__(self, *, skip: bool, as_json: bool) -> None:
-        self._skip = skip
+    def __init__(self, reader: Reader, *, as_json: bool) -> None:
+        self._reader = reader
         self._as_json = as_json
-        self._skipped = 0
+        self._told = 0
         self._written = 0
-        self.notes: dict[str, None] = {}
 
-    def records(self, items: Iterator[Raw | InputError]) -> Iterator[dict[str, Any]]:
-        for item in items:
-            found = item if isinstance(item, InputError) else record(item)
-            if isinstance(found, InputError):
-                if not self._skip:
-                    raise found
-                tell(found, as_json=self._as_json)
-                self._skipped += 1
-                continue
-            assert isinstance(item, Raw)
-            yield canonical(item, self._written)
+    def objects(self) -> Iterator[dict[str, Any]]:
+        for raw, _ in self._reader.records():
+            self._tell_skipped()
+            yield canonical(raw, self._written)
             self._written += 1
+        self._tell_skipped()
+
+    def _tell_skipped(self) -> None:
+        for error in self._reader.skipped[self._told :]:
+            tell(error, as_json=self._as_json)
+        self._told = len(self._reader.skipped)
 
     def finish(self) -> int:
-        if not self._skipped:
+        if not self._told:
             return 0
-        say(f"skipped {self._skipped} of {self._skipped + self._written} records")
+        say(f"skipped {self._told} of {self._told + self._written} records")
         return InputError.exit_code
 
 

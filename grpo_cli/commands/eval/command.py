@@ -38,15 +38,8 @@ def evaluate(
     with failures(as_json=printing.wants_json):
         wanted, plan = printing.printing(), objective.plan()
         bar = Bar(paths(files), wanted=wanted.bar)
-        evaluation = Evaluation(
-            paths(files),
-            plan,
-            encode=wanted.encode,
-            skip=reading.on_error == "skip",
-            reading=reading.reading(chosen.record),
-            jobs=reading.jobs,
-            progress=bar.advance,
-        )
+        reader = reading.reader(paths(files), chosen.record)
+        evaluation = Evaluation(reader, plan, encode=wanted.encode, progress=bar.advance)
         run = Run(evaluation, as_json=printing.wants_json)
         with bar, destination(printing.output) as stream:
             WRITERS[wanted.kind](run, wanted, plan.variant, stream)

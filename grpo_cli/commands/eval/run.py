@@ -65,7 +65,7 @@ class Run:
         """
         if not quiet:
             said = [] if told_in_table or self.empty else notes(self.total)
-            for note in [*self._evaluation.notes, *said]:
+            for note in [*self._evaluation.notices, *said]:
                 say(f"note: {note}")
         if self._told:
             whole = self._told + self.total["records"]

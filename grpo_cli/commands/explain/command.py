@@ -71,7 +71,7 @@ def explain_topic(
             page.write(document, lambda console, screen: print_page(console, screen, document))
             return
         places = paths(None if topic is None else [_file(topic)])
-        source = loading.input(places)
+        source = loading.reader(places)
         found = explain(objective.plan(), source, response)
 
         def draw(console: Console, screen: Screen) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
 from grpo_cli.commands.explain.why import why
 from grpo_cli.commands.explain.worked import worked
-from grpo_cli.engine.batches import Input, Piece
-from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.records import Record, assemble
+from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.variants.plan import Plan
 
 
-def explain(plan: Plan, source: Input, response: int | None = None) -> dict[str, Any]:
+def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str, Any]:
     """The totals, the reasons, and the arithmetic of the first record.
 
     Args:
@@ -27,22 +29,21 @@ def explain(plan: Plan, source: Input, response: int | None = None) -> dict[str,
         InputError: where the data lack what the plan needs.
         UsageError: for a response that there is not.
     """
-    runner, totals, facts = Runner(plan), Totals(plan.batch), Facts()
-    first: Record | None = None
-    try:
-        if runner.wants_moments:
-            for piece in source:
-                runner.measure(piece)
-        for piece in source:
-            first = first or piece.records[0]
-            breakdown = runner.run(piece)
-            totals.add(breakdown)
-            facts.add(piece, breakdown)
-        if first is None:
-            raise InputError("no record can be read")
-        steps = _worked(runner, Piece([first], assemble([first])), response)
-    except Unserved as unserved:
-        raise unserved.reason from None
+    evaluator, totals, facts = Evaluator(plan), Totals(plan.batch), Facts()
+    first: Chunk | None = None
+    if evaluator.wants_first_pass:
+        moments = ExactMoments()
+        for chunk in source:
+            moments.merge(chunk.run(evaluator.measure))
+        evaluator = replace(evaluator, measured=moments)
+    for chunk in source:
+        first = first or chunk.first
+        breakdown = chunk.run(evaluator.evaluate)
+        totals.add(breakdown)
+        facts.add(chunk, breakdown)
+    if first is None:
+        raise InputError("no record can be read")
+    steps = _worked(evaluator, first, response)
     total = totals.row()
     return {
         "variant": plan.variant,
@@ -54,8 +55,8 @@ def explain(plan: Plan, source: Input, response: int | None = None) -> dict[str,
     }
 
 
-def _worked(runner: Runner, alone: Piece, response: int | None) -> dict[str, Any]:
+def _worked(evaluator: Evaluator, alone: Chunk, response: int | None) -> dict[str, Any]:
     count = alone.batch.responses.count
     if response is not None and not 0 <= response < count:
         raise UsageError(f"--response {response}: the record has responses 0 to {count - 1}")
-    return worked(alone, runner.run(alone), response)
+    return worked(alone, alone.run(evaluator.evaluate), response)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.engine.batches import Piece
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
@@ -55,15 +55,15 @@ class Facts:
     largest: Extreme | None = None
     contributions: float = 0.0
 
-    def add(self, piece: Piece, breakdown: Breakdown) -> None:
-        """Adds the records of a piece."""
+    def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
+        """Adds the records of a chunk."""
         self._add_terms(breakdown)
         self._add_lengths(breakdown.batch)
         self.centred &= _centred(breakdown)
         self.cancelled += _cancelled(breakdown.batch)
         self.betas.add(breakdown.beta)
         self._add_reference(breakdown.batch)
-        self._add_largest(piece, breakdown)
+        self._add_largest(chunk, breakdown)
 
     def _add_terms(self, breakdown: Breakdown) -> None:
         for term in breakdown.terms:
@@ -96,7 +96,7 @@ class Facts:
         equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
         self.reference_equal = equal and self.reference_equal is not False
 
-    def _add_largest(self, piece: Piece, breakdown: Breakdown) -> None:
+    def _add_largest(self, chunk: Chunk, breakdown: Breakdown) -> None:
         batch = breakdown.batch
         if not batch.responses.total:
             return
@@ -106,7 +106,7 @@ class Facts:
         if self.largest is None or size[token] > self.largest.size:
             self.largest = Extreme(
                 float(size[token]),
-                place(piece, token),
+                place(chunk, token),
                 float(breakdown.ratio[token]),
                 float(breakdown.advantage[token]),
             )
@@ -134,17 +134,18 @@ class Facts:
         return self.size / self._count(POLICY) + sum(others)
 
 
-def place(piece: Piece, token: int) -> str:
+def place(chunk: Chunk, token: int) -> str:
     """A token's place in words: record, response and position."""
-    batch = piece.batch
+    batch = chunk.batch
     response = int(batch.responses.index[token])
     number = int(batch.records.index[response])
-    record = piece.records[number]
+    record = chunk.records[number]
     at = token - int(batch.responses.starts[response])
     if batch.positions is not None:
         at = int(batch.positions[token])
-    name = record.id if record.id is not None else f"{record.source}:{record.line or 1}"
-    return f"record {name}, response {response - int(batch.records.starts[number])}, token {at}"
+    return (
+        f"record {record.name}, response {response - int(batch.records.starts[number])}, token {at}"
+    )
 
 
 def _centred(breakdown: Breakdown) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.engine.batches import Piece
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
@@ -22,15 +22,15 @@ TOP = 5
 Row = dict[str, Any]
 
 
-def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> Row:
-    """The arithmetic of a piece that is one record.
+def worked(chunk: Chunk, breakdown: Breakdown, response: int | None = None) -> Row:
+    """The arithmetic of a chunk that is one record.
 
     Args:
-        piece: the record.
+        chunk: the record.
         breakdown: what it evaluates to, as a batch of its own.
         response: show this one alone; the others are still counted.
     """
-    record, objective = piece.records[0], breakdown.objective
+    record, objective = chunk.records[0], breakdown.objective
     chosen = _chosen(breakdown, response)
     return {
         "id": record.id,
@@ -38,10 +38,10 @@ def worked(piece: Piece, breakdown: Breakdown, response: int | None = None) -> R
         "line": record.line,
         "signature": objective.signature,
         "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
-        "groups": [*_groups(piece, breakdown)],
+        "groups": [*_groups(chunk, breakdown)],
         "responses": [
-            _response(piece, breakdown, at, shown=at in chosen)
-            for at in range(piece.batch.responses.count)
+            _response(chunk, breakdown, at, shown=at in chosen)
+            for at in range(chunk.batch.responses.count)
         ],
         "denominator": float(breakdown.denominator[0]),
         "denominator_of": breakdown.counted,
@@ -73,15 +73,15 @@ def _chosen(breakdown: Breakdown, response: int | None) -> set[int]:
     return set(np.argsort(-sizes, kind="stable")[:TOP].tolist())
 
 
-def _groups(piece: Piece, breakdown: Breakdown) -> Iterator[Row]:
-    rewards = piece.batch.rewards
+def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
+    rewards = chunk.batch.rewards
     if rewards is None or breakdown.objective.advantage.choice.given:
         return
     whole = rewards if rewards.ndim == 1 else rewards.sum(axis=1)
     ddof = breakdown.objective.advantage.values.get("std_ddof")
-    labels = piece.records[0].group_labels
-    for group in range(piece.batch.group_count):
-        members = np.flatnonzero(piece.batch.groups == group)
+    labels = chunk.records[0].group_labels
+    for group in range(chunk.batch.group_count):
+        members = np.flatnonzero(chunk.batch.groups == group)
         values = whole[members].tolist()
         mean = math.fsum(values) / len(values)
         yield {
@@ -105,8 +105,8 @@ def _advantages(breakdown: Breakdown, members: I64) -> list[float] | None:
     return None if own is None else own[members].tolist()
 
 
-def _response(piece: Piece, breakdown: Breakdown, at: int, *, shown: bool) -> Row:
-    responses = piece.batch.responses
+def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool) -> Row:
+    responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     own = breakdown.response_advantage
     row: Row = {
@@ -123,7 +123,7 @@ def _response(piece: Piece, breakdown: Breakdown, at: int, *, shown: bool) -> Ro
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
     if shown:
-        row["tokens"], row["rest"] = _tokens(piece, breakdown, start, length)
+        row["tokens"], row["rest"] = _tokens(chunk, breakdown, start, length)
     return row
 
 
@@ -133,7 +133,7 @@ def _sum(breakdown: Breakdown, term: str, response: int) -> float | None:
 
 
 def _tokens(
-    piece: Piece, breakdown: Breakdown, start: int, length: int
+    chunk: Chunk, breakdown: Breakdown, start: int, length: int
 ) -> tuple[list[Row], Row | None]:
     """The tokens that matter, in order, and the sum of the others."""
     columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
@@ -141,7 +141,7 @@ def _tokens(
     size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
     order = np.argsort(-size, kind="stable")
     kept = np.arange(length) if few else np.sort(order[:TOP])
-    texts = _texts(piece, start)
+    texts = _texts(chunk, start)
     rows = []
     for at in kept.tolist():
         row = {name: values[at].item() for name, values in columns.items()}
@@ -158,11 +158,11 @@ def _tokens(
     }
 
 
-def _texts(piece: Piece, start: int) -> list[str] | None:
-    tokens = piece.records[0].tokens
+def _texts(chunk: Chunk, start: int) -> list[str] | None:
+    tokens = chunk.records[0].tokens
     if tokens is None:
         return None
-    return tokens[int(piece.batch.responses.index[start])]
+    return tokens[int(chunk.batch.responses.index[start])]
 
 
 def _columns(breakdown: Breakdown) -> dict[str, F64]:

@@ -10,7 +10,7 @@ from grpo_cli.commands.match.command_line import command, pruned
 from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.sums import Data
 from grpo_cli.engine import probe
-from grpo_cli.engine.runner import Runner
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
@@ -64,7 +64,7 @@ def families(found: Sequence[Candidate], data: Data) -> list[Candidate]:
     """Conventions that are one under several names, or but for a small eps, taken together."""
     known: list[tuple[Candidate, list[float | None]]] = []
     for one in found:
-        objective = Runner(one.plan).objective(data.pieces[0])
+        objective = Evaluator(one.plan).objective(data.chunks[0])
         values = _probed(objective, one.times)
         alike = (head for head, theirs in known if all(map(probe.same, values, theirs)))
         head = next(alike, one)
@@ -103,9 +103,9 @@ def apart(matches: Sequence[Candidate], data: Data) -> list[str]:
     if len(matches) < 2:
         return []
     first, *others = (
-        (one, without_eps(Runner(one.plan).objective(data.pieces[0]))) for one in matches[:20]
+        (one, without_eps(Evaluator(one.plan).objective(data.chunks[0]))) for one in matches[:20]
     )
-    has = present([piece.batch for piece in data.pieces])
+    has = present([chunk.batch for chunk in data.chunks])
     missing = frozenset(probe.FEATURES.keys() - has)
     needed: set[str] = set()
     for other, objective in others:
@@ -119,9 +119,9 @@ def described(one: Candidate, data: Data, paths: Sequence[str], target: Target) 
     """A candidate as ``--json`` shows it."""
     made = pruned(one.plan, data)
     totals = Totals(made.batch)
-    for piece in data.pieces:
+    for chunk in data.chunks:
         totals.signatures.setdefault(
-            Runner(made).objective(piece).signature, Runner(made).objective(piece).parts
+            Evaluator(made).objective(chunk).signature, Evaluator(made).objective(chunk).parts
         )
     flipped = one.times < 0
     only = target.of if not flipped else {"loss": "objective", "objective": "loss"}[target.of]

@@ -75,9 +75,9 @@ def match_number(
     with failures(as_json=page.json):
         target = _checked(loss, target_objective, RTOL if rtol is None else rtol)
         plan, places = objective.plan(), paths(files)
-        source = loading.input(places)
+        source = loading.reader(places)
         data = Data([*source])
-        if not data.pieces:
+        if not data.chunks:
             raise InputError("no record can be read")
         answer = Search(plan, data, _numbers(betas)).answer(target)
         document = _document(answer, data, [*places, *loading.words], target)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from grpo_cli.commands.match.sums import Data
-from grpo_cli.engine.runner import Runner
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Parts
@@ -59,4 +59,4 @@ def _fewer(
 
 
 def _parts(made: Plan, data: Data) -> list[Parts]:
-    return [Runner(made).objective(piece).parts for piece in data.pieces]
+    return [Evaluator(made).objective(chunk).parts for chunk in data.chunks]

@@ -13,7 +13,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match import sums
 from grpo_cli.commands.match.search_space import Axes, Option, combined
 from grpo_cli.commands.match.sums import Data
-from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.variants.plan import Plan
@@ -122,7 +122,7 @@ class _Scanner:
         axis: Axis = []
         pairs = self._distinct(axes.pairs, _BARE, "ratio", "surrogate")
         for option in self._distinct(axes.kls, _SUMMED, "kl"):
-            bound = Runner(combined(self._base, option, _SUMMED)).objective(self._data.pieces[0])
+            bound = Evaluator(combined(self._base, option, _SUMMED)).objective(self._data.chunks[0])
             if bound.kl_in_reward:
                 continue
             weighted = bound.kl.values.get("kl_weight") == "ratio"
@@ -142,7 +142,7 @@ class _Scanner:
 
     def own_weights(self, term: str, shared: F64) -> F64:
         """[A, R] a term's weights for each aggregation: its own, if it has one, for all of them."""
-        objective = Runner(self._base).objective(self._data.pieces[0])
+        objective = Evaluator(self._base).objective(self._data.chunks[0])
         if getattr(objective, f"{term}_aggregate") is None:
             return shared
         found = self._try(lambda data, plan: sums.weights(data, plan, term), _NOTHING)
@@ -161,7 +161,7 @@ class _Scanner:
         """The function's result, in a tuple; None where the data cannot serve the options."""
         try:
             return (function(self._data, combined(self._base, *options)),)
-        except (Unserved, GrpoError) as error:
+        except GrpoError as error:
             self.reasons.setdefault(_name(options[0]), str(error))
             return None
 
@@ -171,7 +171,7 @@ class _Scanner:
         for option in options:
             try:
                 plan = combined(self._base, _outside(rest, stages), option)
-                objective = Runner(plan).objective(self._data.pieces[0])
+                objective = Evaluator(plan).objective(self._data.chunks[0])
             except GrpoError as error:
                 self.reasons.setdefault(_name(option), str(error))
                 continue

@@ -19,7 +19,6 @@ from grpo_cli.commands.match.candidate import Candidate, Target, apart, families
 from grpo_cli.commands.match.scan import Scan, scan
 from grpo_cli.commands.match.search_space import BETAS, axes
 from grpo_cli.commands.match.sums import Data
-from grpo_cli.engine.runner import Runner, Unserved
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError
 from grpo_cli.variants import VARIANTS
@@ -156,16 +155,14 @@ def _sorted(found: list[Candidate]) -> list[Candidate]:
 def _rows(base: Plan, data: Data) -> Iterator[tuple[Plan, float, float]]:
     """The plan itself and every row of the table: J, and the magnitude of its parts."""
     for made in [base, *_variants(base)]:
-        runner, totals, scale = Runner(made), Totals(made.batch), 0.0
+        totals, scale = Totals(made.batch), 0.0
         try:
-            if runner.wants_moments:
-                for piece in data.pieces:
-                    runner.measure(piece)
-            for piece in data.pieces:
-                breakdown = runner.run(piece)
+            evaluator = data.evaluator(made)
+            for chunk in data.chunks:
+                breakdown = chunk.run(evaluator.evaluate)
                 totals.add(breakdown)
                 scale += float(np.abs(breakdown.policy.weighted).sum())
-        except (Unserved, GrpoError):
+        except GrpoError:
             continue
         row = totals.row()
         counted = totals.records if made.batch == "record" else totals.count("policy")
@@ -183,10 +180,8 @@ def _variants(base: Plan) -> Iterator[Plan]:
 
 
 def _scan(base: Plan, data: Data, betas: Sequence[float]) -> Scan:
-    first = data.pieces[0]
-    known = "beta" in base.flags or all(
-        "beta" in piece.records[0].hyperparameters for piece in data.pieces
-    )
+    first = data.chunks[0]
+    known = "beta" in base.flags or all("beta" in chunk.settings for chunk in data.chunks)
     tried = tuple(betas) or (() if known else BETAS)
     found = axes(
         base,
@@ -201,9 +196,9 @@ def _times(data: Data) -> list[float]:
     """Factors and signs other than none: powers of two, and what the records say."""
     said = {
         int(value)
-        for piece in data.pieces
+        for chunk in data.chunks
         for name in _FACTORS
-        if isinstance(value := piece.records[0].hyperparameters.get(name), int) and value > 1
+        if isinstance(value := chunk.settings.get(name), int) and value > 1
     }
     counts = sorted({*_POWERS, *said, *(a * b for a in said for b in said)})
     factors = [factor for count in counts for factor in (1.0 / count, float(count))]

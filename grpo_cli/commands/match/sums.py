@@ -12,13 +12,14 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.engine import probe
-from grpo_cli.engine.batches import Piece
-from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
@@ -28,31 +29,38 @@ _GIVEN = STAGES["advantage"].choices["given"]
 
 @dataclass(eq=False)
 class Data:
-    """The pieces of the input, kept, and how many responses and records they have."""
+    """The chunks of the input, kept, and how many responses and records they have."""
 
-    pieces: Sequence[Piece]
+    chunks: Sequence[Chunk]
 
     @property
     def responses(self) -> int:
         """All responses."""
-        return sum(piece.batch.responses.count for piece in self.pieces)
+        return sum(chunk.batch.responses.count for chunk in self.chunks)
 
     @property
     def records(self) -> int:
         """All records."""
-        return sum(piece.batch.records.count for piece in self.pieces)
+        return sum(chunk.batch.records.count for chunk in self.chunks)
 
     def each(self, plan: Plan, read: Callable[[Breakdown], F64]) -> F64:
-        """[R] what ``read`` finds in the breakdown of each piece.
+        """[R] what ``read`` finds in the breakdown of each chunk.
 
         Raises:
-            Unserved: where the data cannot serve the plan.
+            InputError: where the data cannot serve the plan.
         """
-        runner = Runner(plan)
-        if runner.wants_moments:
-            for piece in self.pieces:
-                runner.measure(piece)
-        return np.concatenate([read(runner.run(piece)) for piece in self.pieces])
+        evaluator = self.evaluator(plan)
+        return np.concatenate([read(chunk.run(evaluator.evaluate)) for chunk in self.chunks])
+
+    def evaluator(self, plan: Plan) -> Evaluator:
+        """The plan with the statistics of all chunks, where it wants some."""
+        evaluator = Evaluator(plan)
+        if not evaluator.wants_first_pass:
+            return evaluator
+        moments = ExactMoments()
+        for chunk in self.chunks:
+            moments.merge(chunk.run(evaluator.measure))
+        return replace(evaluator, measured=moments)
 
 
 def advantages(data: Data, plan: Plan) -> F64 | None:
@@ -85,9 +93,9 @@ def sides(data: Data, plan: Plan) -> tuple[F64, F64] | None:
     """[R] Σ c·s with A = 1 and with A = −1; None for a surrogate not homogeneous in A.
 
     Raises:
-        Unserved: where the data cannot serve the surrogate.
+        GrpoError: where the data cannot serve the surrogate.
     """
-    objective = _given(Runner(plan).objective(data.pieces[0]))
+    objective = _given(Evaluator(plan).objective(data.chunks[0]))
     if not _homogeneous(objective):
         return None
     above, below = (_side(data, plan, size) for size in (1.0, -1.0))
@@ -96,17 +104,11 @@ def sides(data: Data, plan: Plan) -> tuple[F64, F64] | None:
 
 def _side(data: Data, plan: Plan, size: float) -> F64:
     found = []
-    for piece in data.pieces:
-        objective = _given(Runner(plan).objective(piece))
-        batch = replace(
-            piece.batch,
-            advantages=np.full(piece.batch.responses.count, size),
-            token_advantages=None,
-        )
-        try:
-            found.append(evaluate(batch, objective).policy.sums)
-        except (InputError, HyperparameterError) as error:
-            raise Unserved(piece.located(error)) from None
+    for chunk in data.chunks:
+        objective = _given(Evaluator(plan).objective(chunk))
+        advantages = np.full(chunk.batch.responses.count, size)
+        batch = replace(chunk.batch, advantages=advantages, token_advantages=None)
+        found.append(evaluate(batch, objective).policy.sums)
     return np.concatenate(found)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
-from grpo_cli.engine.batches import Input
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import say, tell
 
@@ -23,10 +23,9 @@ class LoadingOptions(RecordOption, SourceOptions):
         typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
     ] = "stop"
 
-    def input(self, paths: Sequence[str]) -> Input:
-        """The files as batches of records."""
-        reading = self.reading(self.record)
-        return Input(paths, skip=self.on_error == "skip", reading=reading)
+    def reader(self, paths: Sequence[str]) -> Reader:
+        """The files, read so."""
+        return Reader(paths, self.reading(self.record), skip=self.on_error == "skip")
 
     @property
     def words(self) -> list[str]:
@@ -46,9 +45,9 @@ class LoadingOptions(RecordOption, SourceOptions):
         return words + (["--on-error", "skip"] if self.on_error == "skip" else [])
 
 
-def finish(source: Input, *, as_json: bool, quiet: bool) -> int:
+def finish(source: Reader, *, as_json: bool, quiet: bool) -> int:
     """Tells what there is to know of the files; returns the exit code that they lead to."""
-    tell_notes(source.notes, quiet=quiet)
+    tell_notes(source.notices, quiet=quiet)
     for error in source.skipped:
         tell(error, as_json=as_json)
     if not source.skipped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.source import SourceOptions
 from grpo_cli.commands.options.values import assignment, number
+from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
@@ -149,6 +151,11 @@ class ReadingOptions(SourceOptions):
             show_default=False,
         ),
     ] = None
+
+    def reader(self, paths: Sequence[str], record: str | None) -> Reader:
+        """The files, read so; ``record`` is the only one that is."""
+        skip = self.on_error == "skip"
+        return Reader(paths, self.reading(record), skip=skip, jobs=self.jobs)
 
 
 def paths(files: list[str] | None) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,17 +19,16 @@ from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.show.heat import heat_svg, heat_text
 from grpo_cli.commands.show.picture import COLORS, Picture, picture
 from grpo_cli.commands.show.web import web_page
-from grpo_cli.engine.batches import Piece
+from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.rows.rows import rows
-from grpo_cli.engine.runner import Runner, Unserved
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Reading, Record, assemble
-from grpo_cli.records import record as read
+from grpo_cli.records import Record
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.terminal.screen import screen_of
-from grpo_cli.variants.plan import Plan
 
 _OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
 
@@ -107,42 +105,11 @@ def show(
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
         plan = objective.plan()
-        notes: dict[str, None] = {}
-        records = _records(paths(files), source.reading(), notes)
-        found, breakdown = _evaluated(_chosen(records, options.record), plan)
-        drawn = _picture(found, breakdown, options)
-        _write(drawn, options)
-        tell_notes(notes, quiet=options.quiet)
-
-
-def _chosen(records: Iterator[Record], wanted: str | None) -> Record:
-    """The record with that id, or else with that number."""
-    by_number: Record | None = None
-    for number, one in enumerate(records):
-        if wanted is None or str(one.id) == wanted:
-            return one
-        if wanted == str(number):
-            by_number = one
-            if one.id is None:
-                return one
-    if by_number is None:
-        raise UsageError(f"--record: there is no record {wanted!r}")
-    return by_number
-
-
-def _records(files: list[str], reading: Reading, notes: dict[str, None]) -> Iterator[Record]:
-    for raw in reading.items(files, notes):
-        one = raw if isinstance(raw, InputError) else read(raw)
-        if isinstance(one, InputError):
-            raise one
-        yield one
-
-
-def _evaluated(one: Record, plan: Plan) -> tuple[Record, Breakdown]:
-    try:
-        return one, Runner(plan).run(Piece([one], assemble([one])))
-    except Unserved as unserved:
-        raise unserved.reason from None
+        reader = Reader(paths(files), source.reading(options.record))
+        _, record = next(reader.records())
+        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+        _write(_picture(record, breakdown, options), options)
+        tell_notes(reader.notices, quiet=options.quiet)
 
 
 def _picture(one: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:

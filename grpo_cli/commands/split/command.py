@@ -58,10 +58,10 @@ def split_batch(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.plan()
-        source = loading.input(paths(files))
+        source = loading.reader(paths(files))
         data = whole(source)
-        cutting = cut(data.piece.batch.responses.count, micro_batch, accumulate, ranks)
-        rows, skipped = split(plan, data.piece, cutting)
+        cutting = cut(data.chunk.batch.responses.count, micro_batch, accumulate, ranks)
+        rows, skipped = split(plan, data.chunk, cutting)
         document = {
             "variant": plan.variant,
             "splits": rows,

@@ -16,8 +16,8 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.split.microbatches import Cut
-from grpo_cli.engine.batches import Piece
-from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.engine.chunk import Chunk, located
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
 from grpo_cli.objective.choice import Bound
@@ -33,7 +33,7 @@ _SAME = 1e-9
 Row = dict[str, Any]
 
 
-def split(base: Plan, piece: Piece, cutting: Cut) -> tuple[list[Row], list[Row]]:
+def split(base: Plan, chunk: Chunk, cutting: Cut) -> tuple[list[Row], list[Row]]:
     """One row per aggregation, and those that the data cannot serve with the reason.
 
     The advantages are those of the whole batch, as trainers make them before they split it. The
@@ -41,16 +41,16 @@ def split(base: Plan, piece: Piece, cutting: Cut) -> tuple[list[Row], list[Row]]
     """
     rows: list[Row] = []
     skipped: list[Row] = []
-    for name, made in _plans(base, piece):
+    for name, made in _plans(base, chunk):
         try:
-            rows.append(_row(name, made, piece, cutting))
-        except Unserved as unserved:
-            skipped.append({"aggregate": name, "reason": str(unserved)})
+            rows.append(_row(name, made, chunk, cutting))
+        except InputError as reason:
+            skipped.append({"aggregate": name, "reason": str(reason)})
     return rows, skipped
 
 
-def _plans(base: Plan, piece: Piece) -> Iterator[tuple[str, Plan]]:
-    own = Runner(base).objective(piece).aggregate.name
+def _plans(base: Plan, chunk: Chunk) -> Iterator[tuple[str, Plan]]:
+    own = Evaluator(base).objective(chunk).aggregate.name
     yield own, base
     if "aggregate" in base.swapped:
         return
@@ -62,17 +62,17 @@ def _plans(base: Plan, piece: Piece) -> Iterator[tuple[str, Plan]]:
             yield name, plan(base.variant, stages=swapped, hyperparameters=flags, batch=base.batch)
 
 
-def _row(name: str, made: Plan, piece: Piece, cutting: Cut) -> Row:
-    runner = Runner(made)
-    if runner.wants_moments:
-        runner.measure(piece)
-    advantage = runner.run(piece).advantage
-    objective = _given(runner.objective(piece))
+def _row(name: str, made: Plan, chunk: Chunk, cutting: Cut) -> Row:
+    evaluator = Evaluator(made)
+    if evaluator.wants_first_pass:
+        evaluator = replace(evaluator, measured=chunk.run(evaluator.measure))
+    advantage = chunk.run(evaluator.evaluate).advantage
+    objective = _given(evaluator.objective(chunk))
     try:
-        reported, applied = _split_update(piece.batch, advantage, objective, cutting)
-        whole = evaluate(*_whole(piece.batch, advantage, objective, cutting))
+        reported, applied = _split_update(chunk.batch, advantage, objective, cutting)
+        whole = evaluate(*_whole(chunk.batch, advantage, objective, cutting))
     except (InputError, HyperparameterError) as error:
-        raise Unserved(piece.located(error)) from None
+        raise located(error, chunk.records[0]) from None
     steps = whole.batch.records.count
     value = math.fsum(whole.record_objective.tolist()) / steps
     gradient: F64 = whole.gradient / steps

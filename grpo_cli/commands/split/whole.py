@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from grpo_cli.engine.batches import Piece
+from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
-from grpo_cli.records import Record, assemble, layout
+from grpo_cli.records import Record, layout
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The input as one piece.
+    """The input as one chunk.
 
     Attributes:
-        piece: all records, with the hyperparameters that they share, and the first one's others.
+        chunk: all records, with the hyperparameters that they share, and the first one's others.
         differing: the hyperparameters in which the records differ, and the first one's value.
     """
 
-    piece: Piece
+    chunk: Chunk
     differing: dict[str, Value]
 
 
-def whole(pieces: Iterable[Piece]) -> Whole:
+def whole(source: Reader) -> Whole:
     """Lays all records side by side, whatever their hyperparameters.
 
     Raises:
         InputError: for a record that has other columns than the first.
     """
-    records = [record for piece in pieces for record in piece.records]
+    records = [*_usable(source)]
     if not records:
         raise InputError("no record can be read")
     first = records[0]
@@ -42,7 +43,18 @@ def whole(pieces: Iterable[Piece]) -> Whole:
     }
     same = [replace(record, hyperparameters=first.hyperparameters) for record in records]
     _check_layouts(same)
-    return Whole(Piece(same, assemble(same)), differing)
+    return Whole(Chunk.of(same), differing)
+
+
+def _usable(source: Reader) -> Iterator[Record]:
+    """The records whose values are in range; the others stop the command, or are left out."""
+    for _, record in source.records():
+        try:
+            Chunk.of([record])
+        except InputError as error:
+            source.bad(error)
+        else:
+            yield record
 
 
 def _check_layouts(records: list[Record]) -> None:

@@ -14,8 +14,9 @@ from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.options.source import RecordOption, SourceOptions
 from grpo_cli.commands.options.values import tolerance
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.run import Run
+from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.commands.verify.view import print_verification
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
@@ -100,10 +101,9 @@ def verify(
     its own. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        reading = source.reading(chosen.record)
-        skip = on_error == "skip"
-        run = Run(variant.variant, stages, _within(rtol, atol), skip=skip, reading=reading)
-        rows = [*run.rows(paths(files))]
+        reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
+        run = Verification(variant.variant, stages, _within(rtol, atol), reader)
+        rows = [*run.rows()]
         run.tell(as_json=page.json, quiet=page.quiet)
         if not rows:
             if run.skipped:

@@ -8,11 +8,11 @@ from typing import Any
 from grpo_cli.commands.verify.causes import causes
 from grpo_cli.commands.verify.compare import Difference, Tolerance, difference
 from grpo_cli.commands.verify.expected import expectations
-from grpo_cli.engine.batches import Piece
-from grpo_cli.engine.runner import Runner, Unserved
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record, assemble
+from grpo_cli.records import Record
 from grpo_cli.variants.plan import Plan
 
 
@@ -44,14 +44,14 @@ class Verdict:
         """Whether nothing differs."""
         return self.first is None
 
-    def row(self, number: int) -> dict[str, Any]:
-        """The verdict as JSON; ``number`` stands for a missing id."""
+    def row(self) -> dict[str, Any]:
+        """The verdict as JSON."""
         record, first = self.record, None
         if self.first is not None:
             cause = " or ".join(self.causes) or None
             first = asdict(self.first) | {"cause": cause, "causes": list(self.causes)}
         return {
-            "id": number if record.id is None else record.id,
+            "id": record.name,
             "source": record.source,
             "line": record.line,
             "agrees": self.agrees,
@@ -103,8 +103,4 @@ def _expectations(record: Record) -> Any:
 
 
 def _evaluate(record: Record, plan: Plan) -> Breakdown:
-    piece = Piece([record], assemble([record]))
-    try:
-        return Runner(plan).run(piece)
-    except Unserved as unserved:
-        raise unserved.reason from None
+    return Chunk.of([record]).run(Evaluator(plan).evaluate)

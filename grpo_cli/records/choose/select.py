@@ -9,19 +9,11 @@ from grpo_cli.records.record import Raw
 
 
 def is_record(raw: Raw, wanted: str) -> bool:
-    """Whether it is called so: by its id, or else by its number from 0 as reports have it."""
+    """Whether it is called so: by its id, or by its number where its id is no number itself."""
     given = raw.value.get("id") if isinstance(raw.value, dict) else None
-    if isinstance(given, str | int | float):
-        return str(given) == wanted
-    return str(number(raw)) == wanted
-
-
-def number(raw: Raw) -> int:
-    """What stands for an id: the 0-based line, or the index in a JSON array."""
-    if raw.line is not None:
-        return raw.line - 1
-    index = raw.prefix.strip("[].")
-    return int(index) if index.isdigit() else 0
+    if isinstance(given, str | int | float) and str(given) == wanted:
+        return True
+    return not isinstance(given, int | float) and str(raw.number) == wanted
 
 
 def only_group(value: dict[str, Any], wanted: str) -> dict[str, Any] | None:

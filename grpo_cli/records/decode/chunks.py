@@ -1,4 +1,4 @@
-"""Records by the handful: what is decoded, looked at and packed at once."""
+"""Decoded objects in chunks: so many as are looked at and packed at once."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any, NamedTuple
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
 
-HANDFUL = 1 << 17
+CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
 
 
-class Handful(NamedTuple):
+class DecodedChunk(NamedTuple):
     """Records that follow each other.
 
     Attributes:
         items: as decoded; in the place of one that cannot be read stands its error.
         keys: the keys that each of them has, in this order and with no null; None where they
-            differ, or nobody looked.
+            differ, or were not compared.
     """
 
     items: list[Raw | InputError]
     keys: tuple[str, ...] | None = None
 
 
-def by_handful(items: Iterable[Raw | InputError]) -> Iterator[Handful]:
-    """Puts records together as they come."""
+def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
+    """Puts objects together as they come."""
     few: list[Raw | InputError] = []
-    room = HANDFUL
+    room = CHUNK_BYTES
     for item in items:
         few.append(item)
         room -= item.size if isinstance(item, Raw) else 0
         if room <= 0:
-            yield Handful(few)
-            few, room = [], HANDFUL
+            yield DecodedChunk(few)
+            few, room = [], CHUNK_BYTES
     if few:
-        yield Handful(few)
+        yield DecodedChunk(few)
 
 
-def singly(handfuls: Iterable[Handful]) -> Iterator[Raw | InputError]:
+def one_by_one(decoded: Iterable[DecodedChunk]) -> Iterator[Raw | InputError]:
     """The same one by one."""
-    return chain.from_iterable(few.items for few in handfuls)
+    return chain.from_iterable(few.items for few in decoded)
 
 
 def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:

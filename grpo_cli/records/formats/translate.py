@@ -13,14 +13,14 @@ from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, can
 from grpo_cli.records.origin import Origin
 from grpo_cli.records.record import Raw
 
-Notes = dict[str, None]
+Notices = dict[str, None]
 Mapped = tuple[tuple[str, Path], ...]
 _PARTNERS = {one: other for pair in EITHER for one, other in (pair, pair[::-1])}
 _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
 
 
 def translated(
-    raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notes: Notes
+    raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
 ) -> Iterator[Raw | InputError]:
     """The records of objects in any format; canonical ones pass as they are.
 
@@ -28,28 +28,28 @@ def translated(
         raws: decoded objects.
         insisted: the only format that they may be of; None: told from their content.
         mapped: canonical name → where it stands instead.
-        notes: what is told once is added here.
+        notices: what is told once is added here.
     """
     for raw in raws:
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
             continue
-        if insisted is None and not mapped and not worth_a_look(raw, notes):
+        if insisted is None and not mapped and not worth_a_look(raw, notices):
             yield raw
             continue
         try:
-            yield from _translate(raw, insisted, mapped, notes)
+            yield from _translate(raw, insisted, mapped, notices)
         except InputError as error:
             error.source, error.line = raw.source, raw.line
             error.path = (raw.prefix + error.path).rstrip(".")
             yield error
 
 
-def worth_a_look(raw: Raw, notes: Notes) -> bool:
+def worth_a_look(raw: Raw, notices: Notices) -> bool:
     """Whether an object may be of some format, by its keys; else it is a record as it is."""
     found, said = _known(tuple(raw.value))
     if said and raw.value[MASKS[0]] is not None:
-        notes[said] = None
+        notices[said] = None
     return found
 
 
@@ -61,7 +61,7 @@ def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
     return bool(candidates(keys)), said
 
 
-def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notes: Notes) -> Iterator[Raw]:
+def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices) -> Iterator[Raw]:
     value = raw.plain()
     chosen = format_of(value, insisted)
     if chosen is None and not mapped:
@@ -72,7 +72,7 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notes: Notes) -> 
         raise InputError(f"--map needs one record in each object; this one has {len(made)}")
     for one in made:
         _map(one, value, mapped)
-        notes |= dict.fromkeys(_told(chosen, one))
+        notices |= dict.fromkeys(_told(chosen, one))
         size = raw.size // len(made)
         origin = Origin(one.spelled)
         yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)

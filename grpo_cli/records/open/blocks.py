@@ -11,7 +11,13 @@ from typing import NamedTuple
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode.chunks import HANDFUL, Handful, by_handful, keys_in_common, singly
+from grpo_cli.records.decode.chunks import (
+    CHUNK_BYTES,
+    DecodedChunk,
+    in_chunks,
+    keys_in_common,
+    one_by_one,
+)
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.open.streams import (
     BLOCK,
@@ -200,13 +206,13 @@ def _whole(everything: Iterator[Lines]) -> Lines:
 
 def raws(block: Block | Span) -> Iterator[Raw | InputError]:
     """Decodes the objects of a block; in the place of one that is no JSON stands its error."""
-    return singly(handfuls(block))
+    return one_by_one(decoded(block))
 
 
-def handfuls(
+def decoded(
     block: Block | Span, wanted: Callable[[bytes, int], bool] | None = None
-) -> Iterator[Handful]:
-    """The same by the handful.
+) -> Iterator[DecodedChunk]:
+    """The same in chunks.
 
     Args:
         block: what to read.
@@ -214,7 +220,7 @@ def handfuls(
     """
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
-        return by_handful(_of_document(block))
+        return in_chunks(_of_document(block))
     texts: Sequence[bytes] = block.lines
     numbers: Sequence[int] = block.numbers or range(block.line, block.line + len(texts))
     if wanted is not None:
@@ -223,28 +229,30 @@ def handfuls(
     return _of_lines(block.source, texts, numbers)
 
 
-def _of_lines(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Handful]:
+def _of_lines(
+    source: str, texts: Sequence[bytes], numbers: Sequence[int]
+) -> Iterator[DecodedChunk]:
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
-        end = bisect_left(before, before[start] + HANDFUL)
+        end = bisect_left(before, before[start] + CHUNK_BYTES)
         yield _decoded(source, texts[start:end], numbers[start:end])
         start = end
 
 
-def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Handful:
+def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> DecodedChunk:
     try:
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:
-        return Handful(list(_one_by_one(source, texts, numbers)))
+        return DecodedChunk(list(_line_by_line(source, texts, numbers)))
     raws: list[Raw | InputError] = [
         Raw(value, source, number, "", len(text), text)
         for value, number, text in zip(values, numbers, texts, strict=True)
     ]
-    return Handful(raws, keys_in_common(values))
+    return DecodedChunk(raws, keys_in_common(values))
 
 
-def _one_by_one(
+def _line_by_line(
     source: str, texts: Sequence[bytes], numbers: Sequence[int]
 ) -> Iterator[Raw | InputError]:
     """Lines of which one is no JSON, or empty."""

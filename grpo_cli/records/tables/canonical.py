@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from grpo_cli.records.choose.select import number
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import Raw
 
@@ -26,8 +25,8 @@ def canonical(raw: Raw, place: int) -> dict[str, Any]:
     fields = read_fields(value)
     own = {key: name for name, key in fields.names.items()}
     kept = {own.get(key, key): one for key, one in value.items() if _stays(key, one, own)}
-    if not isinstance(kept.get("id"), str | int | float) and number(raw) != place:
-        return {"id": number(raw)} | {name: one for name, one in kept.items() if name != "id"}
+    if not isinstance(kept.get("id"), str | int | float) and raw.number != place:
+        return {"id": raw.number} | {name: one for name, one in kept.items() if name != "id"}
     return kept
 
 

@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from files import evaluation
 
 from grpo_cli.commands.eval.json_lines import encode_json
 from grpo_cli.engine import Evaluation
@@ -30,7 +31,7 @@ RECORD = {
 def run(path: Path, records: list[dict], *, level: str | None = "token") -> Evaluation:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     encode = None if level is None else partial(encode_json, level=level, fields=None)
-    found = Evaluation([str(path)], plan("dr"), encode=encode, skip=True, jobs=1)
+    found = evaluation(path, plan("dr"), encode=encode, skip=True)
     found.rows = [json.loads(piece) for pieces in found for piece in pieces]
     return found
 

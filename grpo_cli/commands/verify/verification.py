@@ -9,8 +9,9 @@ from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.source import tell_notes
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Raw, Reading, Record, record
+from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
@@ -18,63 +19,47 @@ NO = 1
 _ROWS = 5
 
 
-class Run:
+class Verification:
     """The records of files, each judged; remembers what there is to tell afterwards."""
 
     def __init__(
-        self,
-        variant: str,
-        stages: StageOptions,
-        within: Tolerance,
-        *,
-        skip: bool,
-        reading: Reading = PLAIN,
+        self, variant: str, stages: StageOptions, within: Tolerance, reader: Reader
     ) -> None:
         self._variant = variant
         self._stages = stages
         self._within = within
-        self._skip = skip
-        self._reading = reading
-        self._number = 0
-        self.notes: dict[str, None] = {}
+        self._reader = reader
+        self._good = 0
         self.silent = 0
-        self.skipped: list[InputError] = []
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
 
-    def rows(self, files: list[str]) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, Any]]:
         """The verdict of each record that expects anything."""
-        for raw in self._reading.items(files, self.notes):
+        for raw, record in self._reader.records():
             try:
-                found = self._judge(raw)
+                verdict = self._judge(raw, record)
             except InputError as error:
-                if not self._skip:
-                    raise
-                self.skipped.append(error)
-                found = None
-            if found is not None:
-                self.ignored |= dict.fromkeys(found.ignored)
-                yield found.row(self._number)
-            self._number += 1
+                self._reader.bad(error)
+                continue
+            self._good += 1
+            if verdict is not None:
+                self.ignored |= dict.fromkeys(verdict.ignored)
+                yield verdict.row()
 
-    def _judge(self, raw: Raw | InputError) -> Verdict | None:
-        found = raw if isinstance(raw, InputError) else record(raw)
-        if isinstance(found, InputError):
-            raise found
-        if found.expected is None:
+    def _judge(self, raw: Raw, record: Record) -> Verdict | None:
+        if record.expected is None:
             self.silent += 1
             return None
-        assert isinstance(raw, Raw)
-        chosen = self._choose(raw, found)
-        words = chosen.words
-        self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
+        chosen = self._choose(raw, record)
+        self.rows_taken[chosen.words] = self.rows_taken.get(chosen.words, 0) + 1
         plan = completed(
             chosen,
-            advantages_given=found.advantages is not None,
+            advantages_given=record.advantages is not None,
             stages=self._stages.stages,
             hyperparameters=self._stages.hyperparameters,
         )
-        return judge(found, plan, self._within)
+        return judge(record, plan, self._within)
 
     def _choose(self, raw: Raw, found: Record) -> Chosen:
         framework = raw.value.get("framework")
@@ -90,19 +75,29 @@ class Run:
                 line=found.line,
             ) from None
 
+    @property
+    def skipped(self) -> list[InputError]:
+        """The records that could not be read or evaluated."""
+        return self._reader.skipped
+
+    @property
+    def _count(self) -> int:
+        """All records, those that could not be read among them."""
+        return self._good + len(self.skipped)
+
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Says what was taken for granted."""
         for error in self.skipped:
             tell(error, as_json=as_json)
         if self.skipped:
-            say(f"skipped {len(self.skipped)} of {self._number} records")
-        tell_notes(self.notes, quiet=quiet)
+            say(f"skipped {len(self.skipped)} of {self._count} records")
+        tell_notes(self._reader.notices, quiet=quiet)
         if quiet:
             return
         if not self._variant:
             self._tell_rows()
-        if self.silent and self.silent < self._number:
-            say(f'note: {self.silent} of {self._number} records have no "expected"')
+        if self.silent and self.silent < self._count:
+            say(f'note: {self.silent} of {self._count} records have no "expected"')
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
 

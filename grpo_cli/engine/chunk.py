@@ -1,0 +1,150 @@
+"""Records that are evaluated together, and which of them is to blame where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from grpo_cli.batch import Batch
+from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError, Value
+from grpo_cli.records import Raw, Record, assemble, layout, record
+
+T = TypeVar("T")
+
+_TOKENS = 16_384
+"""Tokens of records that are read one by one and evaluated together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Consecutive records of one layout with the same hyperparameters, as flat arrays.
+
+    Attributes:
+        records: the records. Of those that were packed, what a report shows beside the numbers,
+            or nothing where no report is made.
+        batch: their columns.
+        settings: their hyperparameters.
+        advantages_given: whether they give advantages themselves.
+        packed: the decoded objects that were packed; empty where records were read one by one.
+    """
+
+    records: Sequence[Record]
+    batch: Batch
+    settings: Mapping[str, Value]
+    advantages_given: bool
+    packed: Sequence[Raw] = ()
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Chunk:
+        """Records of one layout side by side.
+
+        Raises:
+            InputError: for the first with a value that counts and is out of range.
+        """
+        first = records[0]
+        return cls(records, assemble(records), first.hyperparameters, first.advantages is not None)
+
+    @property
+    def first(self) -> Chunk:
+        """The first record alone, with all that it says."""
+        if not self.packed:
+            return Chunk.of(self.records[:1])
+        return next(part for part in carefully(self.packed[:1]) if isinstance(part, Chunk))
+
+    def run(self, work: Callable[[Chunk], T]) -> T:
+        """What ``work`` makes of the chunk.
+
+        Raises:
+            InputError: where it fails, with the place of the first record to blame.
+        """
+        try:
+            return work(self)
+        except (InputError, HyperparameterError):
+            raise next(part for part in self.each(work) if isinstance(part, InputError)) from None
+
+    def each(self, work: Callable[[Chunk], T]) -> Iterator[tuple[Chunk, T] | InputError]:
+        """What ``work`` makes of the records; of those around it where one of them is bad.
+
+        ``work`` is called again on parts of the chunk where it fails on the whole.
+        """
+        try:
+            yield self, work(self)
+        except (InputError, HyperparameterError) as error:
+            for part in self._around(error):
+                if isinstance(part, InputError):
+                    yield part
+                else:
+                    yield from part.each(work)
+
+    def _around(self, error: InputError | HyperparameterError) -> Iterator[Chunk | InputError]:
+        """The chunk without the record that is to blame; the error stands in its place."""
+        if self.packed:
+            yield from carefully(self.packed)
+            return
+        place = 0 if len(self.records) == 1 else getattr(error, "record", None)
+        if place is None:  # nobody knows whose fault it is: one by one
+            for alone in self.records:
+                yield Chunk.of([alone])
+            return
+        yield from whole(self.records[:place])
+        yield located(error, self.records[place])
+        yield from whole(self.records[place + 1 :])
+
+
+def located(error: InputError | HyperparameterError, culprit: Record) -> InputError:
+    """The error with the place of the record that is to blame."""
+    if isinstance(error, InputError) and error.source is not None:
+        return error
+    path = error.path if isinstance(error, InputError) else error.name
+    path = culprit.prefix + path.removeprefix(culprit.prefix)
+    return InputError(error.message, path=path, source=culprit.source, line=culprit.line)
+
+
+def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:
+    """Chunks of records that are read one by one; errors in the place of those that are bad."""
+    for group in _of_one_layout(map(_read, raws)):
+        if isinstance(group, InputError):
+            yield group
+        else:
+            yield from whole(group)
+
+
+def _read(raw: Raw | InputError) -> Record | InputError:
+    return raw if isinstance(raw, InputError) else record(raw)
+
+
+def whole(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
+    """Records of one layout as a chunk; around those whose values are out of range."""
+    while records:
+        try:
+            yield Chunk.of(records)
+            return
+        except InputError as error:
+            bad = error.record or 0
+            if bad:
+                yield Chunk.of(records[:bad])
+            yield located(error, records[bad])
+            records = records[bad + 1 :]
+
+
+def _of_one_layout(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:
+    """Checked records that follow each other in one layout."""
+    group: list[Record] = []
+    key: object = None
+    room = 0
+    for item in items:
+        own = None if isinstance(item, InputError) else layout(item)
+        if group and (room <= 0 or own != key):
+            yield group
+            group = []
+        if isinstance(item, InputError):
+            yield item
+            continue
+        if not group:
+            key, room = own, _TOKENS
+        group.append(item)
+        room -= sum(item.widths)
+    if group:
+        yield group

@@ -1,0 +1,142 @@
+"""Decoded objects → chunks: many records alike are packed at once, others read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, groupby
+
+from grpo_cli.engine.chunk import Chunk, carefully
+from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
+from grpo_cli.records import DecodedChunk, Packed, Raw, Record, headers, lay, pack
+from grpo_cli.records.fields import GROUPS, Fields, read_fields
+from grpo_cli.records.parse.settings import read_settings
+
+_BYTES = 1 << 22
+"""Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
+small, few enough that memory is."""
+_PRINTED = 4096
+"""Records whose rows are made together: a row takes some kilobytes until it is text."""
+
+Shared = tuple[Fields, Mapping[str, Value]]
+
+
+@dataclass(slots=True)
+class _Packing:
+    """Records that follow each other with the same keys and hyperparameters.
+
+    Attributes:
+        raws: the records; those that were packed have no value any more.
+        shared: what their keys mean, and their hyperparameters.
+        packed: their columns, piece by piece.
+        headers: what a report shows of them beside their numbers; empty where none is wanted.
+        size: about how many bytes of text they were.
+    """
+
+    raws: list[Raw]
+    shared: Shared
+    packed: list[Packed]
+    headers: list[Record]
+    size: int
+
+    def takes(self, part: _Packing) -> bool:
+        """Whether it can be evaluated together with what follows it."""
+        full = self.size >= _BYTES or len(self.headers) >= _PRINTED
+        return part.shared == self.shared and not full
+
+    def join(self, part: _Packing) -> None:
+        """Appends records of the same kind."""
+        self.raws += part.raws
+        self.packed += part.packed
+        self.headers += part.headers
+        self.size += part.size
+
+    def chunks(self) -> Iterator[Chunk | InputError]:
+        """The records side by side; one by one where a value is out of range."""
+        batch = lay(self.packed)
+        if batch is None:
+            yield from carefully(self.raws)
+            return
+        fields, settings = self.shared
+        yield Chunk(self.headers, batch, settings, "advantages" in fields.names, self.raws)
+
+
+def chunks(decoded: Iterable[DecodedChunk], *, with_headers: bool) -> Iterator[Chunk | InputError]:
+    """Packs records as they are decoded, and puts together what can be evaluated together.
+
+    Args:
+        decoded: objects in order; in the place of one that cannot be read stands its error.
+        with_headers: whether a report will show the records.
+    """
+    waiting: _Packing | None = None
+    for part in chain.from_iterable(_parts(few, with_headers=with_headers) for few in decoded):
+        if waiting is not None and isinstance(part, _Packing) and waiting.takes(part):
+            waiting.join(part)
+            continue
+        if waiting is not None:
+            yield from waiting.chunks()
+        waiting = None
+        if isinstance(part, _Packing):
+            waiting = part
+        else:
+            yield from carefully(part)
+    if waiting is not None:
+        yield from waiting.chunks()
+
+
+def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | list[Raw | InputError]]:
+    """What is alike, packed; what is not, as it is."""
+    known = None if few.keys is None else _known(few.keys)
+    if known is not None:
+        yield _packed(few.items, known, with_headers=with_headers)
+        return
+    for shared, items in groupby(few.items, _shared):
+        if shared is not None:
+            yield _packed(list(items), shared, with_headers=with_headers)
+        else:
+            yield list(items)
+
+
+def _packed(
+    raws: list[Raw | InputError], shared: Shared, *, with_headers: bool
+) -> _Packing | list[Raw | InputError]:
+    objects: list[Raw] = raws  # type: ignore[assignment]  # what has keys in common is no error
+    packed = pack([raw.value for raw in objects])
+    if packed is None:
+        return raws
+    shown = headers(objects) if with_headers else []
+    size = sum([raw.size for raw in objects])
+    for raw in objects:
+        if raw.text is not None:
+            raw.value = None
+    return _Packing(objects, shared, [packed], shown, size)
+
+
+def _shared(raw: Raw | InputError) -> Shared | None:
+    """What records that follow each other share; None if keys or hyperparameters are invalid."""
+    if isinstance(raw, InputError) or not isinstance(raw.value, dict):
+        return None
+    if None not in raw.value.values():
+        known = _known(tuple(raw.value))
+        if known is not None:
+            return known
+    try:
+        fields = read_fields(raw.value)
+        return fields, read_settings(raw.value, fields)
+    except InputError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _known(keys: tuple[str, ...]) -> Shared | None:
+    """The same for records without nulls, where their keys alone say it: most records."""
+    if GROUPS in keys:
+        return None
+    try:
+        fields = read_fields(dict.fromkeys(keys, 0))
+    except InputError:
+        return None
+    own = fields.hyperparameters or "hyperparameters" in fields.names
+    return None if own else (fields, read_settings({}, fields))

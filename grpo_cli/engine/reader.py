@@ -1,0 +1,182 @@
+"""The one reader: files → pieces → chunks of records, in this process or in several.
+
+It finds the place of an error, stops or goes on behind it, keeps standard input where it is read
+twice, and remembers what is to be told once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import IO, Generic, TypeVar
+
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.packing import chunks
+from grpo_cli.errors import InputError
+from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source, record
+from grpo_cli.records.open.streams import BLOCK
+
+T = TypeVar("T")
+Notices = dict[str, None]
+
+_WORTH_IT = 4
+"""Blocks that an input must have for worker processes to be started unasked."""
+
+
+@dataclass(frozen=True)
+class _OnPiece(Generic[T]):
+    """What is done with each piece, as a function that travels between processes."""
+
+    work: Callable[[Iterable[DecodedChunk]], T]
+    reading: Reading
+
+    def __call__(self, piece: Piece) -> tuple[T, Notices]:
+        notices: Notices = {}
+        return self.work(self.reading.decoded(piece, notices)), notices
+
+
+class Reader:
+    """Reads the files of a command, in order and in flat memory; may read them again.
+
+    Args:
+        paths: files; ``-`` is standard input.
+        reading: how the files become records.
+        skip: whether to go on behind records that cannot be read.
+        jobs: worker processes of ``map``; None: the cores available where the input is large.
+        block_bytes: text that is read, or goes to a worker, at once.
+
+    Attributes:
+        skipped: the errors of records that were left out.
+        notices: what is told once.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        reading: Reading = PLAIN,
+        *,
+        skip: bool = False,
+        jobs: int | None = 1,
+        block_bytes: int = BLOCK,
+    ) -> None:
+        self.reading = reading
+        self.skip = skip
+        self.skipped: list[InputError] = []
+        self.notices: Notices = {}
+        self._sources = [Source.of(path) for path in paths]
+        self._jobs = jobs
+        self._block_bytes = block_bytes
+        self._kept: IO[bytes] | None = None
+
+    # ---- in this process ----------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The chunks of all files.
+
+        Raises:
+            InputError: at the first bad record, unless it is to be skipped.
+        """
+        self.keep_input()
+        self.skipped = []
+        read = False
+        for piece in self._pieces(apart=False):
+            decoded = self.reading.decoded(piece, self.notices)
+            for chunk in chunks(decoded, with_headers=True):
+                read = True
+                if isinstance(chunk, Chunk):
+                    yield chunk
+                else:
+                    self.bad(chunk)
+        if not read and self.reading.selects:
+            raise self.reading.nothing()
+
+    def records(self) -> Iterator[tuple[Raw, Record]]:
+        """The records of all files one by one, beside the objects that they were read from.
+
+        Raises:
+            InputError: at the first bad record, unless it is to be skipped.
+        """
+        self.skipped = []
+        read = False
+        for piece in self._pieces(apart=False):
+            for raw in self.reading.raws(piece, self.notices):
+                read = True
+                found = raw if isinstance(raw, InputError) else record(raw)
+                if isinstance(found, InputError):
+                    self.bad(found)
+                else:
+                    assert isinstance(raw, Raw)
+                    yield raw.with_lists(), found
+        if not read and self.reading.selects:
+            raise self.reading.nothing()
+
+    def bad(self, error: InputError) -> None:
+        """Stops at a bad record, or remembers it.
+
+        Raises:
+            InputError: the error, unless it is to be skipped.
+        """
+        if not self.skip:
+            raise error
+        self.skipped.append(error)
+
+    def keep_input(self) -> bool:
+        """Keeps standard input in a file that can be read again; whether that was needed."""
+        place = next((at for at, one in enumerate(self._sources) if one.path == "-"), None)
+        if place is None:
+            return False
+        import shutil
+        from tempfile import NamedTemporaryFile  # slow to import, and rarely needed
+
+        self._kept = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed when collected
+        if sys.stdin is not None:
+            shutil.copyfileobj(sys.stdin.buffer, self._kept)
+        self._kept.flush()
+        self._sources[place] = Source(self._sources[place].name, self._kept.name)
+        return True
+
+    # ---- in several ---------------------------------------------------------------------------
+
+    def map(self, work: Callable[[Iterable[DecodedChunk]], T]) -> Iterator[tuple[Piece, T]]:
+        """``work`` on the objects of every piece, in order; where reading fails, on all before.
+
+        The results are the same whatever the number of processes.
+        """
+        faults: list[Exception] = []
+        pieces = _before(self._pieces(apart=self._jobs != 1), faults)
+        for piece, (result, notices) in self._shared_out(_OnPiece(work, self.reading), pieces):
+            self.notices |= notices
+            yield piece, result
+        if faults:
+            raise faults[0]
+
+    def _shared_out(
+        self, work: Callable[[Piece], T], pieces: Iterator[Piece]
+    ) -> Iterator[tuple[Piece, T]]:
+        if self._jobs is None:
+            beginning = list(islice(pieces, _WORTH_IT))
+            pieces = chain(beginning, pieces)
+            if len(beginning) < _WORTH_IT:
+                return ((piece, work(piece)) for piece in pieces)
+        if self._jobs == 1:
+            return ((piece, work(piece)) for piece in pieces)
+        from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
+
+        jobs = self._jobs or cores()
+        if jobs == 1:
+            return ((piece, work(piece)) for piece in pieces)
+        return in_order(work, pieces, jobs)
+
+    def _pieces(self, *, apart: bool) -> Iterator[Piece]:
+        for source in self._sources:
+            yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+
+
+def _before(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
+    """The pieces up to where reading fails, since some are read ahead; why goes to ``faults``."""
+    try:
+        yield from pieces
+    except Exception as fault:
+        faults.append(fault)

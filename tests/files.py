@@ -1,0 +1,49 @@
+"""Files read and evaluated as the commands do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.records import PLAIN, Raw, Reading, Record, record
+from grpo_cli.variants.plan import Plan
+
+
+def evaluation(
+    path: object,
+    plan: Plan,
+    *,
+    encode: Callable[..., list[bytes]] | None = None,
+    reading: Reading = PLAIN,
+    **options: Any,
+) -> Evaluation:
+    """The evaluation of one file; ``options`` are the reader's."""
+    return Evaluation(Reader([str(path)], reading, **options), plan, encode=encode)
+
+
+def raws(path: object, notices: dict[str, None], **options: Any) -> Iterator[Any]:
+    """The objects of a file, errors in the place of those that cannot be read."""
+    reading = Reading(**options)
+    read = False
+    for piece in reading.pieces(str(path)):
+        for raw in reading.raws(piece, notices):
+            read = True
+            yield raw
+    if not read and reading.selects:
+        raise reading.nothing()
+
+
+def records(path: object, notices: dict[str, None], **options: Any) -> list[Any]:
+    """The same as records."""
+    found = raws(path, notices, **options)
+    return [record(one) if isinstance(one, Raw) else one for one in found]
+
+
+def beside(raws: Iterator[Raw]) -> Iterator[tuple[Raw, Record]]:
+    """Objects beside their records, as ``Reader.records`` gives them."""
+    for raw in raws:
+        read = record(raw)
+        if not isinstance(read, Record):
+            raise read
+        yield raw, read
