@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.batch import I64, Batch
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, two_product
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Moments, Sample
@@ -100,24 +100,3 @@ def of_records(batch: Batch, objective: Objective) -> Moments:
 
 def _tokens(batch: Batch) -> I64:
     return batch.records.sum(batch.responses.lengths)
-
-
-def two_product(left: F64, right: F64) -> tuple[F64, F64]:
-    """``left·right`` as the rounded product and its rounding error, so that their sum is exact.
-
-    References:
-        Dekker, A floating-point technique for extending the available precision, 1971.
-    """
-    product = left * right
-    left_high, left_low = _split(left)
-    right_high, right_low = _split(right)
-    error = left_high * right_high - product
-    error += left_high * right_low
-    error += left_low * right_high
-    return product, error + left_low * right_low
-
-
-def _split(values: F64) -> tuple[F64, F64]:
-    scaled = values * 134217729.0  # 2²⁷ + 1
-    high = scaled - (scaled - values)
-    return high, values - high

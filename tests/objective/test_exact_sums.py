@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_cli import evaluate
 from grpo_cli.objective.arithmetic import exact_sums as exact
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, row_sums
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, row_offsets, row_sums
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
 edges = st.sampled_from(
@@ -107,3 +108,50 @@ def test_row_sums(values, random):
 def test_row_sums_keep_what_doubles_lose():
     rows = [[1e16, 1.0, -1e16], [1.0, 2.0**-53, 2.0**-53]]
     assert row_sums(np.array(rows)).tolist() == [1.0, 1 + 2.0**-52]
+
+
+# ---- offsets from a group's mean ---------------------------------------------------------------
+
+
+def _rational(rows: np.ndarray) -> np.ndarray:
+    exact = [[Fraction(value) for value in row] for row in rows.tolist()]
+    return np.array([[float(v - sum(row) / len(row)) for v in row] for row in exact])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e15, -1e15, 1e100])
+@pytest.mark.parametrize("spread", [1.0, 1e-9, 1e9])
+def test_offsets_are_rounded_once(size, offset, spread):
+    random = np.random.default_rng(size)
+    rows = offset + spread * random.normal(size=(200, size))
+    np.testing.assert_array_equal(row_offsets(rows), _rational(rows))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1e15, 1e15 + 1, 1e15],
+        [0.0, 0.5, 1.0],
+        [1.0, 0.0, 0.0],
+        [0.1, 0.2, 0.3],
+        [1e16, 1.0, -1e16],
+        [1e100, 1e-100, -1e100, 3.0],
+        [1.0, 1.0 + 2**-52, 1.0],
+        [5e-324, 0.0, 5e-324],
+    ],
+)
+def test_offsets_of_awkward_rows(row):
+    rows = np.array([row, row[::-1]])
+    np.testing.assert_array_equal(row_offsets(rows), _rational(rows))
+    assert (row_offsets(np.full((1, 5), row[0])) == 0.0).all()
+
+
+def test_a_large_common_offset_costs_no_digit():
+    # 1e15 off, the rewards 0, 1, 0: A = (r − 1/3)/σ, σ² = (2/3)/2; by hand −0.577…, 1.154…
+    record = {
+        "log_probs_new": [[-1.0]] * 3,
+        "log_probs_old": [[-1.0]] * 3,
+        "rewards": [1e15, 1e15 + 1, 1e15],
+    }
+    found = [float(one[0]) for one in evaluate(record, beta=0, std_eps=0).advantages]
+    assert found == pytest.approx([-(3**-0.5), 2 * 3**-0.5, -(3**-0.5)], rel=1e-15)

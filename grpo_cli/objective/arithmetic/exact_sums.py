@@ -134,10 +134,70 @@ def row_sums(rows: F64) -> F64:
     References:
         Ogita, Rump and Oishi, Accurate Sum and Dot Product, 2005 (Sum2).
     """
+    totals, errors = _running(rows)
+    # What ``sum`` makes of a row depends on its length only, so it is the same for equal rows.
+    return totals + errors.sum(axis=1)
+
+
+def _running(rows: F64) -> tuple[F64, F64]:
+    """[n] the rounded sums of the sorted rows, and [n, k − 1] what each addition lost."""
     ordered = np.sort(rows, axis=1)
     totals = np.add.accumulate(ordered, axis=1)
     before, after, added = totals[:, :-1], totals[:, 1:], ordered[:, 1:]
     shadow = after - before
-    errors = (before - (after - shadow)) + (added - shadow)
-    # What ``sum`` makes of a row depends on its length only, so it is the same for equal rows.
-    return totals[:, -1] + errors.sum(axis=1)
+    return totals[:, -1], (before - (after - shadow)) + (added - shadow)
+
+
+_SLACK = 2.0**-95  # of the largest element: more than twice the working precision can be wrong by
+
+
+def row_offsets(rows: F64) -> F64:
+    """[n, k] each element less the mean of its row, rounded once.
+
+    The mean is kept as two doubles, so that a large common offset of the elements costs no digit.
+    Where even that could round wrongly, rational numbers decide.
+    """
+    size = rows.shape[1]
+    sums, errors = _running(rows)
+    mean = sums / size
+    product, lost = two_product(mean, np.full_like(mean, size))
+    rest = (sums - product) - lost + errors.sum(axis=1)
+    offsets = rows - mean[:, None]
+    shadow = offsets - rows
+    below = (rows - (offsets - shadow)) - (mean[:, None] + shadow) - (rest / size)[:, None]
+    result = offsets + below
+    slack = _SLACK * size * np.abs(rows).max(axis=1, keepdims=True)
+    sure = offsets + (below + slack) == offsets + (below - slack)
+    sure |= ((rest == 0.0) & ~errors.any(axis=1))[:, None]  # the mean is a double
+    for row in np.flatnonzero(~sure.all(axis=1)).tolist():
+        result[row] = _rational_offsets(rows[row].tolist())
+    return result
+
+
+def _rational_offsets(row: list[float]) -> list[float]:
+    from fractions import Fraction
+
+    values = [Fraction(value) for value in row]
+    mean = sum(values) / len(values)
+    return [float(value - mean) for value in values]
+
+
+def two_product(left: F64, right: F64) -> tuple[F64, F64]:
+    """``left·right`` as the rounded product and its rounding error, so that their sum is exact.
+
+    References:
+        Dekker, A floating-point technique for extending the available precision, 1971.
+    """
+    product = left * right
+    left_high, left_low = _split(left)
+    right_high, right_low = _split(right)
+    error = left_high * right_high - product
+    error += left_high * right_low
+    error += left_low * right_high
+    return product, error + left_low * right_low
+
+
+def _split(values: F64) -> tuple[F64, F64]:
+    scaled = values * 134217729.0  # 2²⁷ + 1
+    high = scaled - (scaled - values)
+    return high, values - high

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.objective.arithmetic.exact_sums import row_sums
+from grpo_cli.objective.arithmetic.exact_sums import row_offsets, row_sums
 
 
 class Groups:
@@ -51,6 +51,13 @@ class Groups:
             found.append((groups, order[starts[groups, None] + np.arange(size)]))
         return found
 
+    def map(self, function: Callable[[F64], F64], values: F64) -> F64:
+        """[R] ``function`` of rows [n, size] → [n, size], applied to the values of each group."""
+        result = np.zeros(len(values))
+        for _, places in self._by_size:
+            result[places] = function(values[places])
+        return result
+
     def reduce(self, function: Callable[[F64], F64], values: F64) -> F64:
         """[count] ``function`` of rows [n, size] → [n], applied to the values [R] of each group."""
         result = np.zeros(self.count)
@@ -63,10 +70,8 @@ class Groups:
         return self.reduce(row_sums, values)
 
     def offsets(self, values: F64) -> F64:
-        """[R] each value less its group's mean; exactly 0 where all of the group are equal."""
-        means = self.sum(values) / np.maximum(self.sizes, 1)
-        spans = self.reduce(lambda rows: np.ptp(rows, axis=1), values)
-        return np.where(spans[self.index] == 0.0, 0.0, values - means[self.index])
+        """[R] each value less its group's mean, rounded once; 0 where all are equal."""
+        return self.map(row_offsets, values)
 
     def each(self, function: Callable[[list[float]], list[float]], values: F64) -> F64:
         """[R] ``function`` applied to the values [R] of each group, as Python floats."""
