@@ -1,0 +1,10 @@
+"""Every fault that is planted."""
+
+from __future__ import annotations
+
+from trials.faults.columns import COLUMNS
+from trials.faults.engines import ENGINES
+from trials.faults.judged import JUDGED
+from trials.faults.tokens import TOKENS
+
+FAULTS = (*ENGINES, *COLUMNS, *TOKENS, *JUDGED)
