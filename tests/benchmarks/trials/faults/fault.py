@@ -8,7 +8,7 @@ from typing import Any
 
 from trials.product import Record
 from trials.simulate.batch import Batch
-from trials.simulate.kinds import NAMES, finish
+from trials.simulate.kinds import NAMES, finish, precise
 from trials.simulate.policy import Random
 from trials.simulate.run import simulate
 from trials.simulate.setup import Setup
@@ -58,7 +58,7 @@ class Fault:
 def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list[Record]:
     """The records of a batch of the kind, with the fault."""
     base = NAMES[kind]
-    setup = base.vary(base.setup, random)
+    setup = precise(base.vary(base.setup, random), random)
     setup = replace(setup, dump=replace(setup.dump, **(fault.dump or {})))
     setup = fault.change(setup, strength)
     batch = finish(simulate(setup, random), setup)

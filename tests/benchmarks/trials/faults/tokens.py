@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trials.faults.fault import Fault
-from trials.simulate.batch import END, PAD, Batch
+from trials.simulate.batch import PAD, Batch
 from trials.simulate.policy import Random
 from trials.simulate.setup import Setup
 
@@ -90,21 +90,9 @@ def _retokenised(batch: Batch, strength: float, random: Random) -> Batch:
 
 
 def _looping(setup: Setup, strength: tuple[int, float]) -> Setup:
+    """A share of the responses ends in a phrase of three words, over and over, ever surer."""
     count, share = strength
     return replace(setup, text=replace(setup.text, repeats=count, looping=share, shortest=60))
-
-
-def _looped(batch: Batch, strength: tuple[int, float], random: Random) -> Batch:
-    """The ids of the loops: a phrase of three words; a loop is cut, it has no end of text."""
-    count, _ = strength
-    trained = batch.columns["log_probs_new"]
-    for span in batch.spans():
-        tail = slice(span.stop - count, span.stop - 1)
-        if (trained[tail][count // 2 :] > -1e-3).all():
-            phrase = random.integers(2000, 40_000, 3)
-            batch.ids[tail] = np.resize(phrase, count - 1)
-            batch.ids[span.stop - 1] = phrase[(count - 1) % 3]
-    return batch
 
 
 _IDS = {"ids": True}
@@ -164,9 +152,7 @@ TOKENS = (
         ("vllm", "second-epoch"),
         r"repet|loop|degenerat|repeats",
         _looping,
-        _looped,
         any_severity=True,
         dump={**_IDS, "padding": ""},
     ),
 )
-assert END != PAD

@@ -38,7 +38,7 @@ class Kind:
 def clean(kind: Kind, random: Random) -> tuple[Batch, Setup]:
     """A batch of the kind, and the setup it came from."""
     while True:
-        setup = _precise(kind.vary(kind.setup, random), random)
+        setup = precise(kind.vary(kind.setup, random), random)
         batch = finish(simulate(setup, random), setup)
         if _apart(batch) <= MOST:
             return batch, setup
@@ -69,7 +69,7 @@ def dumped(kind: Kind, random: Random, name: str) -> list[Record]:
     return records(batch, setup.dump, random, name)
 
 
-def _precise(setup: Setup, random: Random) -> Setup:
+def precise(setup: Setup, random: Random) -> Setup:
     """Engines differ in noise from model to model, by a factor of two either way."""
     factor = float(np.exp(random.uniform(-0.7, 0.7)))
     engine, trainer = (
@@ -277,7 +277,34 @@ KINDS = (
             dump=Dump(entropies=True, rollout=True, padding="left", ids=True),
         ),
     ),
+    Kind(
+        "tables",
+        "Code and tables: every response has stretches of one token (indentation, rules), now and "
+        "then as the last thing before the end of text.",
+        Setup(
+            text=Text(length=150, shortest=40, runs=3),
+            dump=Dump(words="trl", rollout=True, ids=True, padding="right"),
+        ),
+    ),
+    Kind(
+        "beginning",
+        "Reasoning models begin alike: the responses of a group share their first dozen tokens, "
+        "because the policy is sure of them, not because they are the prompt.",
+        Setup(
+            prompts=4, group=4, text=Text(beginning=14), moves=_LATER, dump=Dump(rollout=True)
+        ),
+    ),
+    Kind(
+        "solved",
+        "A prompt set that the policy has learned: all groups are dead, all given advantages 0, "
+        "only the KL acts.",
+        Setup(
+            moves=_LATER,
+            rewards=Rewards(kind="solved", given="group-std"),
+            dump=Dump(words="trl", ref=True, ids=True, layout="micro", padding="right"),
+        ),
+    ),
 )
-"""21 kinds."""
+"""24 kinds."""
 
 NAMES = {kind.name: kind for kind in KINDS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trials.simulate import noise, policy, rewards
+from trials.simulate import contexts, noise, policy, rewards
 from trials.simulate.batch import END, Batch
 from trials.simulate.policy import F32, F64, I64, Random
 from trials.simulate.setup import Setup
@@ -14,31 +14,35 @@ def simulate(setup: Setup, random: Random) -> Batch:
     """A batch of a healthy run; of a sick one where a fault changed the setup."""
     groups = _groups(setup, random)
     lengths, finished = _lengths(setup, random, len(groups))
-    logits = _logits(setup, random, lengths, finished)
+    places = contexts.drawn(random, lengths, groups, setup.text)
+    finished &= ~places.looping
+    last = np.cumsum(lengths)[finished] - 1
+    logits = contexts.logits(setup, random, places, last)
     sampling = setup.sampling
     served = noise.scored(random, logits, setup.engine)
     allowed = None
     if sampling.truncated:
         allowed = policy.kept(served, sampling.temperature, sampling.top_p, sampling.top_k)
     words = policy.sample(random, served, sampling.temperature, allowed)
-    words[np.cumsum(lengths)[finished] - 1] = 0
+    words[last] = 0
+    ids = contexts.ids(words, places)
+    ids[last] = END
     scores = rewards.drawn(random, groups, lengths, setup.rewards)
     judged = rewards.advantages(
         rewards.summed(scores), groups, setup.rewards.given or "group-std", setup.rewards.eps
     )
     columns = _columns(setup, random, logits, served, words, allowed, np.repeat(judged, lengths))
-    batch = Batch(
+    return Batch(
         lengths,
         groups,
         {name: values.astype(np.float64) for name, values in columns.items()},
-        _ids(random, words, lengths, finished),
+        ids,
         scores,
         [random.integers(1000, 50_000, 12).tolist() for _ in range(setup.prompts)],
         mask=_mask(setup, random, lengths),
         advantages=judged if setup.rewards.given else None,
         finished=finished,
     )
-    return batch
 
 
 def _groups(setup: Setup, random: Random) -> I64:
@@ -53,20 +57,6 @@ def _lengths(setup: Setup, random: Random, count: int) -> tuple[I64, np.ndarray]
     drawn = np.exp(random.normal(np.log(text.length), text.spread, count)).round().astype(int)
     drawn = np.maximum(drawn, text.shortest)
     return np.minimum(drawn, text.longest), drawn <= text.longest
-
-
-def _logits(setup: Setup, random: Random, lengths: I64, finished: np.ndarray) -> F32:
-    """[N, V]; a finished response ends where the end of text is likely; a loop is sure of itself."""
-    logits = policy.positions(random, int(lengths.sum()), setup.sharpness)
-    ends = np.cumsum(lengths)
-    sure = np.where(random.random(len(ends)) < 0.7, 6.0, 2.5)
-    slope = -np.log(np.arange(1, policy.WORDS + 1))
-    logits[ends[finished] - 1] = (18.0 + sure[finished, None] * slope).astype(np.float32)
-    for row in np.flatnonzero(random.random(len(ends)) < setup.text.looping):
-        count = min(setup.text.repeats, int(lengths[row]) - 2)
-        steep = np.linspace(6.0, 24.0, count)[:, None] * slope
-        logits[ends[row] - count : ends[row]] = (18.0 + steep).astype(np.float32)
-    return logits
 
 
 def _columns(
@@ -105,14 +95,6 @@ def _columns(
     if dump.entropies:
         found["entropies"] = policy.entropy(new, hot)
     return found
-
-
-def _ids(random: Random, words: I64, lengths: I64, finished: np.ndarray) -> I64:
-    """Token ids: contexts recur, so the same words do."""
-    context = random.integers(0, 60, len(words))
-    ids = 1_000 + (words * 613 + context * 7_919) % 120_000
-    ids[np.cumsum(lengths)[finished] - 1] = END
-    return ids
 
 
 def _mask(setup: Setup, random: Random, lengths: I64) -> I64 | None:

@@ -55,7 +55,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Rewards:
-    """What is rewarded: "binary", "continuous", "functions" or "shaped"; and the advantages.
+    """What is rewarded: "binary", "continuous", "functions", "shaped", "solved"; and the advantages.
 
     Attributes:
         kind: which of these.
@@ -78,8 +78,10 @@ class Text:
         length, spread: median and log-spread of their lengths.
         shortest, longest: bounds; ``longest`` cuts a response, which then has no end of text.
         turns: of the model, between which a tool answers (its tokens are masked).
+        beginning: tokens at the beginning that the responses of a group share, most of them sure.
+        runs: stretches of one token in each response.
         repeats: tokens at the end of a response that repeat a phrase (a loop, not padding).
-        looping: the share of responses that end so.
+        looping: the share of responses that end so, and have no end of text.
     """
 
     length: float = 90.0
@@ -87,6 +89,8 @@ class Text:
     shortest: int = 6
     longest: int = 400
     turns: int = 1
+    beginning: int = 0
+    runs: int = 0
     repeats: int = 0
     looping: float = 0.0
 
