@@ -24,18 +24,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trials import product
+from trials import product, threads
 from trials.report import document, markdown
 from trials.score import Count, merged
 from trials.task import Task
 
 BUILDING, REPORTING = 0, 10_000
-SECTIONS = ("check", "verify", "match", "threads")
+SECTIONS = {"check": "check", "verify": "verify", "match": "matches", "threads": "threads"}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=(__doc__ or "").partition("\n")[0], formatter_class=argparse.RawTextHelpFormatter
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     add = parser.add_argument
     add("--seeds", type=int, default=12, help="seeds of each question (default 12)")
@@ -52,14 +53,18 @@ def arguments() -> argparse.Namespace:
 def tasks(options: argparse.Namespace) -> Iterator[Task]:
     wanted = re.compile(options.case)
     for section in options.only.split(","):
-        made = import_module(f"trials.{section}").tasks(options.first, options.seeds)
+        made = import_module(f"trials.{SECTIONS[section]}").tasks(options.first, options.seeds)
         yield from (task for task in made if wanted.search(task.name))
+
+
+def module(task: Task) -> Any:
+    return import_module(f"trials.{SECTIONS[task.section]}")
 
 
 def ask(task: Task) -> dict[str, Count]:
     """One question; a crash of the experiment itself is told with the question."""
     try:
-        return import_module(f"trials.{task.section}").ask_one(task)
+        return module(task).ask_one(task)
     except Exception as error:
         raise RuntimeError(f"{task}: {error!r}") from error
 
@@ -78,7 +83,7 @@ def dump(folder: Path, counts: dict[str, Count]) -> None:
     with (folder / "commands.txt").open("w") as commands:
         for at, case in enumerate(case for count in counts.values() for case in count.cases):
             task = case["task"]
-            records, words = import_module(f"trials.{task.section}").records(task)
+            records, words = module(task).records(task)
             path = folder / f"{at:04}-{re.sub('[^a-z0-9]+', '-', task.name.lower())}.jsonl"
             path.write_bytes(product.lines(records))
             rest = " ".join([*words[:1], str(path), *words[1:]])
@@ -93,6 +98,7 @@ def main() -> None:
     if options.small:
         questions = questions[::10]
     counts = merged(asked(questions, options.jobs))
+    counts |= threads.summary(counts)
     if options.dump:
         dump(options.dump, counts)
     seeds = (options.first, options.first + options.seeds - 1)

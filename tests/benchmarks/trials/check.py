@@ -12,9 +12,10 @@ import orjson
 
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import Fault, planted
+from trials.kinds import KINDS, NAMES
+from trials.kinds.kind import dumped
 from trials.product import Answer, Record, ask
 from trials.score import Count
-from trials.simulate.kinds import KINDS, NAMES, dumped
 from trials.task import Task
 
 Counts = dict[str, Count]

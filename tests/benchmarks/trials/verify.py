@@ -28,7 +28,7 @@ FALSE = "verify: a right implementation differs"
 PER_RIGHT = 8
 """Right implementations, in terms of the records of each mistake."""
 _TRIES = 80
-_CAUSES = re.compile(r"cause|culprit|why|explan|reason|remark", re.IGNORECASE)
+CAUSES = re.compile(r"cause|culprit|why|explan|reason|remark", re.IGNORECASE)
 _NOTHING = re.compile(r"^\s*$|not recogni[sz]ed|no cause|unknown cause", re.IGNORECASE)
 
 
@@ -101,7 +101,7 @@ def _single(row: str, hit: bool, listed: bool, task: Task, answer: Answer) -> Co
 
 def _judge(mistake: Mistake, task: Task, answer: Answer) -> Counts:
     row = _row(answer)
-    said = [text for text in _texts(row, _CAUSES) if not _NOTHING.search(text)]
+    said = [text for text in texts(row, CAUSES) if not _NOTHING.search(text)]
     differs = answer.code == 1
     right = differs and any(re.search(mistake.right, text, re.IGNORECASE) for text in said)
     counts = {name: Count() for name in (RIGHT, f"{RIGHT} · {mistake.name}", UNKNOWN, MISLEADING)}
@@ -113,7 +113,7 @@ def _judge(mistake: Mistake, task: Task, answer: Answer) -> Counts:
     counts[UNKNOWN].add(unknown, case if unknown else None)
     counts[MISLEADING].add(misled, case if misled else None)
     counts[UNSEEN].add(not differs, None if differs else case)
-    stages = _texts(row, re.compile("stage|culprit"))
+    stages = texts(row, re.compile("stage|culprit"))
     named = any(re.search(mistake.stage, text, re.IGNORECASE) for text in stages)
     counts[STAGE].add(differs and named)
     return counts
@@ -124,22 +124,22 @@ def _row(answer: Answer) -> dict[str, Any]:
     return rows[0]
 
 
-def _texts(value: Any, wanted: re.Pattern[str], *, inside: bool = False) -> list[str]:
+def texts(value: Any, wanted: re.Pattern[str], *, inside: bool = False) -> list[str]:
     """The strings under keys that are wanted, wherever they stand."""
     if isinstance(value, dict):
         return [
             text
             for key, one in value.items()
-            for text in _texts(one, wanted, inside=inside or bool(wanted.search(key)))
+            for text in texts(one, wanted, inside=inside or bool(wanted.search(key)))
         ]
     if isinstance(value, list):
-        return [text for one in value for text in _texts(one, wanted, inside=inside)]
+        return [text for one in value for text in texts(one, wanted, inside=inside)]
     return [value] if inside and isinstance(value, str) else []
 
 
 def _case(task: Task, answer: Answer) -> dict[str, Any]:
     row = _row(answer)
-    causes = list(dict.fromkeys(_texts(row, _CAUSES)))
+    causes = list(dict.fromkeys(texts(row, CAUSES)))
     told = answer.told.strip()[-200:] if answer.code not in (0, 1) else ""
     return {"task": task, "exit": answer.code, "as": row.get("variant"), "said": [*causes, told]}
 

@@ -78,7 +78,7 @@ def _outliers(batch: Batch, strength: int, random: Random) -> Batch:
     return batch
 
 
-def _last(batch: Batch, strength: float, random: Random) -> Batch:
+def last_foreign(batch: Batch, strength: float, random: Random) -> Batch:
     """The label of each packed sequence's last token is the next one's first (verl#6564)."""
     rows = random.random(len(batch.lengths)) < strength
     ends = batch.ends[rows] - 1
@@ -95,13 +95,18 @@ def _base(batch: Batch, strength: tuple[str, float], random: Random) -> Batch:
     return batch
 
 
+LAST_TOKEN = (
+    r"last token|boundar|packed|final token|end of (the|each|every) (response|row|sequence)"
+)
 _TEMPERATURE = r"temperature|sharper|flatter"
 _TOP = r"top.?[pk]\b|nucleus|renormalis|kept mass|mass (that was )?kept|truncat|constant-log-ratio"
 _WEIGHT = r"mean (importance |rollout )?weight|weights?.*mean|one.?sided|\bbias|lies? (above|below)"
 
 ENGINES = (
     Fault("temperature, engine raw", _TEMPERATURES, _BOTH, _TEMPERATURE, _raw_engine, sure=_CLEAR),
-    Fault("temperature, trainer raw", _TEMPERATURES, _BOTH, _TEMPERATURE, _raw_trainer, sure=_CLEAR),
+    Fault(
+        "temperature, trainer raw", _TEMPERATURES, _BOTH, _TEMPERATURE, _raw_trainer, sure=_CLEAR
+    ),
     Fault(
         "temperature, new alone",
         _TEMPERATURES,
@@ -133,8 +138,8 @@ ENGINES = (
         "packed boundary",
         (0.5, 1.0),
         ("vllm", "recomputed", "many-groups"),
-        r"last token|boundar|packed|final token|end of (the|each|every) (response|row|sequence)",
-        edit=_last,
+        LAST_TOKEN,
+        edit=last_foreign,
     ),
     Fault(
         "log base",

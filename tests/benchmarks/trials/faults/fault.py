@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trials.kinds import NAMES
+from trials.kinds.kind import finish, precise
 from trials.product import Record
 from trials.simulate.batch import Batch
-from trials.simulate.kinds import NAMES, finish, precise
 from trials.simulate.policy import Random
 from trials.simulate.run import simulate
 from trials.simulate.setup import Setup

@@ -1,4 +1,4 @@
-"""Faults of advantages, rewards and groups."""
+"""Faults of given advantages, beside the rewards that they come from."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _order(batch: Batch, strength: float, random: Random) -> Batch:
     return replace(batch, advantages=mixed)
 
 
-def _stride(batch: Batch, strength: str, random: Random) -> Batch:
+def stride(batch: Batch, strength: str, random: Random) -> Batch:
     """Groups taken by position, and wrongly.
 
     "interleaved": the rows are sample-major, the trainer reshapes as if prompt-major.
@@ -70,7 +70,7 @@ def _scale(batch: Batch, strength: float, random: Random) -> Batch:
     return replace(batch, advantages=_standard(batch) * strength)
 
 
-def _left_out(batch: Batch, strength: str, random: Random) -> Batch:
+def left_out(batch: Batch, strength: str, random: Random) -> Batch:
     """Leave-one-out mean and std: the std of the others is 0 where one is right (NeMo-RL#1518)."""
     scores = summed(batch.rewards)
     first = np.flatnonzero(batch.groups == 0)
@@ -87,43 +87,6 @@ def _left_out(batch: Batch, strength: str, random: Random) -> Batch:
 def _binary(setup: Setup, strength: object) -> Setup:
     rewards = Rewards(kind="binary", given="group-std", eps=1e-6)
     return replace(setup, rewards=rewards, prompts=4)
-
-
-def _functions(setup: Setup, strength: float) -> Setup:
-    return replace(setup, rewards=Rewards(kind="functions"), prompts=4)
-
-
-def _dominated(batch: Batch, strength: float, random: Random) -> Batch:
-    """One reward function is on another scale: the others no longer matter."""
-    scores = batch.rewards.copy()
-    scores[:, 2] *= strength
-    return replace(batch, rewards=scores)
-
-
-def _dead(batch: Batch, strength: float, random: Random) -> Batch:
-    """All responses to a prompt are right: no signal (behaviour, told as information)."""
-    scores = batch.rewards.copy()
-    for group in np.unique(batch.groups):
-        if random.random() < strength or group == 0:
-            scores[batch.groups == group] = 1.0
-    return replace(batch, rewards=scores)
-
-
-def _copied(batch: Batch, strength: int, random: Random) -> Batch:
-    """The last rows of the batch are its first (padding to a multiple of the workers)."""
-    spans = list(batch.spans())[:strength]
-    columns = {
-        name: np.concatenate([values, *(values[span] for span in spans)])
-        for name, values in batch.columns.items()
-    }
-    return replace(
-        batch,
-        columns=columns,
-        ids=np.concatenate([batch.ids, *(batch.ids[span] for span in spans)]),
-        lengths=np.concatenate([batch.lengths, batch.lengths[:strength]]),
-        groups=np.concatenate([batch.groups, batch.groups[:strength]]),
-        rewards=np.concatenate([batch.rewards, batch.rewards[:strength]]),
-    )
 
 
 _FOLLOW = r"do(es)? not (follow|go with|fit|match)|not those of|disagree"
@@ -160,9 +123,9 @@ JUDGED = (
         "groups by a wrong stride",
         ("interleaved", "partial"),
         _GIVEN,
-        rf"stride|group size|grouping|other groups?|boundar|wrong groups?|{_FOLLOW}|size of a group",
+        rf"stride|group size|grouping|other groups?|boundar|wrong groups?|{_FOLLOW}",
         _live,
-        _stride,
+        stride,
         dump=_WHOLE,
     ),
     Fault(
@@ -181,32 +144,7 @@ JUDGED = (
         _GIVEN,
         r"leave.one.out|std of 0|scale|too large|huge|\blarge",
         _binary,
-        _left_out,
+        left_out,
         dump=_WHOLE,
-    ),
-    Fault(
-        "reward functions on unequal scales",
-        (20.0, 100.0),
-        ("functions",),
-        r"scale|dominat|unequal|outweigh",
-        _functions,
-        _dominated,
-        any_severity=True,
-    ),
-    Fault(
-        "dead groups",
-        (0.5, 1.0),
-        ("vllm", "tempered", "experts"),
-        r"dead|no policy gradient|all .*rewards are",
-        edit=_dead,
-        any_severity=True,
-    ),
-    Fault(
-        "copies of rows",
-        (1, 4),
-        ("vllm", "recomputed"),
-        r"duplicate|already|copies|copy|twice",
-        edit=_copied,
-        dump={"layout": "record"},
     ),
 )

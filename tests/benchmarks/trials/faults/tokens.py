@@ -24,7 +24,7 @@ def _padded(batch: Batch, strength: tuple[int, str], random: Random) -> Batch:
     more = random.integers(0, 2 * most + 1, len(batch.lengths))
     more[int(np.argmax(batch.lengths))] = 0
     count = int(more.sum())
-    fill = {name: 0.0 for name in batch.columns}
+    fill = dict.fromkeys(batch.columns, 0.0)
     if how == "scored":
         shared = -random.gamma(1.5, 0.3, count)
         fill = {name: np.minimum(shared + random.normal(0, 0.02, count), 0.0) for name in fill}
@@ -35,7 +35,7 @@ def _one_pad(batch: Batch, strength: str, random: Random) -> Batch:
     """The mask ends one token late in every finished response: one pad counts."""
     more = batch.finished.astype(int)
     count = int(more.sum())
-    fill = {name: 0.0 for name in batch.columns}
+    fill = dict.fromkeys(batch.columns, 0.0)
     if strength == "scored":
         fill = {name: -random.gamma(9.0, 1.0, count) for name in fill}
     return batch.lengthened(more, {**fill, "ids": PAD})
@@ -69,7 +69,7 @@ def _prompted(batch: Batch, strength: str, random: Random) -> Batch:
     )
 
 
-def _retokenised(batch: Batch, strength: float, random: Random) -> Batch:
+def retokenised(batch: Batch, strength: float, random: Random) -> Batch:
     """Decoded and encoded again, two tokens became one (trl#5224).
 
     From there on the engine's log-probs are those of the token before; the ids that it sampled
@@ -95,6 +95,7 @@ def _looping(setup: Setup, strength: tuple[int, float]) -> Setup:
     return replace(setup, text=replace(setup.text, repeats=count, looping=share, shortest=60))
 
 
+RETOKENISED = r"retoken|token.?ids|sampled.*trained|trained.*sampled|from (token|position) \d+ on"
 _IDS = {"ids": True}
 
 TOKENS = (
@@ -142,8 +143,8 @@ TOKENS = (
         "retokenised",
         (0.25, 1.0),
         ("vllm", "recomputed"),
-        r"retoken|token ids|sampled.*trained|trained.*sampled|shift|displac|align",
-        edit=_retokenised,
+        RETOKENISED,
+        edit=retokenised,
         dump={**_IDS, "padding": ""},
     ),
     Fault(

@@ -55,10 +55,10 @@ class Moves:
 
 @dataclass(frozen=True)
 class Rewards:
-    """What is rewarded: "binary", "continuous", "functions", "shaped", "solved"; and the advantages.
+    """What is rewarded, and the advantages.
 
     Attributes:
-        kind: which of these.
+        kind: "binary", "continuous", "functions", "shaped" or "solved".
         given: the advantages in the dump: "", "group-std", "group-mean".
         eps: added to the std.
         written: whether the rewards are in the dump.

@@ -4,10 +4,10 @@ Written from the formulas, not from the code. With d = θ − o, n_i the tokens 
 responses, and all of it divided by the accumulation steps but for dapo and cispo:
 
     ρ = e^d, at the sequence level e^(Σ d / n_i) for all tokens of a response
-    grpo, bnpo, dr_grpo, dapo:  ℓ = −min(ρ·A, clip(ρ, 1 − ε_low, 1 + ε_high)·A)
-    cispo:                      ℓ = −sg[min(ρ, ε_high)]·A·θ
+    grpo, bnpo, dr_grpo, dapo:  p = −min(ρ·A, clip(ρ, 1 − ε_low, 1 + ε_high)·A)
+    cispo:                      p = −sg[min(ρ, ε_high)]·A·θ
     k = e^(f − θ) − (f − θ) − 1, times ρ with use_bias_correction_kl
-    grpo: mean_i Σ_t (ℓ + β·k)/n_i;  bnpo: Σ/N;  dr_grpo: Σ/(B·L);  dapo, cispo: Σ/N_gen
+    grpo: mean_i Σ_t (p + β·k)/n_i;  bnpo: Σ/N;  dr_grpo: Σ/(B·L);  dapo, cispo: Σ/N_gen
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Steps:
     Attributes:
         advantage: data → [N] advantages.
         log_ratio: data, θ → [N].
-        policy: data, θ, ρ, A → [N] ℓ.
+        policy: data, θ, ρ, A → [N] p.
         kl: data, θ, ρ → [N] β·k; None without KL.
-        reduce: data, ℓ, β·k → the loss, before accumulation.
+        reduce: data, p, β·k → the loss, before accumulation.
         finish: data, loss → the loss as it is logged and differentiated.
     """
 

@@ -26,7 +26,7 @@ SETUP = Setup(
     moves=Moves(update=0.35, reference=0.3, same_pass=False),
     text=Text(length=22, spread=0.6, shortest=3, longest=50),
 )
-"""Two groups of six: a tenth of the ratios clips, the reference has moved, a response or two are cut."""
+"""Two groups of six: a tenth of the ratios clips, the reference has moved, some text is cut."""
 
 
 @cache
@@ -44,17 +44,25 @@ def real() -> tuple[Record, ...]:
 def simulated(random: Random, *, rewarded: bool) -> Record:
     """A micro-batch of a loss drawn at random, with the loss and gradient that TRL would write.
 
-    ``rewarded``: the advantages are left to the rewards, whose groups are whole then.
+    ``rewarded``: the advantages are left to the rewards, whose groups are whole then. Else they
+    are given, and the micro-batch has eight of the twelve rows, shuffled, as TRL's have.
     """
     kind = "continuous" if random.random() < 0.5 else "shaped"
     rewards = Rewards(kind=kind, given="" if rewarded else "group-std")
     masked = random.random() < 0.5
-    dump = Dump(words="trl", ref=True, ids=True, padding="right" if masked else "")
+    dump = Dump(
+        words="trl",
+        ref=True,
+        ids=True,
+        padding="right" if masked else "",
+        layout="record" if rewarded else "micro",
+        micro=8,
+    )
     setup = replace(SETUP, rewards=rewards, dump=dump)
     batch = simulate(setup, random)
-    (made,) = records(batch, dump, random, "simulated")
+    made = records(batch, dump, random, "simulated")[0]
     if masked and random.random() < 0.5:
-        _truncate(made, random)
+        _truncate(made)
     made["hyperparameters"], made["framework"] = _settings(random, made)
     if made["hyperparameters"]["beta"] == 0.0:
         del made["ref_per_token_logps"]
@@ -63,10 +71,11 @@ def simulated(random: Random, *, rewarded: bool) -> Record:
     return made
 
 
-def _truncate(made: Record, random: Random) -> None:
-    """mask_truncated_completions: a response that was cut counts no longer."""
-    row = int(random.integers(len(made["completion_mask"])))
-    made["completion_mask"][row] = [0] * len(made["completion_mask"][row])
+def _truncate(made: Record) -> None:
+    """mask_truncated_completions: the longest response, which was cut, counts no longer."""
+    mask = made["completion_mask"]
+    row = max(range(len(mask)), key=lambda at: sum(mask[at]))
+    mask[row] = [0] * len(mask[row])
 
 
 def _settings(random: Random, made: Record) -> tuple[dict[str, object], dict[str, object]]:

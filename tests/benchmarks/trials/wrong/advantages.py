@@ -136,7 +136,7 @@ ADVANTAGES = (
     ),
     _from(
         "no std",
-        r"group-mean|without (the )?std|not divided by|no std|std (is )?missing|grpo_nostd|dr_?grpo",
+        r"group-mean|without (the )?std|not divided|no std|std (is )?missing|grpo_nostd|dr_?grpo",
         lambda r: r - r.mean(),
     ),
     _from(

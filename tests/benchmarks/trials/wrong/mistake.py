@@ -11,7 +11,7 @@ import numpy as np
 from trials.product import Record
 from trials.simulate.policy import F64, Random
 from trials.trl.data import Data, data
-from trials.trl.loss import RIGHT, Steps, evaluate, expected
+from trials.trl.loss import RIGHT, evaluate, expected
 
 Outcome = tuple[float, F64]
 

@@ -67,10 +67,13 @@ _KL = r"\bKL\b"
 _BETA = r"β|\bbeta\b"
 
 PENALTIES = (
-    _penalty("KL reversed", rf"{_KL}.*(revers|direction|other way|log π_ref)|forward {_KL}", _reversed),
+    _penalty(
+        "KL reversed", rf"{_KL}.*(revers|direction|other way|log π_ref)|forward {_KL}", _reversed
+    ),
     _penalty(
         "−β",
-        rf"(−|-)\s?{_BETA}|{_BETA}.*(sign|negat|(−|-)\s?\d)|sign of the {_KL}|{_KL}.*(subtract|sign|negat|rewarded)",
+        rf"(−|-)\s?{_BETA}|{_BETA}.*(sign|negat|(−|-)\s?\d)|sign of the {_KL}|"
+        rf"{_KL}.*(subtract|sign|negat|rewarded)",
         lambda d, t: -k3(d, t),
     ),
     _penalty(
@@ -78,16 +81,25 @@ PENALTIES = (
         rf"{_KL}.*(gradient|detach|stop)|(gradient|detach)\w*.*{_KL}",
         lambda d, t: tape.stop(k3(d, t)),
     ),
-    _penalty("KL missing", rf"{_KL}.*missing|{_BETA} ?= ?0\b|without (a |the )?{_KL}|no {_KL}", lambda d, t: t * 0.0),
-    _penalty("β twice as large", rf"{_BETA}.*\d|{_KL}.*(twice|double|2)", lambda d, t: k3(d, t) * 2.0),
-    _penalty("β of 0.025", rf"{_BETA}.*\d|{_KL}.*\d", lambda d, t: k3(d, t) * (0.025 / d.hyper["beta"])),
+    _penalty(
+        "KL missing",
+        rf"{_KL}.*missing|{_BETA} ?= ?0\b|without (a |the )?{_KL}|no {_KL}",
+        lambda d, t: t * 0.0,
+    ),
+    _penalty(
+        "β twice as large", rf"{_BETA}.*\d|{_KL}.*(twice|double|2)", lambda d, t: k3(d, t) * 2.0
+    ),
+    _penalty(
+        "β of 0.025", rf"{_BETA}.*\d|{_KL}.*\d", lambda d, t: k3(d, t) * (0.025 / d.hyper["beta"])
+    ),
     _penalty("k1 for k3", r"\bk1\b", lambda d, t: t - d.ref),
     _penalty("k2 for k3", r"\bk2\b|\bmse\b|squared", lambda d, t: (t - d.ref) * (t - d.ref) * 0.5),
     _penalty("|log ratio| for k3", r"\babs\b|absolute", lambda d, t: tape.absolute(t - d.ref)),
     _penalty("KL to the old policy", rf"{_KL}.*old|old.*{_KL}", _to_old),
     Mistake(
         "KL without its weight",
-        rf"{_KL}.*(not weighted|without|weight (is )?(missing|none))|kl_weight.*none|bias.correction",
+        rf"{_KL}.*(not weighted|without|weight (is )?(missing|none))|kl_weight.*none|"
+        r"bias.correction",
         {"kl": _turned},
         needs=_weighted,
     ),
@@ -105,7 +117,8 @@ PENALTIES = (
     ),
     Mistake(
         "KL added after the mean",
-        rf"{_KL}.*(aggregat|mean over|denominator|averaged|token-mean)|kl.aggregate|other denominator of the {_KL}",
+        rf"{_KL}.*(aggregat|mean over|denominator|averaged|token-mean)|kl.aggregate|"
+        rf"denominator of the {_KL}",
         {"reduce": _after_mean},
         needs=with_kl,
     ),
