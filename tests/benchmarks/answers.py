@@ -44,6 +44,7 @@ def arguments() -> argparse.Namespace:
     add("--only", default=",".join(SECTIONS), help="sections, of check,verify,match,threads")
     add("--case", default="", help="only questions whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)
+    add("--seed", type=int, help="only questions of this very seed")
     add("--small", action="store_true", help="one seed, every tenth question")
     add("--json", action="store_true", help="print details, with every miss, as JSON")
     add("--dump", metavar="DIR", type=Path, help="write the records of every miss to this folder")
@@ -54,7 +55,9 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
     wanted = re.compile(options.case)
     for section in options.only.split(","):
         made = import_module(f"trials.{SECTIONS[section]}").tasks(options.first, options.seeds)
-        yield from (task for task in made if wanted.search(task.name))
+        for task in made:
+            if wanted.search(task.name) and options.seed in (None, task.seed):
+                yield task
 
 
 def module(task: Task) -> Any:
@@ -92,7 +95,9 @@ def dump(folder: Path, counts: dict[str, Count]) -> None:
 
 def main() -> None:
     options = arguments()
-    if options.small:
+    if options.seed is not None:
+        options.first, options.seeds = options.seed, 1
+    elif options.small:
         options.seeds = 1
     questions = list(tasks(options))
     if options.small:
@@ -101,7 +106,8 @@ def main() -> None:
     counts |= threads.summary(counts)
     if options.dump:
         dump(options.dump, counts)
-    seeds = (options.first, options.first + options.seeds - 1)
+    used = [task.seed for task in questions] or [options.first]
+    seeds = (min(used), max(used))
     if options.json:
         json.dump(document(counts, seeds), sys.stdout, indent=1, ensure_ascii=False)
     else:

@@ -29,7 +29,7 @@ ROWS = {
     "temperature": "check: temperature on one side, T ≤ 0.9 or ≥ 1.1",
     "old": "check: old column zero-filled, foreign or random, no rollout column",
 }
-"""Rows of the issue, by the first word of the faults that they count."""
+"""Rows that are to be reached, by the first word of the faults that they count."""
 
 _DATA = Path(__file__).parents[2] / "data"
 PER_KIND = 4

@@ -53,8 +53,8 @@ def question(task: Task) -> Question:
                 continue
             truth = replace(truth, words=words)
         value = truth.value(path)
-        if value is None or abs(value) < 1e-6:
-            continue
+        if value is None or not 1e-6 < abs(value) < 10.0 ** (int(digits) - 1):
+            continue  # nothing to tell, or fewer digits than there are before the point
         if what == "chance":
             value *= float(random.uniform(0.4, 2.5)) * (1.0 if random.random() < 0.5 else -1.0)
         text = rounded(value, int(digits))

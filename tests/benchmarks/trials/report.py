@@ -21,11 +21,11 @@ GOALS = (
     (check.ROWS["old"], "all"),
     (threads.NAMED, "≥ 9 of 10: 11 of 12"),
 )
-"""The rows of the issue, and what is to be reached."""
+"""The answers that are counted, and what is to be reached."""
 
 
 def markdown(counts: dict[str, Count], seeds: tuple[int, int]) -> str:
-    """The table of the issue, and what else was counted."""
+    """The table of what is to be reached, and of what else was counted."""
     goals = [(row, shown(counts[row]), goal) for row, goal in GOALS if row in counts]
     known = {row for row, _ in GOALS}
     details = [(row, shown(count)) for row, count in counts.items() if row not in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass
 
@@ -31,5 +32,5 @@ class Task:
         """The command that asks this again."""
         return (
             f"python tests/benchmarks/answers.py --only {self.section} "
-            f"--case '^{self.name}$' --first {self.seed} --seeds 1 --dump DIR"
+            f"--case '^{re.escape(self.name)}$' --seed {self.seed} --dump DIR"
         )

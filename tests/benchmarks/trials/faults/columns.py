@@ -10,7 +10,6 @@ from trials.simulate.policy import F64, Random
 
 _WITHOUT = ("second-epoch", "functions", "small-model", "first-pass")
 _WITH = ("vllm", "recomputed", "stale")
-OLD = r"log_probs_old|old_per_token_logps|old_log_probs|\bold\b"
 
 
 def _old(batch: Batch) -> F64:
@@ -81,10 +80,17 @@ _UNRELATED = (
 
 COLUMNS = (
     Fault(
-        "old filled",
-        ((1.0, 0.0), (0.2, 0.0), (0.05, 0.0), (1.0, -100.0), (0.05, -9999.0)),
+        "old zero-filled",
+        ((1.0, 0.0), (0.2, 0.0), (0.05, 0.0)),
         _WITHOUT,
-        r"\b0\.0|zero|filled|filler|-100\b|−100\b|9999|extreme-ratio",
+        r"\b0\.0|zero|filled|filler",
+        edit=_filled,
+    ),
+    Fault(
+        "filler in old",
+        ((1.0, -100.0), (0.05, -100.0), (0.05, -9999.0)),
+        _WITHOUT,
+        r"filled|filler|-100\b|−100\b|9999|extreme-ratio",
         edit=_filled,
     ),
     Fault("old foreign", (1.0, 0.5), _WITHOUT, _UNRELATED, edit=_foreign),

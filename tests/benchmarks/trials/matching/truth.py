@@ -151,7 +151,7 @@ def hyperparameters(random: Random, steps: int) -> dict[str, Any]:
 
 def rounded(value: float, digits: int) -> str:
     """A number with so many significant digits, zeros kept, as a log prints it."""
-    return str(np.format_float_positional(value, digits, fractional=False, trim="k"))
+    return str(np.format_float_positional(value, digits, unique=False, fractional=False, trim="k"))
 
 
 def with_constants(line: str, constants: dict[str, float]) -> str:
