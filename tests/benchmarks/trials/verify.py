@@ -30,6 +30,8 @@ PER_RIGHT = 8
 _TRIES = 80
 CAUSES = re.compile(r"cause|culprit|why|explan|reason|remark", re.IGNORECASE)
 _NOTHING = re.compile(r"^\s*$|not recogni[sz]ed|no cause|unknown cause", re.IGNORECASE)
+_PLAIN = re.compile(r"(constant|whole|plain) factor", re.IGNORECASE)
+"""What is true wherever it is said, and no cause: it misleads nobody."""
 
 
 def tasks(first: int, seeds: int) -> Iterator[Task]:
@@ -109,7 +111,9 @@ def _judge(mistake: Mistake, task: Task, answer: Answer) -> Counts:
     case = _case(task, answer)
     counts[RIGHT].add(right)
     counts[f"{RIGHT} · {mistake.name}"].add(right)
-    unknown, misled = differs and not said, differs and bool(said) and not right
+    claims = [text for text in said if not _PLAIN.search(text)]
+    unknown = differs and not claims and not right
+    misled = differs and bool(claims) and not right
     counts[UNKNOWN].add(unknown, case if unknown else None)
     counts[MISLEADING].add(misled, case if misled else None)
     counts[UNSEEN].add(not differs, None if differs else case)

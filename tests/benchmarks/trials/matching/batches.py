@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from trials.product import Record
 from trials.simulate.policy import Random, Sharpness
 from trials.simulate.run import simulate
@@ -32,7 +34,8 @@ def logged(random: Random, hyper: dict[str, Any]) -> list[Record]:
 def richer(random: Random, hyper: dict[str, Any]) -> list[Record]:
     """The probe: more groups, of unequal sizes and spreads, and everything further apart.
 
-    Two conventions that give one number here are one convention under two names.
+    Two conventions that give one number here are one convention under two names. No log ratio is
+    beyond ±2, so that a dual clip at 3 shows, but a clamp at 10 or 20, which never acts, does not.
     """
     setup = replace(
         _SETUP,
@@ -43,7 +46,11 @@ def richer(random: Random, hyper: dict[str, Any]) -> list[Record]:
         rewards=Rewards(kind="continuous"),
         dump=replace(_SETUP.dump, layout="group"),
     )
-    made = records(simulate(setup, random), setup.dump, random, "probe")
+    batch = simulate(setup, random)
+    old = batch.columns["log_probs_old"]
+    for name, values in batch.columns.items():
+        batch.columns[name] = np.minimum(np.clip(values, old - 1.0, old + 2.0), 0.0)
+    made = records(batch, setup.dump, random, "probe")
     for at, record in enumerate(made):
         record["rewards"] = [0.3 + (1.0 + at) * reward for reward in record["rewards"]]
     return _told(made, hyper)

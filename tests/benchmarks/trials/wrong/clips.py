@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from trials.simulate.policy import F64
 from trials.trl import tape
 from trials.trl.data import Data
 from trials.trl.loss import bounds, log_ratio
 from trials.trl.tape import Var
-from trials.wrong.mistake import Mistake, clipped
+from trials.wrong.mistake import Mistake, clipped, token_level
 
 
 def policy_term(name: str, right: str, made: Callable[..., Var], needs: Any = clipped) -> Mistake:
@@ -26,6 +28,20 @@ def _bounded(low: Callable[[float], float], high: Callable[[float], float]) -> A
         return -tape.least(ratio * a, tamed * a)
 
     return policy
+
+
+def _both_sides(factor: float) -> Callable[[Data], bool]:
+    """Whether two tokens on either side tell ``factor`` times the ε from the right one."""
+
+    def needs(data: Data) -> bool:
+        low, high = sorted((1.0, factor))
+        ratio, a = np.exp(data.new - data.old), data.advantages[data.index]
+        under = (1.0 - ratio[a < 0]) / data.hyper["epsilon_low"]
+        over = (ratio[a > 0] - 1.0) / data.hyper["epsilon_high"]
+        counts = [int(((off > low) & (off < high)).sum()) for off in (under, over)]
+        return token_level(data) and min(counts) >= 2
+
+    return needs
 
 
 def _swapped(data: Data, new: Var, ratio: Var, a: F64) -> Var:
@@ -103,11 +119,13 @@ CLIPS = (
         "half the epsilon",
         rf"{_EPSILON}.*(\d|half)",
         _bounded(lambda low: 1 - (1 - low) / 2, lambda high: 1 + (high - 1) / 2),
+        _both_sides(0.5),
     ),
     policy_term(
         "twice the epsilon",
         rf"{_EPSILON}.*(\d|twice|double)",
         _bounded(lambda low: 1 - (1 - low) * 2, lambda high: 1 + (high - 1) * 2),
+        _both_sides(2.0),
     ),
     policy_term("lower bound 1/(1 + ε)", r"1 ?/ ?\(1 ?\+|reciprocal", _reciprocal),
     policy_term(

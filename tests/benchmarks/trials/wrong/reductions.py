@@ -87,7 +87,7 @@ REDUCTIONS = (
         "mean over the micro-batch's tokens",
         r"token-mean|bnpo|mean over (all |the )?tokens|number of tokens",
         _as("bnpo"),
-        "bnpo",
+        *("bnpo", "dapo", "cispo"),
     ),
     _denominator("sum over tokens", rf"{_SUM}|{_FACTOR}|denominator", _over(lambda d: 1.0)),
     _denominator(
