@@ -1,0 +1,118 @@
+"""Prints how often the answers of ``check``, ``verify`` and ``match`` are right.
+
+    python tests/benchmarks/answers.py                       # some minutes on four cores
+    python tests/benchmarks/answers.py --small               # a few seconds, to see that it runs
+    python tests/benchmarks/answers.py --only check --json   # details, with every miss
+
+Batches are simulated, faults planted, wrong implementations written down and questions drawn, all
+from seeds: 0 to 9999 are for building (thresholds, patterns, new rules may be tuned on them), 10000
+and above for reporting, and only those figures are shown anywhere. A rate is printed with its 95 %
+interval (Wilson). Every miss is listed by ``--json`` with the command that asks it again;
+``--dump DIR`` writes the records of the misses, each with its command beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from trials import product, threads
+from trials.report import document, markdown
+from trials.score import Count, merged
+from trials.task import Task
+
+BUILDING, REPORTING = 0, 10_000
+SECTIONS = {"check": "check", "verify": "verify", "match": "matches", "threads": "threads"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seeds", type=int, default=12, help="seeds of each question (default 12)")
+    add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
+    add("--only", default=",".join(SECTIONS), help="sections, of check,verify,match,threads")
+    add("--case", default="", help="only questions whose name this regular expression finds")
+    add("--jobs", type=int, default=os.cpu_count() or 1)
+    add("--seed", type=int, help="only questions of this very seed")
+    add("--small", action="store_true", help="one seed, every tenth question")
+    add("--json", action="store_true", help="print details, with every miss, as JSON")
+    add("--dump", metavar="DIR", type=Path, help="write the records of every miss to this folder")
+    return parser.parse_args()
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Task]:
+    wanted = re.compile(options.case)
+    for section in options.only.split(","):
+        made = import_module(f"trials.{SECTIONS[section]}").tasks(options.first, options.seeds)
+        for task in made:
+            if wanted.search(task.name) and options.seed in (None, task.seed):
+                yield task
+
+
+def module(task: Task) -> Any:
+    return import_module(f"trials.{SECTIONS[task.section]}")
+
+
+def ask(task: Task) -> dict[str, Count]:
+    """One question; a crash of the experiment itself is told with the question."""
+    try:
+        return module(task).ask_one(task)
+    except Exception as error:
+        raise RuntimeError(f"{task}: {error!r}") from error
+
+
+def asked(questions: list[Task], jobs: int) -> Iterable[dict[str, Count]]:
+    if jobs <= 1:
+        yield from map(ask, questions)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(ask, questions, chunksize=4)
+
+
+def dump(folder: Path, counts: dict[str, Count]) -> None:
+    """The records of every listed case, and the command that asks about them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "commands.txt").open("w") as commands:
+        for at, case in enumerate(case for count in counts.values() for case in count.cases):
+            task = case["task"]
+            records, words = module(task).records(task)
+            path = folder / f"{at:04}-{re.sub('[^a-z0-9]+', '-', task.name.lower())}.jsonl"
+            path.write_bytes(product.lines(records))
+            rest = " ".join([*words[:1], str(path), *words[1:]])
+            commands.write(f"grpo {rest}   # {task.name}, seed {task.seed}\n")
+
+
+def main() -> None:
+    options = arguments()
+    if options.seed is not None:
+        options.first, options.seeds = options.seed, 1
+    elif options.small:
+        options.seeds = 1
+    questions = list(tasks(options))
+    if options.small:
+        questions = questions[::10]
+    counts = merged(asked(questions, options.jobs))
+    counts |= threads.summary(counts)
+    if options.dump:
+        dump(options.dump, counts)
+    used = [task.seed for task in questions] or [options.first]
+    seeds = (min(used), max(used))
+    if options.json:
+        json.dump(document(counts, seeds), sys.stdout, indent=1, ensure_ascii=False)
+    else:
+        print(markdown(counts, seeds))
+
+
+if __name__ == "__main__":
+    main()

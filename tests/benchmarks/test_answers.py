@@ -1,0 +1,201 @@
+"""The experiment itself: its reference, its simulator, and that what it plants is there."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from trials import check, matches, threads, verify
+from trials.faults.catalogue import FAULTS
+from trials.faults.fault import planted
+from trials.kinds import KINDS
+from trials.kinds.kind import clean, dumped
+from trials.product import lines, place, printed_value, run
+from trials.score import Count, merged, wilson
+from trials.task import Task
+from trials.trl import tape
+from trials.trl.data import data
+from trials.trl.loss import RIGHT, evaluate
+from trials.trl.records import simulated
+from trials.trl.tape import Var
+from trials.wrong.catalogue import MISTAKES
+from trials.wrong.mistake import mistaken
+
+DATA = Path(__file__).parents[1] / "data"
+TRL = [
+    orjson.loads(line)
+    for path in sorted((DATA / "rollouts").glob("trl-*.jsonl"))
+    for line in path.read_bytes().splitlines()
+]
+
+
+@pytest.mark.parametrize("record", TRL, ids=lambda record: record["id"])
+def test_reference_gives_what_trl_gave(record: dict) -> None:
+    """TRL 1.16.0 computed these losses and gradients in float32 (tests/data)."""
+    seen = data(record)
+    loss, gradient = evaluate(seen)
+    dumped = np.concatenate([np.array(row, float) for row in record["expected"]["loss_gradient"]])
+    assert loss == pytest.approx(record["expected"]["loss"], rel=2e-6, abs=1e-8)
+    np.testing.assert_allclose(gradient, dumped, atol=1e-6 * np.abs(dumped).max())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reference_gradient_against_finite_differences(seed: int) -> None:
+    """But for cispo, whose gradient is not that of its value."""
+    random = np.random.default_rng(seed)
+    record = simulated(random, rewarded=False)
+    record["framework"]["loss_type"] = ["grpo", "bnpo", "dr_grpo", "dapo"][seed % 4]
+    seen = data(record)
+    _, gradient = evaluate(seen)
+    for at in random.choice(len(seen.new), 6, replace=False):
+        step = np.zeros(len(seen.new))
+        step[at] = 1e-6
+        above, below = (evaluate(replace(seen, new=seen.new + s))[0] for s in (step, -step))
+        assert (above - below) / 2e-6 == pytest.approx(gradient[at], rel=1e-5, abs=1e-9)
+
+
+def test_minimum_shares_a_tie_and_a_clamp_passes_at_its_bounds() -> None:
+    """As torch.minimum and torch.clamp do (by hand)."""
+    x = Var([1.0, 1.2, 1.3])
+    tape.total(tape.least(x * 1.0, tape.clamp(x, 0.8, 1.2))).backward()
+    np.testing.assert_allclose(x.slope, [1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_mistakes_change_the_numbers(mistake: verify.Mistake) -> None:
+    """Each is seen in some record, and differs from what is right there."""
+    random = np.random.default_rng(1)
+    records = (simulated(random, rewarded=mistake.rewarded) for _ in range(60))
+    found = next(one for record in records if (one := mistaken(mistake, record, random)))
+    right = evaluate(data(found), RIGHT)
+    flat = np.concatenate([np.array(row) for row in found["expected"]["loss_gradient"]])
+    wrong = flat[data(found).kept]
+    assert (
+        found["expected"]["loss"] != pytest.approx(right[0], rel=1e-4)
+        or np.abs(wrong - right[1]).max() > 1e-3 * np.abs(right[1]).max()
+    )
+
+
+def test_there_are_enough_of_everything() -> None:
+    assert len(KINDS) >= 12
+    assert len(MISTAKES) >= 60
+    assert len(threads.THREADS) == 12
+    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES)
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_clean_batches_are_honest(kind: check.Any) -> None:
+    """Log-probs are at most 0, and the rollout's tokens were drawn from the rollout's policy.
+
+    So the mean of π_old/π_rollout is 1 within 5 standard errors, whatever the noise, temperature,
+    truncation and staleness: the importance weights of a healthy run have mean 1.
+    """
+    weights = []
+    for seed in range(6):
+        batch, _ = clean(kind, np.random.default_rng(seed))
+        counted = np.ones(len(batch.ids), bool) if batch.mask is None else batch.mask == 1
+        for name, values in batch.columns.items():
+            assert np.isfinite(values).all()
+            assert (values[counted] <= 0).all() or name == "entropies"
+        if {"log_probs_old", "log_probs_rollout"} <= batch.columns.keys():
+            change = batch.columns["log_probs_old"] - batch.columns["log_probs_rollout"]
+            weights += np.exp(change[counted]).tolist()
+    if weights:
+        error = np.std(weights) / math.sqrt(len(weights))
+        assert abs(np.mean(weights) - 1.0) < 5.0 * error + 1e-6
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_faults_change_the_dump(fault: check.Fault) -> None:
+    """Every strength in every kind is read by the product, as data or with a reason."""
+    for strength in fault.strengths:
+        made = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
+        again = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
+        assert lines(made) == lines(again)
+        answer = run("check", place(made))
+        assert answer.code in (0, 1, 3), answer.told
+
+
+def test_one_temperature_on_both_sides_leaves_no_slope() -> None:
+    """What the fault of the name is told by: d against log p has a slope, without it none."""
+    slopes = {}
+    for at, name in enumerate(("clean", "raw")):
+        kind = next(kind for kind in KINDS if kind.name == "vllm")
+        fault = next(one for one in FAULTS if one.name == "temperature, engine raw")
+        random = np.random.default_rng(5)
+        made = planted(fault, 0.5, "vllm", random) if at else dumped(kind, random, name)
+        (record,) = made
+        kept = np.concatenate(record["completion_mask"]) == 1
+        old, rollout = (
+            np.concatenate(record[key])[kept]
+            for key in ("old_per_token_logps", "sampling_per_token_logps")
+        )
+        slopes[name] = np.polyfit(rollout, old - rollout, 1)[0]
+    assert abs(slopes["clean"]) < 0.01
+    assert abs(slopes["raw"]) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (check, "clean/tools"),
+        (check, "fault/top-p mass/2"),
+        (verify, "wrong/ddof 0"),
+        (matches, "known 4"),
+        (threads, "AReaL#1419"),
+    ],
+)
+def test_questions_repeat(section: check.Any, name: str) -> None:
+    task = Task(section.__name__.rpartition(".")[2], name, 7)
+    first, again = section.records(task), section.records(task)
+    assert lines(first[0]) == lines(again[0])
+    assert first[1] == again[1]
+
+
+def test_printed_value_runs_the_command_and_its_factor() -> None:
+    path = str(DATA.parents[1] / "samples" / "dr_grpo.json")
+    line = f"grpo eval {path} -v dr --level batch --only objective"
+    value = printed_value(line, path)
+    halved = printed_value(line + """ | awk '{printf "%.17g\\n", $1 / 2}'""", path)
+    assert value == pytest.approx(-0.07492940378800161, abs=1e-15)  # the README's
+    assert halved == value / 2
+
+
+def test_wilson_interval() -> None:
+    """Brown, Cai & DasGupta 2001 print [0, 0.2775] for 0 of 10 at 95 %; 5 of 10 by hand."""
+    assert wilson(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
+    assert wilson(5, 10) == pytest.approx((0.23659, 0.76341), abs=1e-4)
+
+
+def test_counts_add_up() -> None:
+    total = merged([{"a": Count(1, 2)}, {"a": Count(0, 1), "b": Count(3, 3)}])
+    assert (total["a"].hits, total["a"].of, total["b"].share) == (1, 3, 1.0)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_small_experiment_runs(more: list[str]) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(Path(__file__).parent / "answers.py"),
+            "--small",
+            "--jobs",
+            "2",
+            *more,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    if more:
+        assert orjson.loads(done.stdout)["seeds"][0] == 10_000
+    else:
+        assert "| answer | today | to reach |" in done.stdout

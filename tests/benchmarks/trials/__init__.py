@@ -1,0 +1,1 @@
+"""The parts of ``answers.py``: what is simulated, planted, asked, and counted."""

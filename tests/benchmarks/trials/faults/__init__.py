@@ -1,0 +1,1 @@
+"""Faults that are planted into otherwise clean batches, each with graded strength."""

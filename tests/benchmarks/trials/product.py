@@ -1,0 +1,115 @@
+"""The product as its users drive it: the command line, in this process.
+
+Nothing else of the package is imported by the experiment, so that it outlives any rearrangement.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+from typer.testing import CliRunner
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered: exit code (70 for a crash), ``--json`` document, standard error."""
+
+    code: int
+    document: Any
+    told: str
+
+
+@cache
+def _application() -> Any:
+    for name in ("grpo_cli.commands.main", "grpo_cli.cli.main"):
+        try:
+            return importlib.import_module(name).app
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or "?"):
+                raise
+    raise SystemExit("the command line is in neither grpo_cli.commands.main nor grpo_cli.cli.main")
+
+
+@cache
+def _folder() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="answers-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def place(records: Sequence[Record], name: str = "batch") -> str:
+    """Writes records as JSONL where this process keeps its files; gives the path."""
+    path = _folder() / f"{name}.jsonl"
+    path.write_bytes(lines(records))
+    return str(path)
+
+
+def lines(records: Sequence[Record]) -> bytes:
+    """Records as JSONL; NaN and infinities are kept as Python writes them."""
+    return b"".join(_line(record) + b"\n" for record in records)
+
+
+def _line(record: Record) -> bytes:
+    if record.get("not_finite"):
+        return json.dumps({k: v for k, v in record.items() if k != "not_finite"}).encode()
+    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def run(*words: str) -> Answer:
+    """Runs ``grpo WORDS --json``."""
+    result = CliRunner().invoke(_application(), [*words, "--json"])
+    crashed = result.exception is not None and not isinstance(result.exception, SystemExit)
+    try:
+        document = orjson.loads(result.stdout) if result.stdout.strip() else None
+    except orjson.JSONDecodeError:
+        document = None
+    told = result.stderr + (f"\n{result.exception!r}" if crashed else "")
+    return Answer(70 if crashed else result.exit_code, document, told)
+
+
+def ask(command: str, records: Sequence[Record], *words: str) -> Answer:
+    """Runs a command on records."""
+    return run(command, place(records), *words)
+
+
+_SCALE = re.compile(r"\$1\s*([*/])\s*([0-9.e+-]+)")
+
+
+def printed_value(line: str, path: str) -> float | None:
+    """The number that a printed command gives, on another file; None where it gives none.
+
+    ``grpo eval FILE … --only loss | awk '… $1 / 4 …'`` is run as printed, but with ``--json`` in
+    place of ``--only`` and without a shell; the factor of the awk script is applied here.
+    """
+    head, _, tail = line.partition(" | ")
+    words = shlex.split(head)[1:]
+    wanted = words[words.index("--only") + 1] if "--only" in words else "loss"
+    kept = [word for at, word in enumerate(words[1:]) if not _of_only(words, at + 1)]
+    files = [word for word in kept if word.endswith((".jsonl", ".json"))]
+    answer = run(words[0], *[path if word in files else word for word in kept])
+    total = (answer.document or {}).get("total", {})
+    if answer.code or wanted not in total or total[wanted] is None:
+        return None
+    value = float(total[wanted])
+    if found := _SCALE.search(tail):
+        by = float(found[2])
+        return value * by if found[1] == "*" else value / by
+    return value
+
+
+def _of_only(words: Sequence[str], at: int) -> bool:
+    return words[at] == "--only" or words[at - 1] == "--only"

@@ -1,0 +1,56 @@
+"""The table of the answers, as Markdown; and everything, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trials import check, matches, threads, verify
+from trials.score import Count, shown, table, wilson
+
+GOALS = (
+    (matches.FIRST, "≥ 85 %"),
+    (matches.WRONG, "≤ 1 %"),
+    (matches.SOLVED, "≥ 75 %"),
+    *((row, "0 %: said to be chance") for row in matches.CHANCE.values()),
+    (verify.RIGHT, "≥ 90 %"),
+    (verify.UNKNOWN, "≤ 10 %"),
+    (verify.MISLEADING, "≤ 0.5 %"),
+    (check.CLEAN, "≤ 0.5 %"),
+    (check.REAL, "0"),
+    (check.ROWS["temperature"], "≥ 95 %"),
+    (check.ROWS["old"], "all"),
+    (threads.NAMED, "≥ 9 of 10: 11 of 12"),
+)
+"""The answers that are counted, and what is to be reached."""
+
+
+def markdown(counts: dict[str, Count], seeds: tuple[int, int]) -> str:
+    """The table of what is to be reached, and of what else was counted."""
+    goals = [(row, shown(counts[row]), goal) for row, goal in GOALS if row in counts]
+    known = {row for row, _ in GOALS}
+    details = [(row, shown(count)) for row, count in counts.items() if row not in known]
+    use = "for building" if seeds[0] < 10_000 else "for reporting"
+    return "\n\n".join(
+        [
+            f"Seeds {seeds[0]} to {seeds[1]}, {use}.",
+            table(("answer", "today", "to reach"), goals),
+            table(("what else was counted", "today"), sorted(details)),
+        ]
+    )
+
+
+def document(counts: dict[str, Count], seeds: tuple[int, int]) -> dict[str, Any]:
+    """Every count with its interval and cases."""
+    return {
+        "seeds": list(seeds),
+        "rows": {row: _detailed(count) for row, count in counts.items()},
+    }
+
+
+def _detailed(count: Count) -> dict[str, Any]:
+    cases = [
+        {**case, "task": case["task"].name, "seed": case["task"].seed, "again": case["task"].words}
+        for case in count.cases
+    ]
+    interval = wilson(count.hits, count.of)
+    return {"hits": count.hits, "of": count.of, "interval": interval, "cases": cases}

@@ -1,0 +1,75 @@
+"""What was counted: how often an answer was right, and every case where it was not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Case = dict[str, Any]
+
+
+@dataclass
+class Count:
+    """Hits among trials, with the cases to be looked at.
+
+    Attributes:
+        hits, of: how many of how many.
+        cases: what is worth listing (the misses; for a row that counts errors, the hits).
+    """
+
+    hits: int = 0
+    of: int = 0
+    cases: list[Case] = field(default_factory=list)
+
+    def add(self, hit: bool, case: Case | None = None) -> None:
+        self.hits += hit
+        self.of += 1
+        if case is not None:
+            self.cases.append(case)
+
+    @property
+    def share(self) -> float:
+        return self.hits / self.of if self.of else math.nan
+
+
+def merged(parts: Iterable[dict[str, Count]]) -> dict[str, Count]:
+    """Counts of the same name added up, in the order in which the names first turn up."""
+    total: dict[str, Count] = {}
+    for part in parts:
+        for name, count in part.items():
+            into = total.setdefault(name, Count())
+            into.hits += count.hits
+            into.of += count.of
+            into.cases += count.cases
+    return total
+
+
+def wilson(hits: int, of: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of a share.
+
+    References:
+        Wilson, Probable inference, the law of succession, and statistical inference, 1927.
+    """
+    if not of:
+        return 0.0, 1.0
+    share, square = hits / of, z * z / of
+    middle = (share + square / 2.0) / (1.0 + square)
+    half = z / (1.0 + square) * math.sqrt(share * (1.0 - share) / of + square / (4.0 * of))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def shown(count: Count) -> str:
+    """``44 % (437 of 987; 41–47 %)``."""
+    if not count.of:
+        return "not asked"
+    low, high = wilson(count.hits, count.of)
+    percent = [f"{100 * value:.3g}" for value in (count.share, low, high)]
+    return f"{percent[0]} % ({count.hits} of {count.of}; {percent[1]}–{percent[2]} %)"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    drawn = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in drawn)

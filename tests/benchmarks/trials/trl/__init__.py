@@ -1,0 +1,1 @@
+"""TRL's GRPO loss in numpy, written from its formulas and independent of the product."""

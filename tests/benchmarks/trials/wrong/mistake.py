@@ -1,0 +1,84 @@
+"""A wrong implementation, and the words that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trials.product import Record
+from trials.simulate.policy import F64, Random
+from trials.trl.data import Data, data
+from trials.trl.loss import RIGHT, evaluate, expected
+
+Outcome = tuple[float, F64]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing done wrongly.
+
+    Attributes:
+        name: what was done.
+        right: a regular expression on "stage … : causes" that names it: generous about wording,
+            strict about substance. Everything else that is named as the cause is misleading.
+        steps: the steps of the loss that are replaced.
+        after: what is done to loss and gradient at the end, instead.
+        rewarded: the advantages are computed from rewards (records with whole groups).
+        needs: whether a record has what it takes to see the mistake at all.
+        stage: a regular expression on the stage that has to be named.
+    """
+
+    name: str
+    right: str
+    steps: dict[str, Callable[..., Any]] | None = None
+    after: Callable[[Data, Outcome, Random], Outcome] | None = None
+    rewarded: bool = False
+    needs: Callable[[Data], bool] = lambda data: True
+    stage: str = ""
+
+
+def mistaken(mistake: Mistake, record: Record, random: Random) -> Record | None:
+    """The record with what the wrong implementation gives; None where nobody could tell.
+
+    A record tells where the loss or a gradient is off by more than 0.2 % of its scale: twenty times
+    what ``verify`` allows for float32.
+    """
+    seen = data(record)
+    if not mistake.needs(seen):
+        return None
+    loss, gradient = evaluate(seen)
+    steps = replace(RIGHT, **mistake.steps) if mistake.steps else RIGHT
+    wrong = evaluate(seen, steps)
+    if mistake.after:
+        wrong = mistake.after(seen, wrong, random)
+    if not (np.isfinite(wrong[0]) and np.isfinite(wrong[1]).all()):
+        return None
+    apart = np.abs(wrong[1] - gradient).max() > 2e-3 * np.abs(gradient).max()
+    if not apart and abs(wrong[0] - loss) <= 2e-3 * abs(loss) + 1e-4:
+        return None
+    made = {key: value for key, value in record.items() if key != "expected"}
+    return {**made, "expected": expected(seen, *wrong)}
+
+
+def with_kl(data: Data) -> bool:
+    return bool(data.hyper["beta"]) and bool(np.abs(data.ref - data.new).max() > 0.01)
+
+
+def clipped(data: Data) -> bool:
+    """A surrogate that clips; cispo's weight is another."""
+    return data.framework["loss_type"] != "cispo"
+
+
+def token_level(data: Data) -> bool:
+    return data.framework["importance_sampling_level"] == "token" and clipped(data)
+
+
+def sequence_level(data: Data) -> bool:
+    return data.framework["importance_sampling_level"] == "sequence"
+
+
+def cispo(data: Data) -> bool:
+    return not clipped(data)
