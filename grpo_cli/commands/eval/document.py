@@ -45,7 +45,9 @@ class Document:
         self._spool.write(piece if self._empty else b",\n" + piece)
         self._empty = False
 
-    def write(self, stream: BinaryIO, head: Mapping[str, Any], total: Mapping[str, Any]) -> None:
+    def write(
+        self, stream: BinaryIO, head: Mapping[str, Any], total: Mapping[str, Any] | None
+    ) -> None:
         """Writes ``head``, the totals and the records."""
         opening = orjson.dumps({**head, "total": total}, option=orjson.OPT_SERIALIZE_NUMPY)
         stream.write(opening[:-1])

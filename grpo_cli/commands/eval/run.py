@@ -52,6 +52,14 @@ class Run:
         return self._evaluation.signature
 
     @property
+    def complete(self) -> bool:
+        """Whether the whole input was evaluated, but for records that were to be skipped.
+
+        Of a batch that was not read whole no total is printed: a script would take it for one.
+        """
+        return self._error is None
+
+    @property
     def empty(self) -> bool:
         """Whether nothing could be evaluated: there is nothing to print."""
         failed = self._error is not None or self._told > 0

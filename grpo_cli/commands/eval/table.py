@@ -24,11 +24,12 @@ def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
     if limit is None:
         limit = _LIMIT.get(printing.level, _USUAL_LIMIT)
     records = _first(run, printing.level, limit)
-    if run.empty:
+    if run.empty or (printing.level == "batch" and not run.complete):
         return
     page = screen_of(stream)
     console = page.console()
-    print_totals(console, printing.level, printing.fields, run.total, run.signature)
+    if run.complete:
+        print_totals(console, printing.level, printing.fields, run.total, run.signature)
     shown = 0
     if printing.level != "batch":
         shown = print_rows(console, page, printing.level, printing.fields, records, limit)

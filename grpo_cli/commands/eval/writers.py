@@ -49,7 +49,7 @@ def write_jsonl(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
     for pieces in _limited(run, printing):
         stream.writelines(piece + b"\n" for piece in pieces)
         stream.flush()
-    if printing.level == "batch" and not run.empty:
+    if printing.level == "batch" and run.complete and not run.empty:
         stream.write(orjson.dumps(_total(run, printing)) + b"\n")
 
 
@@ -59,9 +59,10 @@ def write_json(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> 
         for pieces in _limited(run, printing):
             for piece in pieces:
                 document.add(piece)
-        if not run.empty:
-            head: Mapping[str, Any] = {"variant": variant, "signature": run.signature}
-            document.write(stream, head, _total(run, printing))
+        if run.empty or (printing.level == "batch" and not run.complete):
+            return
+        head: Mapping[str, Any] = {"variant": variant, "signature": run.signature}
+        document.write(stream, head, _total(run, printing) if run.complete else None)
 
 
 def write_csv(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
@@ -73,7 +74,7 @@ def write_csv(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> N
             stream.writelines([header, *pieces])
             stream.flush()
             header = b""
-    if not run.empty:
+    if not run.empty and (printing.level != "batch" or run.complete):
         stream.write(header)
         _write_total_line(run, printing, stream)
 
@@ -84,7 +85,7 @@ def write_only(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> 
     for pieces in _limited(run, printing):
         stream.writelines(map(_bare, pieces))
         stream.flush()
-    if not run.empty:
+    if run.complete and not run.empty:
         _write_total_line(run, printing, stream)
 
 
