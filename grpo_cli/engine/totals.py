@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.engine.rows.fields import total_row
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
@@ -186,35 +188,18 @@ class Totals:
         present = (name for name in (POLICY, KL, ENTROPY) if name in self.terms)
         return {name: self.terms[name].part(self.count(name)) for name in present}
 
-    def row(self) -> dict[str, object]:
-        """The totals by name, in the order of ``TOTAL_FIELDS``."""
-        objective = sum(self.parts().values())
-        tokens = self.tokens
-        return {
-            "objective": objective + 0.0,
-            "loss": -objective + 0.0,
-            "policy": self.value(POLICY) + 0.0,
-            "kl": self.value(KL) + 0.0 if self.kl_known else None,
-            "entropy": self.value(ENTROPY) if ENTROPY in self.terms else None,
-            "denominator": self._denominator(),
-            "denominator_of": self._denominator_of(),
-            "records": self.records,
-            "groups": self.groups,
-            "responses": self.responses,
-            "tokens": tokens,
-            "clip_fraction": _share(self.clipped_low + self.clipped_high, tokens),
-            "clip_fraction_low": _share(self.clipped_low, tokens),
-            "clip_fraction_high": _share(self.clipped_high, tokens),
-            "ratio_mean": self.ratio.value() / tokens if tokens else None,
-            "ratio_min": self.ratio_min if tokens else None,
-            "ratio_max": self.ratio_max if tokens else None,
-            "gradient_norm": self._gradient_norm(),
-            "dead_groups": self.dead_groups,
-            "empty_responses": self.empty_responses,
-            "on_policy_records": self.on_policy,
-        }
+    @property
+    def objective(self) -> float:
+        """J."""
+        return sum(self.parts().values())
 
-    def _gradient_norm(self) -> float:
+    def row(self) -> dict[str, Any]:
+        """The totals by name, in the order in which they are printed."""
+        return total_row(self)
+
+    @property
+    def gradient_norm(self) -> float:
+        """‖∂J/∂log π_θ‖ over all tokens."""
         if self.products.keys() == {(POLICY, POLICY)}:
             return math.sqrt(self.products[POLICY, POLICY].value()) / self.count(POLICY)
         square = 0.0
@@ -224,7 +209,9 @@ class Totals:
             square += times * self.products[first, second].value() / size
         return math.sqrt(max(square, 0.0))
 
-    def _denominator(self) -> float | int | None:
+    @property
+    def denominator(self) -> float | int | None:
+        """What the policy sum is divided by; None where the records' constants differ."""
         if self.batch == "record":
             return self.records
         if len(self.divisors) != 1:
@@ -233,7 +220,9 @@ class Totals:
         value = divisor * (self.terms[POLICY].counted if self.counts else 1.0)
         return int(value) if value.is_integer() else value
 
-    def _denominator_of(self) -> str:
+    @property
+    def denominator_of(self) -> str:
+        """The same in words."""
         return f"records, each by its own {self.of}" if self.batch == "record" else self.of
 
     def signature(self) -> str:
@@ -244,7 +233,3 @@ class Totals:
 def _sum(parts: list[float]) -> float:
     # A KL that β = 0 keeps out of J may be infinite, even both ways: no sum, then, for ``fsum``.
     return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

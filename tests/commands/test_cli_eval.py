@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from grpo_cli.engine.rows.fields import COLUMNS, RECORD_FIELDS, TOKEN_FIELDS, TOTAL_FIELDS
+from grpo_cli.engine.rows.fields import COLUMNS, names
 
 BAD = '{"log_probs_new": [[-1.0], [-2.0, 0.5]], "rewards": [1, 0]}'
 
@@ -18,8 +18,8 @@ def test_json_is_one_document_in_the_order_of_the_fields(grpo, dump):
     document = json.loads(result.stdout)
     assert result.exit_code == 0
     assert list(document) == ["variant", "signature", "total", "records"]
-    assert tuple(document["total"]) == TOTAL_FIELDS
-    assert [tuple(record) for record in document["records"]] == [RECORD_FIELDS] * 2
+    assert tuple(document["total"]) == names("batch")
+    assert [tuple(record) for record in document["records"]] == [names("record")] * 2
     assert [record["id"] for record in document["records"]] == [0, 1]
     assert document["variant"] == "grpo"
     assert document["signature"].startswith("grpo|adv:group-std")
@@ -35,16 +35,17 @@ def test_batch_level_has_totals_alone(grpo, dump):
     document = json.loads(grpo("eval", path, "--json", "--level", "batch").stdout)
     assert "records" not in document
     (line,) = grpo("eval", path, "-f", "jsonl", "--level", "batch").stdout.splitlines()
-    assert json.loads(line) == document["total"]
+    about = {name: document[name] for name in ("variant", "signature")}
+    assert json.loads(line) == about | document["total"]
     header, row = csv.reader(
         io.StringIO(grpo("eval", path, "-f", "csv", "--level", "batch").stdout)
     )
-    assert tuple(header) == TOTAL_FIELDS
-    assert float(row[0]) == document["total"]["objective"]
+    assert tuple(header) == ("variant", "signature", *names("batch"))
+    assert float(row[2]) == document["total"]["objective"]
 
 
 def test_loss_is_minus_the_objective_and_contributions_add_up(grpo, dump):
-    result = grpo("eval", str(dump({})), "-f", "jsonl", "--level", "token")
+    result = grpo("eval", str(dump({})), "-f", "jsonl", "--level", "token", "--nest")
     record = json.loads(result.stdout)
     responses = record["responses"]
     assert record["loss"] == -record["objective"]
@@ -54,7 +55,7 @@ def test_loss_is_minus_the_objective_and_contributions_add_up(grpo, dump):
     parts = [part for r in responses for part in r["tokens"]["contribution"]]
     assert sum(parts) == pytest.approx(record["objective"], rel=1e-12)
     assert tuple(responses[0]["tokens"]) == tuple(
-        name for name in TOKEN_FIELDS if name not in ("token", "token_id", "correction")
+        name for name in names("token") if name not in ("token", "token_id", "correction")
     )
 
 
@@ -64,7 +65,7 @@ def test_csv_has_the_numbers_of_json(grpo, dump, level):
     rows = list(
         csv.DictReader(io.StringIO(grpo("eval", path, "-f", "csv", "--level", level).stdout))
     )
-    record = json.loads(grpo("eval", path, "-f", "jsonl", "--level", level).stdout)
+    record = json.loads(grpo("eval", path, "-f", "jsonl", "--nest", "--level", level).stdout)
     assert tuple(rows[0]) == COLUMNS[level]
     if level == "record":
         assert float(rows[0]["objective"]) == record["objective"]
@@ -75,19 +76,20 @@ def test_csv_has_the_numbers_of_json(grpo, dump, level):
         wanted = [g for r in record["responses"] for g in r["tokens"]["gradient"]]
         assert [float(row["gradient"]) for row in rows] == wanted
         assert [row["token"] for row in rows] == ["a,b", 'c"\n', "d"]
-        assert [row["index"] for row in rows] == ["0", "0", "1"]
+        assert [row["response"] for row in rows] == ["0", "0", "1"]
 
 
 def test_fields_choose_and_order(grpo, dump):
     path = str(dump({}))
     record = json.loads(grpo("eval", path, "-f", "jsonl", "--fields", "loss,objective").stdout)
     assert list(record) == ["loss", "objective"]
-    token = json.loads(
-        grpo("eval", path, "-f", "jsonl", "--level", "token", "--fields", "gradient,ratio").stdout
-    )
+    flags = ("-f", "jsonl", "--level", "token", "--fields", "gradient,ratio")
+    token = json.loads(grpo("eval", path, *flags, "--nest").stdout)
     assert list(token) == ["id", "responses"]
-    assert list(token["responses"][0]) == ["index", "tokens"]
+    assert list(token["responses"][0]) == ["response", "tokens"]
     assert list(token["responses"][0]["tokens"]) == ["gradient", "ratio"]
+    lines = [json.loads(line) for line in grpo("eval", path, *flags).stdout.splitlines()]
+    assert [list(line) for line in lines] == [["gradient", "ratio"]] * 3
     text = grpo("eval", path, "-f", "csv", "--level", "response", "--fields", "reward,id").stdout
     assert text == "reward,id\n1.0,0\n0.0,0\n"
     batch = grpo("eval", path, "--level", "batch", "--fields", "tokens").stdout
@@ -101,6 +103,56 @@ def test_only_prints_bare_values(grpo, dump):
     assert len(grpo("eval", path, "--only", "loss").stdout.splitlines()) == 2
     assert grpo("eval", path, "--only", "length", "--level", "response").stdout == "2\n1\n2\n1\n"
     assert len(grpo("eval", path, "--only", "ratio", "--level", "token").stdout.split()) == 6
+    pairs = grpo("eval", path, "--only", "response,position", "--level", "token").stdout
+    assert pairs == "0\t0\n0\t1\n1\t0\n" * 2
+
+
+@pytest.mark.parametrize("level", ["record", "response", "token"])
+def test_a_line_of_jsonl_is_a_row(grpo, dump, level):
+    path = str(dump({"tokens": [["a,b", 'c"\n'], ["d"]]}, {"id": "x"}))
+    flags = ("--level", level, "--epsilon", "0.05")
+    lines = [
+        json.loads(one) for one in grpo("eval", path, *flags, "-f", "jsonl").stdout.split("\n")[:-1]
+    ]
+    nested = json.loads(grpo("eval", path, *flags, "--json").stdout)["records"]
+    assert [*lines[0]] == [*COLUMNS[level]]
+    if level == "record":
+        assert lines == nested
+        return
+    rows = [(record, response) for record in nested for response in record["responses"]]
+    if level == "response":
+        wanted = [{"id": record["id"]} | response for record, response in rows]
+        assert lines == wanted
+        return
+    wanted = []
+    for record, response in rows:
+        tokens = response["tokens"]
+        for at in range(len(tokens["position"])):
+            own = {name: (tokens.get(name) or [None] * 9)[at] for name in names("token")}
+            wanted.append({"id": record["id"], "response": response["response"]} | own)
+    assert lines == wanted
+    assert {line["clip"] for line in lines} == {"low", "high"}
+
+
+def test_every_level_can_say_what_was_evaluated(grpo, dump):
+    path = str(dump({}))
+    signature = json.loads(grpo("eval", path, "--json").stdout)["signature"]
+    for level in ("batch", "record", "response", "token"):
+        flags = ("--level", level, "--fields", "variant,signature", "-f", "jsonl")
+        line = json.loads(grpo("eval", path, *flags).stdout.splitlines()[0])
+        assert line == {"variant": "grpo", "signature": signature}
+
+
+def test_markdown_is_a_table(grpo, dump):
+    path = str(dump({"tokens": [["a|b", "c"], ["d"]]}))
+    flags = ("--level", "token", "--fields", "token,clip,advantage", "-f", "markdown")
+    assert grpo("eval", path, *flags).stdout.splitlines() == [
+        "| token | clip | advantage |",
+        "| --- | --- | --- |",
+        r"| a\|b | – | 0.707107 |",
+        "| c | – | 0.707107 |",
+        "| d | – | -0.707107 |",
+    ]
 
 
 def test_no_minus_zero_is_printed(grpo, dump):

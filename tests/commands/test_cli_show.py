@@ -84,13 +84,13 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
 @pytest.mark.parametrize("name", ["contribution", "gradient", "ratio", "kl", "difference"])
 def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name):
     path = str(dump(TOKENS))
-    record = json.loads(grpo("eval", path, "-f", "jsonl", "--level", "token").stdout)
+    record = json.loads(grpo("eval", path, "-f", "jsonl", "--nest", "--level", "token").stdout)
     sizes = {}
     for response in record["responses"]:
         tokens = response["tokens"]
         values = tokens["log_ratio" if name in ("ratio", "difference") else name]
         for position, value in zip(tokens["position"], values, strict=True):
-            sizes[response["index"], position] = abs(value)
+            sizes[response["response"], position] = abs(value)
     best = sorted(sizes.values(), reverse=True)[:3]
     shown = grpo("show", path, "--top", "3", "--color-by", name).stdout.splitlines()[-3:]
     rows = [tuple(map(int, line.split()[:2])) for line in shown]

@@ -108,7 +108,7 @@ def test_bad_records_stop_or_are_skipped(grpo, dump):
 
 def test_what_grpo_says_of_its_tokens_can_be_expected(grpo, dump):
     path = str(dump({}))
-    record = json.loads(grpo("eval", path, "-f", "jsonl", "--level", "token").stdout)
+    record = json.loads(grpo("eval", path, "-f", "jsonl", "--nest", "--level", "token").stdout)
     expected = {"objective": record["objective"], "kl": record["kl"]}
     for name in ("ratio", "surrogate", "weight", "contribution", "gradient", "log_ratio"):
         expected[name] = [one["tokens"][name] for one in record["responses"]]

@@ -7,7 +7,7 @@ from files import evaluation, records
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
-from grpo_cli.commands.eval.json_lines import encode_json
+from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
 from grpo_cli.records import assemble
 from grpo_cli.records.choose.grouping import Grouping

@@ -6,7 +6,7 @@ import pytest
 from files import evaluation
 
 from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
-from grpo_cli.commands.eval.json_lines import encode_json
+from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
 from grpo_cli.records.choose.grouping import Grouping

@@ -10,10 +10,17 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli.commands.eval.csv_lines import encode_csv
-from grpo_cli.commands.eval.json_lines import encode_json
-from grpo_cli.engine.rows.fields import RECORD_FIELDS, RESPONSE_FIELDS
+from grpo_cli.commands.eval.formats import csv
+from grpo_cli.commands.eval.formats.lines import encode_lines
+from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.engine.rows.fields import COLUMNS, names
 from grpo_cli.engine.rows.rows import rows
+
+
+def encode_csv(records, breakdown, *, level, fields):
+    fields = fields or COLUMNS[level]
+    return encode_lines(records, breakdown, level=level, fields=fields, lines=csv.LINES)
+
 
 ONE = {
     "log_probs_new": [[-0.9, -0.2], [-1.1], []],
@@ -31,7 +38,7 @@ TWO = {
 
 def test_record_rows(evaluated):
     first, second = rows(*evaluated(ONE, TWO), "record")
-    assert tuple(first) == RECORD_FIELDS
+    assert tuple(first) == names("record")
     assert [first["id"], second["id"]] == [0, "two"]
     assert (first["groups"], first["response_count"], first["tokens"]) == (1, 3, 3)
     assert (first["denominator"], first["denominator_of"]) == (3, "responses")
@@ -50,7 +57,7 @@ def test_record_rows(evaluated):
 
 def test_response_rows(evaluated):
     first, second = rows(*evaluated(ONE, TWO), "response")
-    assert [tuple(row) for row in first["responses"]] == [RESPONSE_FIELDS] * 3
+    assert [tuple(row) for row in first["responses"]] == [(*names("response"),)] * 3
     assert [row["length"] for row in first["responses"]] == [2, 1, 0]
     assert [row["group"] for row in first["responses"]] == [0, 0, 0]
     assert [row["group"] for row in second["responses"]] == ["a", "b"]
@@ -156,6 +163,6 @@ def test_chosen_fields_that_a_record_lacks_are_null(evaluated):
     (piece,) = encode_json(*evaluated(ONE), level="token", fields=("token", "source", "reward"))
     row = orjson.loads(piece)
     assert list(row) == ["id", "source", "responses"]
-    assert row["responses"][0] == {"index": 0, "reward": 1.0, "tokens": {"token": None}}
+    assert row["responses"][0] == {"response": 0, "reward": 1.0, "tokens": {"token": None}}
     (text,) = encode_csv(*evaluated(ONE), level="token", fields=("token", "clip"))
-    assert text == b",0\n,1\n,0\n"
+    assert text == b",\n,high\n,\n"

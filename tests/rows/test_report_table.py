@@ -7,12 +7,12 @@ import io
 import orjson
 import pytest
 
-from grpo_cli.commands.eval.document import Document
-from grpo_cli.commands.eval.json_lines import encode_json
+from grpo_cli.commands.eval.formats.document import Document
+from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.rows_view import print_rows
 from grpo_cli.commands.eval.totals_view import summary
-from grpo_cli.engine.rows.fields import TOTAL_FIELDS
+from grpo_cli.engine.rows.fields import names
 from grpo_cli.terminal.numbers import aligned, shown, token_text, visible
 from grpo_cli.terminal.screen import Screen, written
 
@@ -23,7 +23,7 @@ RECORD = {
     "rewards": [1.0, 0.0],
     "tokens": [["[red]", "\n", " a"], ["[/oops]"]],
 }
-TOTAL = dict.fromkeys(TOTAL_FIELDS, 0) | {
+TOTAL = dict.fromkeys(names("batch"), 0) | {
     "denominator_of": "responses",
     "records": 1,
     "groups": 2,
@@ -157,7 +157,7 @@ def test_documents_are_valid_however_many_records(count):
 
 
 def test_a_long_document_waits_on_disk(monkeypatch):
-    monkeypatch.setattr("grpo_cli.commands.eval.document._IN_MEMORY", 10)
+    monkeypatch.setattr("grpo_cli.commands.eval.formats.document._IN_MEMORY", 10)
     stream = io.BytesIO()
     with Document(records=True) as document:
         for _ in range(100):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from grpo_cli.commands.eval.formats import FORMATS
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.eval.writers import WRITERS
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.source import RecordOption
@@ -36,12 +36,13 @@ def evaluate(
     and errors to standard error. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
-        wanted, plan = printing.printing(), objective.plan()
-        bar = Bar(paths(files), wanted=wanted.bar)
+        wanted, plan, format = printing.printing(), objective.plan(), FORMATS[printing.kind]
+        bar = Bar(paths(files), wanted=printing.bar(format))
         reader = reading.reader(paths(files), chosen.record)
-        evaluation = Evaluation(reader, plan, encode=wanted.encode, progress=bar.advance)
+        encode = printing.encode(format, wanted)
+        evaluation = Evaluation(reader, plan, encode=encode, progress=bar.advance)
         run = Run(evaluation, as_json=printing.wants_json)
         with bar, destination(printing.output) as stream:
-            WRITERS[wanted.kind](run, wanted, plan.variant, stream)
-        code = run.finish(told_in_table=wanted.kind == "table", quiet=printing.quiet)
+            format.write(run, wanted, plan.variant, stream)
+        code = run.finish(told_in_table=printing.kind == "table", quiet=printing.quiet)
     raise typer.Exit(code)

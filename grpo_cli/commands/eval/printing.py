@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 import typer
 
-from grpo_cli.commands.eval.csv_lines import encode_csv
-from grpo_cli.commands.eval.json_lines import encode_json
+from grpo_cli.commands.eval.formats.format import Format, Printing
 from grpo_cli.commands.options import complete
+from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
 
-Format = Literal["table", "json", "jsonl", "csv"]
+FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
 Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on standard error.")]
 
@@ -27,7 +25,8 @@ class PrintingOptions:
 
     level: Annotated[Level, typer.Option("--level", help="What one row is.")] = "record"
     format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Default: table.", show_default=False)
+        FormatName | None,
+        typer.Option("--format", "-f", help="Default: table.", show_default=False),
     ] = None
     json: Json = False
     fields: Annotated[
@@ -44,12 +43,16 @@ class PrintingOptions:
         str | None,
         typer.Option(
             "--only",
-            metavar="NAME",
-            help="Print this field alone, bare, one a line.",
+            metavar="A,B,…",
+            help="Print these fields alone, bare, a row to the line.",
             autocompletion=complete.fields,
             show_default=False,
         ),
     ] = None
+    nest: Annotated[
+        bool,
+        typer.Option("--nest", help="With jsonl: one line a record, its rows inside as columns."),
+    ] = False
     output: Annotated[
         str | None,
         typer.Option(
@@ -77,6 +80,13 @@ class PrintingOptions:
         """Whether errors are to be JSON as well."""
         return self.json or self.format == "json"
 
+    @property
+    def kind(self) -> str:
+        """The format's name."""
+        if self.only is not None:
+            return "only"
+        return "json" if self.json else self.format or "table"
+
     def printing(self) -> Printing:
         """What to print, checked.
 
@@ -84,15 +94,20 @@ class PrintingOptions:
             UsageError: for flags that contradict each other, or an unknown field.
         """
         self._check()
-        if self.only is not None:
-            names: tuple[str, ...] | None = (self._field("--only", self.only),)
-        elif self.fields is not None:
-            given = [name.strip() for name in self.fields.split(",")]
-            names = tuple(dict.fromkeys(self._field("--fields", name) for name in given))
-        else:
-            names = None
-        kind = "only" if self.only else "json" if self.json else self.format or "table"
-        return Printing(self.level, kind, names, self.limit, self.quiet, self.output is not None)
+        given = self.fields if self.only is None else self.only
+        flag = "--fields" if self.only is None else "--only"
+        names = None if given is None else self._names(flag, given)
+        return Printing(self.level, names, self.limit, self.nest, self.quiet)
+
+    def bar(self, format: Format) -> bool:
+        """Whether a progress bar would help: not where results stream to the same terminal."""
+        streams = format.streams and self.level != "batch"
+        to_file = self.output is not None
+        return not self.quiet and (to_file or not (streams and sys.stdout.isatty()))
+
+    def encode(self, format: Format, printing: Printing) -> Encode | None:
+        """Records and their breakdown → bytes, one piece per record; None for totals alone."""
+        return None if self.level == "batch" else format.encode(printing)
 
     def _check(self) -> None:
         if self.json and self.format not in (None, "json"):
@@ -106,34 +121,10 @@ class PrintingOptions:
                 if given:
                     raise UsageError(f"--only prints bare values; it cannot go with --{flag}")
 
-    def _field(self, flag: str, name: str) -> str:
-        return complete.known(f"{flag} at --level {self.level}", name, FIELDS[self.level])
+        if self.nest and self.kind != "jsonl":
+            raise UsageError("--nest is for --format jsonl; json is nested as it is")
 
-
-@dataclass(frozen=True)
-class Printing:
-    """What to print, without contradictions."""
-
-    level: Level
-    kind: str
-    fields: tuple[str, ...] | None
-    limit: int | None
-    quiet: bool
-    to_file: bool
-
-    @property
-    def bar(self) -> bool:
-        """Whether a progress bar would help: not where results stream to the same terminal."""
-        streams = self.kind in ("jsonl", "csv", "only") and self.level != "batch"
-        return not self.quiet and (self.to_file or not (streams and sys.stdout.isatty()))
-
-    @property
-    def encode(self) -> Callable[..., list[bytes]] | None:
-        """Records and their breakdown → bytes, one piece per record; None for totals alone."""
-        if self.level == "batch":
-            return None
-        if self.kind in ("csv", "only"):
-            return partial(encode_csv, level=self.level, fields=self.fields)
-        # A table chooses its columns itself, and needs the others to say what they mean.
-        fields = None if self.kind == "table" else self.fields
-        return partial(encode_json, level=self.level, fields=fields)
+    def _names(self, flag: str, given: str) -> tuple[str, ...]:
+        where, known = f"{flag} at --level {self.level}", FIELDS[self.level]
+        names = (complete.known(where, name.strip(), known) for name in given.split(","))
+        return tuple(dict.fromkeys(names))

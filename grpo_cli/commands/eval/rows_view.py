@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.eval.totals_view import chosen, summary
-from grpo_cli.engine.rows.fields import COLUMNS, RECORD_CONTEXT, RESPONSE_CONTEXT, Level
+from grpo_cli.engine.rows.fields import (
+    COLUMNS,
+    RECORD_CONTEXT,
+    RESPONSE_CONTEXT,
+    TABLE,
+    Level,
+    spare,
+)
+from grpo_cli.engine.rows.lists import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, token_text
 from grpo_cli.terminal.screen import Screen
@@ -19,20 +27,6 @@ Row = Mapping[str, Any]
 
 ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
 """What the rows of a level are called, and counted as in the totals."""
-
-_SPARE: Mapping[Level, Sequence[str]] = {
-    "record": (
-        *("line", "denominator", "clip_fraction_low", "clip_fraction_high", "ratio_min"),
-        *("groups", "policy", "ratio_mean", "response_count", "source", "kl", "dead_groups"),
-        *("ratio_max", "tokens", "clip_fraction"),
-    ),
-    "response": (
-        *("clip_fraction_low", "clip_fraction_high", "ratio_min", "weight", "policy"),
-        *("ratio_mean", "group", "kl", "ratio_max", "clip_fraction", "length"),
-    ),
-    "token": ("token_id", "weight", "advantage", "surrogate", "correction", "kl", "log_ratio"),
-}
-"""What a narrow terminal goes without, the first to go first."""
 
 
 def print_totals(
@@ -56,7 +50,7 @@ def print_rows(
     hidden: dict[str, None] = {}
     printed = 0
     for title, columns in tables:
-        kept, left_out = fitting(columns, () if fields else _SPARE[level], screen.width)
+        kept, left_out = fitting(columns, () if fields else spare(level), screen.width)
         hidden |= dict.fromkeys(left_out)
         console.print(Text(f"\n{title}" if title else "", "bold"))
         console.print(grid(kept))
@@ -74,7 +68,7 @@ def _tables(
     rows = list(records if level == "record" else _responses(records))[: limit or None]
     if rows:
         columns = [column(n, [row[n] for row in rows]) for n in fields or COLUMNS[level]]
-        yield "", columns if fields is not None else [*_telling(columns, rows)]
+        yield "", columns if fields is not None else [*_telling(columns, rows, level)]
 
 
 def _responses(records: Sequence[Row]) -> Iterator[Row]:
@@ -83,20 +77,17 @@ def _responses(records: Sequence[Row]) -> Iterator[Row]:
         yield from (about | response for response in record["responses"])
 
 
-def _telling(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Column]:
+def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> Iterator[Column]:
     """The columns that say something of these rows."""
-    for one in columns:
-        values = [row[one.name] for row in rows]
-        first = values[0]
-        same = all(value == first for value in values)
-        if one.name in ("signature", "denominator_of") or (same and first is None):
+    fields = {field.name: field for field in TABLE[level]}
+    for shown_column in columns:
+        field = fields.get(shown_column.name)
+        values = [row[shown_column.name] for row in rows]
+        equal = all(value == values[0] for value in values)
+        if (field is not None and field.hidden) or (equal and values[0] is None):
             continue
-        if same and (first == _USUAL.get(one.name, ...) or one.name in ("source", "group")):
-            continue
-        yield one
-
-
-_USUAL = {"dead_groups": 0, "groups": 1}
+        if field is None or not equal or field.usual not in (same, values[0]):
+            yield shown_column
 
 
 def _token_tables(
@@ -121,7 +112,7 @@ def _gradients(record: Row) -> Iterator[float]:
 
 
 def _title(record: Row, response: Row) -> str:
-    parts = [f"record {shown(record['id'])}", f"response {response['index']}"]
+    parts = [f"record {shown(record['id'])}", f"response {response['response']}"]
     if record["groups"] > 1:
         parts.append(f"group {shown(response['group'])}")
     for name in ("reward", "advantage", "contribution"):
@@ -157,12 +148,15 @@ def _token_column(name: str, values: Sequence[Any]) -> Column:
     if name == "token":
         return column(name, values, show=lambda text: token_text(text or ""))
     if name == "clip":
-        return column(name, values, show=_SIDES.__getitem__, style=_SIDE_STYLES.__getitem__)
+        return column(name, values, show=_side, style=_SIDE_STYLES.__getitem__)
     return column(name, values)
 
 
-_SIDES = {-1: "low", 0: "·", 1: "high"}
-_SIDE_STYLES = {-1: "bold cyan", 0: "dim", 1: "bold magenta"}
+def _side(clip: str | None) -> str:
+    return clip or "·"
+
+
+_SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
 
 
 def _share(gradients: Sequence[float], whole: float, tokens: int) -> Column:

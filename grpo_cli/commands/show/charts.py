@@ -31,12 +31,12 @@ def bars(responses: Sequence[Response]) -> str:
 def _bar(one: Response, value: float, top: float, middle: float, length: float) -> Iterator[str]:
     kind = "up" if value >= 0 else "down"
     left = middle if value >= 0 else middle - length
-    label = f"{one.row['index']}  " + ", ".join(
+    label = f"{one.row['response']}  " + ", ".join(
         f"{short} {shown(one.row[name])}"
         for name, short in (("reward", "r"), ("advantage", "A"))
         if isinstance(one.row[name], float | int)
     )
-    yield f'<a href="#response-{one.row["index"]}">'
+    yield f'<a href="#response-{one.row["response"]}">'
     yield f'<text class="label" x="4" y="{top + 12}">{escape(label)}</text>'
     yield (
         f'<rect class="{kind}" x="{left:.2f}" y="{top}" width="{max(length, 0.5):.2f}" '

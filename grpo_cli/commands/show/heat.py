@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Any
 
-import numpy as np
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
@@ -107,7 +106,7 @@ def _head(picture: Picture) -> Iterator[Text]:
 def _text(picture: Picture, response: Response, count: int) -> Text:
     text = Text()
     gap = "" if response.named else " "
-    clips = np.asarray(response.row["tokens"]["clip"]).tolist()[:count]
+    clips = response.row["tokens"]["clip"][:count]
     steps = [picture.step(value) for value in response.values[:count].tolist()]
     for word, step, clip in zip(response.texts, steps, clips, strict=False):
         text.append(word, " ".join(filter(None, (style(step), "underline" if clip else ""))))
@@ -140,7 +139,7 @@ def ranked(picture: Picture) -> list[dict[str, Any]]:
         for at, (text, value) in enumerate(zip(response.texts, response.values, strict=True)):
             size = abs(float(value))
             row = {name: values[at] for name, values in columns.items()}
-            found.append((size, row | {"response": response.row["index"], "text": text}))
+            found.append((size, row | {"response": response.row["response"], "text": text}))
     found.sort(key=lambda pair: -pair[0] if pair[0] == pair[0] else 0.0)
     return [row for _, row in found]
 
@@ -148,7 +147,6 @@ def ranked(picture: Picture) -> list[dict[str, Any]]:
 _TABLE = ("advantage", "ratio", "kl", "difference", "contribution", "gradient")
 _SPARE = ("advantage", "kl", "position", "ratio", "difference", "gradient")
 """What a narrow terminal goes without, the first to go first."""
-_SIDES = {-1: "low", 0: "·", 1: "high"}
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[Column]:
@@ -159,4 +157,4 @@ def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[Column]:
     for name in _TABLE:
         if name in rows[0]:
             yield column(name, [float(row[name]) for row in rows])
-    yield column("clip", [int(row["clip"]) for row in rows], show=_SIDES.__getitem__)
+    yield column("clip", [row["clip"] or "·" for row in rows], show=str)

@@ -46,7 +46,7 @@ class Response:
     @property
     def title(self) -> str:
         """The response in a line."""
-        parts = [f"response {self.row['index']}"]
+        parts = [f"response {self.row['response']}"]
         for name in ("group", "reward", "advantage", "contribution"):
             if self.row[name] is not None and not (name == "group" and self.row[name] == 0):
                 parts.append(f"{name} {shown(self.row[name])}")

@@ -111,7 +111,7 @@ def _response(picture: Picture, response: Response) -> str:
     columns = {
         name: np.asarray(tokens[name]).tolist() for name in _TOKEN if tokens.get(name) is not None
     }
-    clips, positions = (np.asarray(tokens[name]).tolist() for name in ("clip", "position"))
+    clips, positions = tokens["clip"], tokens["position"].tolist()
     words = [
         _word(
             text,
@@ -126,7 +126,7 @@ def _response(picture: Picture, response: Response) -> str:
     ]
     kind = "tokens" if response.named else "tokens numbers"
     return (
-        f'<section id="response-{response.row["index"]}"><h3>{escape(response.title)}</h3>'
+        f'<section id="response-{response.row["response"]}"><h3>{escape(response.title)}</h3>'
         f'<div class="{kind}">{"".join(words) or "(no token counts)"}</div></section>'
     )
 

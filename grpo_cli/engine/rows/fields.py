@@ -1,114 +1,304 @@
-"""The names of every number that is printed, in the order in which they are printed."""
+"""The table of fields: what each number of a row is called, and how it is computed.
+
+A new column of the tables is a line here. Order is the order in which they are printed.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from grpo_cli.engine.rows.lists import (
+    bounds,
+    exact_sums,
+    extreme,
+    fraction,
+    kept,
+    plain,
+    same,
+    whole,
+)
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+
+if TYPE_CHECKING:
+    from grpo_cli.engine.rows.rows import Source
+    from grpo_cli.engine.totals import Totals
 
 Level = Literal["batch", "record", "response", "token"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
-TOTAL_FIELDS = (
-    "objective",
-    "loss",
-    "policy",
-    "kl",
-    "entropy",
-    "denominator",
-    "denominator_of",
-    "records",
-    "groups",
-    "responses",
-    "tokens",
-    "clip_fraction",
-    "clip_fraction_low",
-    "clip_fraction_high",
-    "ratio_mean",
-    "ratio_min",
-    "ratio_max",
-    "gradient_norm",
-    "dead_groups",
-    "empty_responses",
-    "on_policy_records",
+
+class Field(NamedTuple):
+    """One field of a level.
+
+    Attributes:
+        name: what it is called in every format and flag.
+        read: its values: [M], [R] or [N] of a ``Source``, or the one of ``Totals``.
+        spare: when a narrow terminal goes without it: the greatest first; 0: never.
+        usual: a table leaves the column out where all its values are this one.
+        hidden: whether a table shows it only where it is asked for.
+    """
+
+    name: str
+    read: Callable[[Any], Any]
+    spare: int = 0
+    usual: object = ...
+    hidden: bool = False
+
+
+def _share(part: int, all_of_it: int) -> float | None:
+    return part / all_of_it if all_of_it else None
+
+
+TOTAL = (
+    Field("objective", lambda total: total.objective + 0.0),
+    Field("loss", lambda total: -total.objective + 0.0),
+    Field("policy", lambda total: total.value(POLICY) + 0.0),
+    Field("kl", lambda total: total.value(KL) + 0.0 if total.kl_known else None),
+    Field("entropy", lambda total: total.value(ENTROPY) if ENTROPY in total.terms else None),
+    Field("denominator", lambda total: total.denominator),
+    Field("denominator_of", lambda total: total.denominator_of),
+    Field("records", lambda total: total.records),
+    Field("groups", lambda total: total.groups),
+    Field("responses", lambda total: total.responses),
+    Field("tokens", lambda total: total.tokens),
+    Field("clip_fraction", lambda t: _share(t.clipped_low + t.clipped_high, t.tokens)),
+    Field("clip_fraction_low", lambda total: _share(total.clipped_low, total.tokens)),
+    Field("clip_fraction_high", lambda total: _share(total.clipped_high, total.tokens)),
+    Field("ratio_mean", lambda total: total.ratio.value() / total.tokens if total.tokens else None),
+    Field("ratio_min", lambda total: total.ratio_min if total.tokens else None),
+    Field("ratio_max", lambda total: total.ratio_max if total.tokens else None),
+    Field("gradient_norm", lambda total: total.gradient_norm),
+    Field("dead_groups", lambda total: total.dead_groups),
+    Field("empty_responses", lambda total: total.empty_responses),
+    Field("on_policy_records", lambda total: total.on_policy),
 )
 
-RECORD_FIELDS = (
-    "id",
-    "source",
-    "line",
-    "objective",
-    "loss",
-    "policy",
-    "kl",
-    "entropy",
-    "denominator",
-    "denominator_of",
-    "groups",
-    "response_count",
-    "tokens",
-    "clip_fraction",
-    "clip_fraction_low",
-    "clip_fraction_high",
-    "ratio_mean",
-    "ratio_min",
-    "ratio_max",
-    "gradient_norm",
-    "dead_groups",
-    "signature",
+
+def _record_kl(source: Source) -> list[Any]:
+    breakdown = source.breakdown
+    if breakdown.kl_unknown:
+        return [None] * source.records_count
+    return plain(breakdown.record_value(KL))
+
+
+def _record_entropy(source: Source) -> list[Any]:
+    if source.breakdown.term(ENTROPY) is None:
+        return [None] * source.records_count
+    return plain(source.breakdown.record_value(ENTROPY))
+
+
+def _record_clip(*sides: str) -> Callable[[Source], list[float | None]]:
+    def read(source: Source) -> list[float | None]:
+        counts = sum(source.summary.records.sum(getattr(source.summary, side)) for side in sides)
+        return fraction(np.asarray(counts).tolist(), source.record_lengths)
+
+    return read
+
+
+RECORD = (
+    Field("id", lambda source: [record.name for record in source.records]),
+    Field("source", lambda source: [record.source for record in source.records], 7, same),
+    Field("line", lambda source: [record.line for record in source.records], 16),
+    Field("objective", lambda source: plain(source.breakdown.record_objective)),
+    Field("loss", lambda source: plain(-source.breakdown.record_objective)),
+    Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 10),
+    Field("kl", _record_kl, 6),
+    Field("entropy", _record_entropy),
+    Field("denominator", lambda source: whole(source.breakdown.denominator), 15),
+    Field(
+        "denominator_of",
+        lambda source: [source.breakdown.policy.weights.of] * source.records_count,
+        hidden=True,
+    ),
+    Field("groups", lambda source: source.breakdown.record_groups.tolist(), 11, 1),
+    Field("response_count", lambda source: source.summary.records.lengths.tolist(), 8),
+    Field("tokens", lambda source: source.record_lengths, 2),
+    Field("clip_fraction", _record_clip("clipped_low", "clipped_high"), 1),
+    Field("clip_fraction_low", _record_clip("clipped_low"), 14),
+    Field("clip_fraction_high", _record_clip("clipped_high"), 13),
+    Field(
+        "ratio_mean",
+        lambda source: fraction(
+            exact_sums(source.summary.ratio_sums, source.summary.records), source.record_lengths
+        ),
+        9,
+    ),
+    Field(
+        "ratio_min",
+        lambda s: extreme(np.minimum, s.breakdown.ratio, s.summary.record_tokens),
+        12,
+    ),
+    Field(
+        "ratio_max",
+        lambda s: extreme(np.maximum, s.breakdown.ratio, s.summary.record_tokens),
+        4,
+    ),
+    Field("gradient_norm", lambda s: np.sqrt(s.summary.record_gradient_squares).tolist()),
+    Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 5, 0),
+    Field("variant", lambda s: [s.breakdown.objective.name] * s.records_count, hidden=True),
+    Field("signature", lambda s: [s.breakdown.objective.signature] * s.records_count, hidden=True),
 )
 
-RESPONSE_FIELDS = (
-    "index",
-    "group",
-    "reward",
-    "advantage",
-    "length",
-    "weight",
-    "policy",
-    "kl",
-    "contribution",
-    "clip_fraction",
-    "clip_fraction_low",
-    "clip_fraction_high",
-    "ratio_mean",
-    "ratio_min",
-    "ratio_max",
-    "gradient_norm",
+
+def _indexes(source: Source) -> list[int]:
+    sizes = source.summary.records.lengths.tolist()
+    return [place for size in sizes for place in range(size)]
+
+
+def _groups(source: Source) -> list[Any]:
+    """[R] what the user calls each response's group, or its number in the record."""
+    names: list[Any] = []
+    cuts = pairwise(bounds(source.summary.records))
+    for record, (begin, end) in zip(source.records, cuts, strict=True):
+        numbers, labels = source.summary.local_groups[begin:end], record.group_labels
+        names += numbers if labels is None else [labels[number] for number in numbers]
+    return names
+
+
+def _rewards(source: Source) -> list[Any]:
+    """[R] one number, or with several reward functions a list or dict of them."""
+    rewards, names = source.breakdown.batch.rewards, source.breakdown.batch.reward_names
+    if rewards is None:
+        return [None] * source.responses_count
+    values = plain(rewards)
+    if rewards.ndim == 2 and names:
+        return [dict(zip(names, row, strict=True)) for row in values]
+    return values
+
+
+def _advantages(source: Source) -> list[Any]:
+    """[R] None where the tokens of a response have advantages of their own."""
+    if source.breakdown.response_advantage is None:
+        return [None] * source.responses_count
+    return plain(source.breakdown.response_advantage)
+
+
+def _response_kl(source: Source) -> list[Any]:
+    breakdown, term = source.breakdown, source.breakdown.term(KL)
+    if term is None:
+        return [None if breakdown.kl_unknown else 0.0] * source.responses_count
+    return plain(breakdown.term_weight(term) * term.sums)
+
+
+def _response_clip(*sides: str) -> Callable[[Source], list[float | None]]:
+    def read(source: Source) -> list[float | None]:
+        counts = sum(getattr(source.summary, side) for side in sides)
+        return fraction(np.asarray(counts).tolist(), source.response_lengths)
+
+    return read
+
+
+RESPONSE = (
+    Field("response", _indexes),
+    Field("group", _groups, 5, same),
+    Field("reward", _rewards),
+    Field("advantage", _advantages),
+    Field("length", lambda source: source.response_lengths, 1),
+    Field("weight", lambda source: plain(source.breakdown.weight), 8),
+    Field("policy", lambda s: plain(s.breakdown.weight * s.breakdown.policy.sums), 7),
+    Field("kl", _response_kl, 4),
+    Field("contribution", lambda source: plain(source.breakdown.response_contribution)),
+    Field("clip_fraction", _response_clip("clipped_low", "clipped_high"), 2),
+    Field("clip_fraction_low", _response_clip("clipped_low"), 11),
+    Field("clip_fraction_high", _response_clip("clipped_high"), 10),
+    Field("ratio_mean", lambda s: fraction(s.summary.ratio_sums.tolist(), s.response_lengths), 6),
+    Field("ratio_min", lambda s: extreme(np.minimum, s.breakdown.ratio, s.summary.responses), 9),
+    Field("ratio_max", lambda s: extreme(np.maximum, s.breakdown.ratio, s.summary.responses), 3),
+    Field("gradient_norm", lambda source: source.summary.response_gradient_norms.tolist()),
 )
 
-TOKEN_FIELDS = (
-    "token",
-    "token_id",
-    "position",
-    "log_ratio",
-    "ratio",
-    "clip",
-    "advantage",
-    "surrogate",
-    "kl",
-    "correction",
-    "weight",
-    "contribution",
-    "gradient",
+
+def _written(name: str) -> Callable[[Source], list[Any] | None]:
+    """[N] token strings or ids, those of masked tokens left out; None where no record has any."""
+
+    def read(source: Source) -> list[Any] | None:
+        if all(getattr(record, name) is None for record in source.records):
+            return None
+        positions, values = source.positions, []
+        cuts = pairwise(bounds(source.summary.responses))
+        for record in source.records:
+            rows = getattr(record, name)
+            for place in range(len(record.widths)):
+                begin, end = next(cuts)
+                row = [None] * record.widths[place] if rows is None else rows[place]
+                values += kept(row, positions[begin:end])
+        return values
+
+    return read
+
+
+def _token_kl(source: Source) -> Any:
+    breakdown = source.breakdown
+    if breakdown.kl_unknown:
+        return None
+    return np.zeros(len(breakdown.ratio)) if breakdown.kl is None else breakdown.kl + 0.0
+
+
+_SIDES = np.array([None, "high", "low"], dtype=object)
+"""What a clip side of 0, 1 and −1 is called."""
+
+TOKEN = (
+    Field("token", _written("tokens")),
+    Field("token_id", _written("token_ids"), 7),
+    Field("position", lambda source: source.positions),
+    Field("log_ratio", lambda source: source.breakdown.log_ratio + 0.0, 1),
+    Field("ratio", lambda source: source.breakdown.ratio + 0.0),
+    Field("clip", lambda source: _SIDES[source.breakdown.clip].tolist()),
+    Field("advantage", lambda source: source.breakdown.advantage + 0.0, 5),
+    Field("surrogate", lambda source: source.breakdown.surrogate + 0.0, 4),
+    Field("kl", _token_kl, 2),
+    Field("correction", lambda source: source.breakdown.correction, 3),
+    Field("weight", lambda source: source.breakdown.token_weight + 0.0, 6),
+    Field("contribution", lambda source: source.breakdown.contribution + 0.0),
+    Field("gradient", lambda source: source.breakdown.gradient + 0.0),
 )
 
-RECORD_CONTEXT = ("id", "source", "line")
+TABLE: Mapping[Level, tuple[Field, ...]] = {
+    "batch": TOTAL,
+    "record": RECORD,
+    "response": RESPONSE,
+    "token": TOKEN,
+}
+
+
+def names(level: Level) -> tuple[str, ...]:
+    """The names of a level's own fields."""
+    return tuple(field.name for field in TABLE[level])
+
+
+def spare(level: Level) -> list[str]:
+    """The names of what a narrow terminal goes without, the first to go first."""
+    fields = [field for field in TABLE[level] if field.spare]
+    return [field.name for field in sorted(fields, key=lambda field: -field.spare)]
+
+
+RECORD_CONTEXT = ("id", "source", "line", "variant", "signature")
 """What a row of a response or token may say of its record."""
 
-RESPONSE_CONTEXT = ("index", "group", "reward")
+RESPONSE_CONTEXT = ("response", "group", "reward")
 """What a row of a token may say of its response."""
 
 FIELDS: dict[Level, tuple[str, ...]] = {
-    "batch": TOTAL_FIELDS,
-    "record": RECORD_FIELDS,
-    "response": (*RECORD_CONTEXT, *RESPONSE_FIELDS),
-    "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *TOKEN_FIELDS),
+    "batch": ("variant", "signature", *names("batch")),
+    "record": names("record"),
+    "response": (*RECORD_CONTEXT, *names("response")),
+    "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("token")),
 }
 """The names that can be chosen at each level."""
 
 COLUMNS: dict[Level, tuple[str, ...]] = {
-    "batch": TOTAL_FIELDS,
-    "record": RECORD_FIELDS,
-    "response": ("id", *RESPONSE_FIELDS),
-    "token": ("id", "index", *TOKEN_FIELDS),
+    "batch": FIELDS["batch"],
+    "record": FIELDS["record"],
+    "response": ("id", *names("response")),
+    "token": ("id", "response", *names("token")),
 }
-"""The columns of a csv file at each level, unless others are chosen."""
+"""What a row has unless other fields are chosen."""
+
+
+def total_row(total: Totals) -> dict[str, Any]:
+    """The totals by name."""
+    return {field.name: field.read(total) for field in TOTAL}

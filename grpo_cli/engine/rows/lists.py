@@ -53,3 +53,14 @@ def _sum(parts: list[float]) -> float:
         return math.fsum(parts)
     except OverflowError:
         return math.inf
+
+
+def kept(written: list[Any], positions: NDArray[Any]) -> list[Any]:
+    """The elements of a response's list that count."""
+    if len(written) == len(positions):
+        return written
+    return [written[position] for position in positions.tolist()]
+
+
+same = object()
+"""Stands for whatever value all rows of a table have in common."""

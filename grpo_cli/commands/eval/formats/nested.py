@@ -1,6 +1,6 @@
-"""Rows → one JSON object per record.
+"""Rows → one JSON object per record, what is inside it nested in lists and columns.
 
-``encode_json`` is picklable through ``functools.partial``, so that worker processes can call it.
+``encode_nested`` is picklable through ``functools.partial``, so that worker processes can call it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from grpo_cli.engine.rows.fields import (
-    RECORD_CONTEXT,
-    RESPONSE_CONTEXT,
-    RESPONSE_FIELDS,
-    TOKEN_FIELDS,
-    Level,
-)
+from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
 from grpo_cli.engine.rows.rows import Row, rows
 
 if TYPE_CHECKING:
@@ -26,7 +20,7 @@ if TYPE_CHECKING:
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
-def encode_json(
+def encode_nested(
     records: Sequence[Record],
     breakdown: Breakdown,
     *,
@@ -38,9 +32,9 @@ def encode_json(
     Args:
         records: those that ``breakdown`` is of.
         breakdown: the numbers.
-        level: what one row is.
+        level: the deepest rows inside.
         fields: the names that a row of that level has, in this order; None for all of them. A
-            record that holds responses keeps its ``id``, and a response its ``index``.
+            record that holds responses keeps its ``id``, and a response its number.
     """
     result = rows(records, breakdown, level)
     if fields is not None:
@@ -56,16 +50,18 @@ def _fitted(piece: bytes) -> bytes:
 def _selected(row: Row, level: Level, fields: tuple[str, ...]) -> Row:
     if level == "record":
         return {name: row[name] for name in fields}
-    kept = _picked(row, "id", fields, RECORD_CONTEXT)
-    inside = RESPONSE_FIELDS if level == "response" else RESPONSE_CONTEXT
-    kept["responses"] = [_picked(one, "index", fields, inside) for one in row["responses"]]
+    selected = _picked(row, "id", fields, RECORD_CONTEXT)
+    inside = names("response") if level == "response" else RESPONSE_CONTEXT
+    selected["responses"] = [
+        _picked(response, "response", fields, inside) for response in row["responses"]
+    ]
     if level == "token":
-        for response, whole in zip(kept["responses"], row["responses"], strict=True):
-            tokens = whole["tokens"]
-            response["tokens"] = {n: tokens.get(n) for n in fields if n in TOKEN_FIELDS}
-    return kept
+        for response, whole in zip(selected["responses"], row["responses"], strict=True):
+            tokens, known = whole["tokens"], names("token")
+            response["tokens"] = {name: tokens.get(name) for name in fields if name in known}
+    return selected
 
 
 def _picked(row: Row, key: str, fields: tuple[str, ...], allowed: tuple[str, ...]) -> Row:
-    names = [name for name in fields if name in allowed]
-    return {name: row[name] for name in (names if key in names else [key, *names])}
+    wanted = [name for name in fields if name in allowed]
+    return {name: row[name] for name in (wanted if key in wanted else [key, *wanted])}

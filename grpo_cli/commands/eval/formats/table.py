@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, BinaryIO
 
 import orjson
 
-from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.commands.eval.formats.format import Format, Printing
+from grpo_cli.commands.eval.formats.nested import encode_nested
 from grpo_cli.commands.eval.rows_view import ROWS, print_rows, print_totals
 from grpo_cli.commands.eval.run import Run
+from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import Level
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.screen import screen_of, written
@@ -17,7 +20,12 @@ _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
 
 
-def write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+def _encode(printing: Printing) -> Encode:
+    # A table chooses its columns itself, and needs the others to say what they mean.
+    return partial(encode_nested, level=printing.level, fields=None)
+
+
+def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
     """Totals, then one row per record or response, or one table per response."""
     del variant
     limit = printing.limit
@@ -62,3 +70,6 @@ def _rows(record: dict[str, Any], level: Level) -> int:
         return 1
     responses = record["responses"]
     return len(responses) if level == "response" else sum(r["length"] for r in responses)
+
+
+FORMAT = Format(_encode, _write, streams=False)
