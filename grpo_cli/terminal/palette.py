@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from grpo_cli.commands.show.picture import STEPS
-
 Rgb = tuple[int, int, int]
+
+STEPS = 8
+"""Colours on either side of none."""
 
 _WHITE: Rgb = (247, 247, 247)
 _UP: Rgb = (33, 102, 172)

@@ -12,10 +12,10 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.show.picture import COLORS, STEPS, Picture, Response
+from grpo_cli.commands.show.picture import COLORS, Picture, Response
 from grpo_cli.terminal.grid import Column, column, fitting, grid
 from grpo_cli.terminal.numbers import shown, token_text
-from grpo_cli.terminal.palette import style
+from grpo_cli.terminal.palette import STEPS, style
 from grpo_cli.terminal.screen import written
 
 _PIPE = 100

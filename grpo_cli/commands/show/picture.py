@@ -11,6 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.show.words import flowing, readable
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.palette import STEPS
 
 Row = Mapping[str, Any]
 
@@ -24,7 +25,6 @@ COLORS: Mapping[str, str] = {
 """What tokens can be coloured by, in words."""
 
 _SATURATED = 0.98
-STEPS = 8
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import numpy as np
 
 from grpo_cli.commands.show.charts import bars, histogram
 from grpo_cli.commands.show.heat import ranked
-from grpo_cli.commands.show.picture import COLORS, STEPS, Picture, Response
+from grpo_cli.commands.show.picture import COLORS, Picture, Response
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.palette import STEPS
 
 _NUMBERS = ("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "tokens")
 _TOKEN = ("ratio", "advantage", "contribution", "gradient", "kl", "difference")

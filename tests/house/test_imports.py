@@ -1,0 +1,88 @@
+"""Imports point one way, with no circle: the picture is in grpo_cli/README.md."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent.parent / "grpo_cli"
+
+BELOW: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "batch": set(),
+    "hyperparameters": {"errors"},
+    "objective": {"batch", "errors", "hyperparameters", "version"},
+    "records": {"batch", "errors", "hyperparameters"},
+    "frameworks": {"objective", "batch", "errors", "hyperparameters"},
+    "papers": {"objective", "batch", "errors", "hyperparameters"},
+    "variants": {"frameworks", "papers", "objective", "errors", "hyperparameters"},
+    "engine": {"variants", "records", "objective", "batch", "errors", "hyperparameters"},
+    "terminal": {"errors"},
+    "hooks": {"errors"},
+    "vectors": {"errors"},
+    "api": {"engine", "variants", "records", "objective", "batch", "errors"},
+    "commands": {
+        *("engine", "terminal", "variants", "records", "objective", "batch"),
+        *("errors", "hyperparameters", "version", "vectors"),
+    },
+    "__init__": {"api", "errors", "variants", "version"},
+    "__main__": {"commands"},
+}
+"""What may import what: each part, and the parts below it that it knows."""
+
+
+def parts() -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        found.setdefault(part, []).append(path)
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of the package that a file imports, inside functions and for types too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        names |= {m.split(".")[1] for m in modules if m.startswith("grpo_cli.")}
+    return names
+
+
+@pytest.mark.parametrize("part", parts())
+def test_a_part_imports_only_what_is_below_it(part):
+    allowed = BELOW[part] | {part}
+    wrong = {
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in parts()[part]
+        for name in imported(path) - allowed
+    }
+    assert not wrong
+
+
+def test_the_picture_has_no_circle():
+    order: list[str] = []
+    rest = dict(BELOW)
+    while rest:
+        free = [part for part, below in rest.items() if below <= set(order)]
+        assert free, f"a circle among {sorted(rest)}"
+        order += free
+        for part in free:
+            del rest[part]
+
+
+def test_stages_import_numpy_alone():
+    wrong = set()
+    for path in (PACKAGE / "objective").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            wrong |= {n for n in names if n and n.split(".")[0] in ("typer", "orjson", "rich")}
+    assert not wrong
