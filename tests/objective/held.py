@@ -26,6 +26,9 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
     ("surrogate", "fipo"): ("token_log_ratio",),
     ("surrogate", "trl/cispo"): ("ratio",),
     ("surrogate", "trl/vespo"): ("token_log_ratio",),
+    ("surrogate", "trl/vespo-token-truncate"): ("token_log_ratio",),
+    ("surrogate", "trl/vespo-token-mask"): ("token_log_ratio",),
+    ("advantage", "prime-rl/ref_kl"): ("log_ratio_ref",),
     ("surrogate", "verl/dppo_tv"): ("ratio",),
     ("surrogate", "verl/dppo_kl"): ("ratio",),
     ("surrogate", "prime-rl/ref_kl"): ("log_ratio_ref",),
@@ -38,11 +41,17 @@ ALONG = {"skyrl/rollout_is": "log_probs_rollout"}
 STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy"}
 """Ratio choices with the value of something else and the slope of the token's own log-prob."""
 
-KL_OF_K2 = {"k1+", "abs+", "k3+"}
+KL_OF_K2 = {"k1+", "abs+", "k3+", "verl/kl+", "verl/abs+", "verl/low_var_kl+"}
 """KL choices with the value of one estimator and the slope of k2."""
 
 SCORED = {"nemo-rl/k1", "nemo-rl/k2", "nemo-rl/k3"}
 """KL choices weighed with π_θ/sg[π_θ], which is 1 and has a slope."""
+
+
+def stopped() -> list[tuple[str, str]]:
+    """(stage, choice) of every choice whose gradient is not its value's."""
+    others = {"surrogate": ALONG, "ratio": STRAIGHT, "kl": KL_OF_K2 | SCORED}
+    return [*FIXED, *((stage, name) for stage, names in others.items() for name in names)]
 
 
 def held(objective: Objective) -> Objective:

@@ -83,9 +83,15 @@ def _product(
 _NEMO = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
 
 CHOICES = {
-    "nemo-rl/k1": Choice(on_policy(k1), _NEMO),
-    "nemo-rl/k2": Choice(on_policy(k2), _NEMO),
-    "nemo-rl/k3": Choice(on_policy(k3), _NEMO),
+    "nemo-rl/k1": Choice(
+        on_policy(k1), _NEMO, stops_gradient="the weight π_θ/sg[π_θ] is 1 and has a slope"
+    ),
+    "nemo-rl/k2": Choice(
+        on_policy(k2), _NEMO, stops_gradient="the weight π_θ/sg[π_θ] is 1 and has a slope"
+    ),
+    "nemo-rl/k3": Choice(
+        on_policy(k3), _NEMO, stops_gradient="the weight π_θ/sg[π_θ] is 1 and has a slope"
+    ),
     "nemo-rl/k1-rollout": Choice(from_rollout(k1), _NEMO),
     "nemo-rl/k2-rollout": Choice(from_rollout(k2), _NEMO),
     "nemo-rl/k3-rollout": Choice(from_rollout(k3), _NEMO),

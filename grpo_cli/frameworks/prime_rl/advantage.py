@@ -17,4 +17,6 @@ def ref_kl(log_ratio_ref: F64) -> PerToken:
     return PerToken(-log_ratio_ref)
 
 
-CHOICES = {"prime-rl/ref_kl": Choice(ref_kl)}
+CHOICES = {
+    "prime-rl/ref_kl": Choice(ref_kl, stops_gradient="the distance to the teacher is a constant")
+}

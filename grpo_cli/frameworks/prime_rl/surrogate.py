@@ -65,5 +65,9 @@ def _dropped(ratio: F64, advantage: F64, high: Mask, low: Mask) -> Surrogate:
 
 CHOICES = {
     "prime-rl/ipo": Choice(ipo, {"ipo_threshold": 0.1}),
-    "prime-rl/ref_kl": Choice(ref_kl, {"divergence_low": 0.2}),
+    "prime-rl/ref_kl": Choice(
+        ref_kl,
+        {"divergence_low": 0.2},
+        stops_gradient="the distance to the teacher is a constant weight",
+    ),
 }

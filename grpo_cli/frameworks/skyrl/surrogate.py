@@ -73,6 +73,10 @@ def dppo_tv(
 
 
 CHOICES = {
-    "skyrl/rollout_is": Choice(rollout_is, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
+    "skyrl/rollout_is": Choice(
+        rollout_is,
+        {"epsilon_low": 0.2, "epsilon_high": 0.2},
+        stops_gradient="the ratio to the engine is a constant weight of log π_θ",
+    ),
     "skyrl/dppo_tv": Choice(dppo_tv, {"divergence_low": 0.2, "divergence_high": 0.2}),
 }

@@ -72,7 +72,11 @@ def trl_gmpo(
 
 
 CHOICES = {
-    "trl/cispo": Choice(trl_cispo, {"epsilon_high": 0.2}),
+    "trl/cispo": Choice(
+        trl_cispo,
+        {"epsilon_high": 0.2},
+        stops_gradient="the capped ratio is a constant weight of log π_θ",
+    ),
     "trl/rloo": Choice(trl_rloo, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
     "trl/gmpo": Choice(trl_gmpo, {"epsilon_low": 0.4, "epsilon_high": 0.4}),
 }

@@ -109,15 +109,19 @@ _SHAPES = {
 _BOUNDS = {**_SHAPES, "is_low": None, "is_high": 3.0}
 
 CHOICES = {
-    "trl/vespo": Choice(trl_vespo, _SHAPES),
+    "trl/vespo": Choice(
+        trl_vespo, _SHAPES, stops_gradient="the shaped ratio is a constant weight of log π_θ"
+    ),
     "trl/vespo-token-truncate": Choice(
         _with_mismatch(np.clip, "TRL's VESPO with clip(π_old/μ, min, max) of each token in W."),
         _BOUNDS,
+        stops_gradient="the shaped ratio is a constant weight of log π_θ",
     ),
     "trl/vespo-token-mask": Choice(
         _with_mismatch(
             _masked, "TRL's VESPO with π_old/μ of each token in W; 1e-8 outside [min, max]."
         ),
         _BOUNDS,
+        stops_gradient="the shaped ratio is a constant weight of log π_θ",
     ),
 }

@@ -57,11 +57,17 @@ def off_reward(estimator: Estimator) -> Callable[..., F64]:
 
 
 _NAMES = {"kl": k1, "abs": absolute, "mse": k2, "low_var_kl": k3}
+_STOPS = dict.fromkeys(_NAMES, "the value of one estimator has the slope of k2") | {"mse": ""}
+"""What the ``+`` stops; the slope of k2 is mse's own."""
+
 _OTHERS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 
 CHOICES = {
     **{f"verl/{name}": Choice(in_verl(one)) for name, one in _NAMES.items()},
-    **{f"verl/{name}+": Choice(plus(one)) for name, one in _NAMES.items()},
+    **{
+        f"verl/{name}+": Choice(plus(one), stops_gradient=_STOPS[name])
+        for name, one in _NAMES.items()
+    },
     **{
         f"verl/{name}-in-reward": Choice(off_reward(one), in_reward=True)
         for name, one in _NAMES.items()

@@ -27,4 +27,10 @@ def sequence_token(token_log_ratio: F64, responses: Segments, *, log_ratio_max: 
     )
 
 
-CHOICES = {"verl/sequence-token": Choice(sequence_token, {"log_ratio_max": 10.0})}
+CHOICES = {
+    "verl/sequence-token": Choice(
+        sequence_token,
+        {"log_ratio_max": 10.0},
+        stops_gradient="each token's own log-prob moves the sequence's ratio",
+    )
+}

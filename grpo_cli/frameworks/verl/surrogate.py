@@ -112,7 +112,11 @@ _DPPO = {"epsilon_low": 0.2, "epsilon_high": 0.2, "dual_clip": 3.0}
 CHOICES = {
     "verl/kl_cov": Choice(kl_cov, {"kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}),
     "verl/clip_cov": Choice(clip_cov, {**BAND, "clip_cov_seed": 0}),
-    "verl/dppo_tv": Choice(dppo_tv, _DPPO),
-    "verl/dppo_kl": Choice(dppo_kl, _DPPO),
+    "verl/dppo_tv": Choice(
+        dppo_tv, _DPPO, stops_gradient="the truncated ratio is a constant weight of log π_θ"
+    ),
+    "verl/dppo_kl": Choice(
+        dppo_kl, _DPPO, stops_gradient="the truncated ratio is a constant weight of log π_θ"
+    ),
     "verl/geo_mean": Choice(geo_mean, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
 }

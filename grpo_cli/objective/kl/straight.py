@@ -42,9 +42,17 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
 _FREE = {"kl_input_clamp": None, "kl_output_clamp": None}
 
 CHOICES = {
-    "k1+": Choice(straight_through(k1), _FREE),
-    "abs+": Choice(straight_through(absolute), _FREE),
-    "k3+": Choice(straight_through(k3), _FREE),
+    "k1+": Choice(
+        straight_through(k1), _FREE, stops_gradient="the value of one estimator has the slope of k2"
+    ),
+    "abs+": Choice(
+        straight_through(absolute),
+        _FREE,
+        stops_gradient="the value of one estimator has the slope of k2",
+    ),
+    "k3+": Choice(
+        straight_through(k3), _FREE, stops_gradient="the value of one estimator has the slope of k2"
+    ),
     "abs-in-reward": Choice(in_reward(absolute), _FREE, in_reward=True),
 }
 ALIASES = {"kl+": "k1+", "low_var_kl+": "k3+"}

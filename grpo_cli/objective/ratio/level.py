@@ -104,7 +104,11 @@ def _whole(
 CHOICES = {
     "token": Choice(token, {"log_ratio_clamp": None}, given=True),
     "sequence": Choice(sequence, {"log_ratio_clamp": None}, per_response=True),
-    "sequence-token": Choice(sequence_token, {"log_ratio_clamp": None}),
+    "sequence-token": Choice(
+        sequence_token,
+        {"log_ratio_clamp": None},
+        stops_gradient="each token's own log-prob moves the sequence's ratio",
+    ),
     "product": Choice(product, {"log_ratio_clamp": None}, per_response=True),
 }
 ALIASES = {"sequence_token": "sequence-token", "gspo": "sequence", "gspo-token": "sequence-token"}

@@ -53,7 +53,7 @@ def on_policy(log_probs_new: F64) -> Ratio:
 
 
 CHOICES = {
-    "on-policy": Choice(on_policy),
+    "on-policy": Choice(on_policy, stops_gradient="the old policy is the current one, held still"),
     "rollout": Choice(rollout, {"log_ratio_clamp": None}),
     "rollout-sequence": Choice(rollout_sequence, {"log_ratio_clamp": None}),
 }

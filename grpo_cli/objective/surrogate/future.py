@@ -78,5 +78,6 @@ CHOICES = {
             "fipo_clip_high": 0.2,
             "fipo_safety_threshold": 4.0,
         },
+        stops_gradient="the weight of the tokens to come is a constant",
     )
 }

@@ -50,5 +50,8 @@ def topr(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
     return Surrogate(weighted * log_probs_new, capped, None, weighted)
 
 
-CHOICES = {"dro": Choice(dro, {"dro_beta": 0.05}), "topr": Choice(topr)}
+CHOICES = {
+    "dro": Choice(dro, {"dro_beta": 0.05}),
+    "topr": Choice(topr, stops_gradient="the truncated ratio is a constant weight of log π_θ"),
+}
 ALIASES = {"kimi15": "dro"}

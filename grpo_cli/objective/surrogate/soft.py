@@ -76,5 +76,6 @@ CHOICES = {
             "vespo_k_neg": 3.0,
             "vespo_lambda_neg": 2.0,
         },
+        stops_gradient="the shaped ratio is a constant weight of log π_θ",
     ),
 }

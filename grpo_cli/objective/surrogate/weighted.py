@@ -58,6 +58,11 @@ def cispo(
 CHOICES = {
     "unclipped": Choice(unclipped),
     "reinforce": Choice(reinforce),
-    "cispo": Choice(cispo, {"epsilon_low": 1.0, "epsilon_high": 4.0}, window="weight"),
+    "cispo": Choice(
+        cispo,
+        {"epsilon_low": 1.0, "epsilon_high": 4.0},
+        window="weight",
+        stops_gradient="the bounded ratio is a constant weight of log π_θ",
+    ),
 }
 ALIASES = {"importance_sampling": "unclipped", "gpg": "reinforce"}
