@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from grpo_cli.vectors.catalogue import describe, export, listed, listed_flags
     from grpo_cli.vectors.claims import Claims, Loss, NotClaimedError, claimed
     from grpo_cli.vectors.data import Flag, cases, flags
-    from grpo_cli.vectors.judge import Verdict, judge
+    from grpo_cli.vectors.verdict import Verdict, judge
 
 HOMES = {
     "case": ("Case", "Step", "Tolerance"),
     "catalogue": ("describe", "export", "listed", "listed_flags"),
     "claims": ("Claims", "Loss", "NotClaimedError", "claimed"),
     "data": ("Flag", "cases", "flags"),
-    "judge": ("Verdict", "judge"),
+    "verdict": ("Verdict", "judge"),
 }
 """Module → what is taken from it when it is asked for: pytest imports this package at its start."""
 

@@ -18,6 +18,11 @@ FLAGS: Mapping[str, Sequence[str]] = {
 }
 """What a mode is taken for."""
 
+DENOMINATOR = {
+    mode: ["truncated-in-denominator"] for mode in ("token-mean", "response-mean", "prompt-mean")
+}
+"""The modes that divide by a number of tokens."""
+
 INSIDE = [x for x in NEAR if x]
 UNTAMED = {"surrogate": ["unclipped"]}
 """Inside the band it does not matter whether there is a clip."""
@@ -36,6 +41,8 @@ def lengths() -> Iterator[Vector]:
     }
     for name, (sizes, groups, comment) in shapes.items():
         for mode in MODES:
+            if mode == "prompt-mean" and len(set(groups)) == 1:
+                continue  # it is the token mean
             given = random_columns(
                 name,
                 sizes,
@@ -54,7 +61,7 @@ def clipped() -> Iterator[Vector]:
             f"clipped-{mode}",
             "Some tokens are clipped: they weigh as the others in the value, and have no gradient.",
             [*FLAGS[mode], "clip-unused"],
-            random_columns("clipped", [2, 5, 3], advantages=[1.0, -1.0, 0.5]),
+            random_columns("clipped", [2, 5, 3], groups=[0, 0, 1], advantages=[1.0, -1.0, 0.5]),
             how(mode),
         )
 
@@ -72,7 +79,7 @@ def masks() -> Iterator[Vector]:
         yield Vector(
             f"masked-{mode}",
             "Tokens masked at the start, between and at the end: gone from sum and denominator.",
-            ["mask-ignored", "truncated-in-denominator", "mask-shifted"],
+            ["mask-ignored", "mask-shifted", *DENOMINATOR.get(mode, [])],
             inside,
             how(mode),
             same_under=UNTAMED,
@@ -104,7 +111,7 @@ TRUNCATED = random_columns(
 
 
 def truncated() -> Iterator[Vector]:
-    for mode in ("token-mean", "prompt-mean", "sum"):
+    for mode in ("token-mean", "prompt-mean"):
         yield Vector(
             f"truncated-{mode}",
             "A response that was cut off is masked: its tokens leave sum and denominator.",
@@ -117,7 +124,7 @@ def truncated() -> Iterator[Vector]:
         yield Vector(
             f"truncated-{mode}",
             "A response without tokens, where responses are averaged: does it count as one?",
-            ["empty-response-counted", "truncated-in-denominator"],
+            ["empty-response-counted"],
             TRUNCATED,
             how(mode),
             same_under=UNTAMED,
@@ -153,7 +160,7 @@ def single() -> Iterator[Vector]:
         yield Vector(
             f"padded-{mode}",
             "A response of one token beside one of six: padding is neither summed nor counted.",
-            ["mask-ignored", "metric-padding"],
+            ["mask-ignored"],
             random_columns("padded", [1, 6], steps=INSIDE, groups=[0, 1], advantages=[1.0, -0.5]),
             how(mode),
             same_under=UNTAMED,

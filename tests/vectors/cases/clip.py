@@ -34,7 +34,7 @@ def places() -> Iterator[Vector]:
     for place, (step, words) in PLACES.items():
         for sign, advantage in SIGNS.items():
             found = ["clip-unused"] if cut(step, advantage) else []
-            if abs(step) > 0.2 and (advantage < 0 or step < 0):
+            if abs(step) > 0.2 and advantage < 0:
                 found.append("minimum-before-advantage")
             found += (
                 ["ratio-one-gradient"] if not step else ["old-ignored"] if abs(step) > 0.2 else []
@@ -47,30 +47,22 @@ def places() -> Iterator[Vector]:
                 PLAIN,
                 same_under=ONE_TOKEN,
             )
-    yield Vector(
-        "zero-advantage",
-        "An advantage of 0: neither value nor gradient, wherever the ratio is.",
-        ["clip-unused"],
-        one(0.5, 0.0),
-        PLAIN,
-        same_under=ONE_TOKEN | {"surrogate": ["unclipped"]},
-    )
 
 
 def asymmetric() -> Iterator[Vector]:
     higher = PLAIN | {"epsilon_high": 0.28}
     lower = PLAIN | {"epsilon_low": 0.4}
-    for name, step, advantage, how in (
-        ("clip-higher-between", 0.21875, 1.0, higher),
-        ("clip-higher-above", 0.3125, 1.0, higher),
-        ("clip-higher-negative", 0.3125, -1.0, higher),
-        ("clip-lower-between", -0.3125, -1.0, lower),
-        ("clip-lower-below", -0.625, -1.0, lower),
+    for name, step, advantage, how, found in (
+        ("clip-higher-between", 0.21875, 1.0, higher, ["epsilon-high"]),
+        ("clip-higher-above", 0.3125, 1.0, higher, ["epsilon-high", "clip-unused"]),
+        ("clip-higher-negative", 0.3125, -1.0, higher, ["minimum-before-advantage"]),
+        ("clip-lower-between", -0.3125, -1.0, lower, ["epsilon-high"]),
+        ("clip-lower-below", -0.625, -1.0, lower, ["epsilon-high", "clip-unused"]),
     ):
         yield Vector(
             name,
             "The band is wider on one side; the ratio tells which bound is used.",
-            ["clip-unused", "minimum-before-advantage"],
+            found,
             one(step, advantage),
             how,
             same_under=ONE_TOKEN,
@@ -90,10 +82,10 @@ def dual() -> Iterator[Vector]:
     how = PLAIN | {"dual_clip": 3.0}
     cases: Mapping[str, tuple[float, float, Sequence[str]]] = {
         "dual-capped": (2.0, -1.0, ["dual-clip-dropped"]),
-        "dual-not-yet": (0.75, -1.0, ["dual-clip-positive"]),
+        "dual-not-yet": (0.75, -1.0, ["minimum-before-advantage"]),
         "dual-positive": (2.0, 1.0, ["dual-clip-positive"]),
         "dual-positive-inside": (0.125, 1.0, ["dual-clip-positive"]),
-        "dual-below": (-0.5, -1.0, ["dual-clip-positive"]),
+        "dual-below": (-0.5, -1.0, ["minimum-before-advantage"]),
     }
     for name, (step, advantage, found) in cases.items():
         yield Vector(

@@ -9,7 +9,6 @@ from vectors.cases.vector import ANY_MEAN, PLAIN, Signature, Vector, columns, ra
 
 MEANS = {"aggregate": ANY_MEAN}
 NAN = float("nan")
-RAGGED = [3, 1, 4]
 BOUNDS: Mapping[str, Mapping[str, float]] = {
     "token-truncate": {"is_high": 1.1875},
     "token-mask": {"is_low": 0.8125, "is_high": 1.1875},
@@ -25,6 +24,17 @@ FLAGS: Mapping[str, Sequence[str]] = {
 }
 
 
+GAPS = columns(
+    [[-1.125, -2.25, -0.625], [-1.125], [-0.875, -1.5, -1.0, -2.75]],
+    old=[[-1.1875, -2.125, -0.5], [-1.5], [-1.0, -1.4375, -1.0625, -2.625]],
+    rollout=[[-1.25, -2.0, -0.625], [-1.75], [-0.75, -1.5, -1.0, -2.75]],
+    advantages=[1.0, -1.0, 0.5],
+)
+"""Gaps to the engine that cancel in the first response, are large in the second, and in the third
+have one token out of bounds.
+"""
+
+
 def of(choice: str, **more: Any) -> dict[str, Any]:
     return PLAIN | {"correction": choice} | BOUNDS.get(choice, {}) | more
 
@@ -37,12 +47,7 @@ def bounded() -> Iterator[Vector]:
                 f"{choice}-{aggregate}",
                 "π_old against the engine weighs each policy term; some weights are out of bounds.",
                 flags,
-                random_columns(
-                    f"correction {choice}",
-                    RAGGED,
-                    with_columns=["rollout"],
-                    advantages=[1.0, -1.0, 0.5],
-                ),
+                GAPS,
                 of(choice, aggregate=aggregate),
             )
         yield Vector(
@@ -87,7 +92,9 @@ def masks() -> Iterator[Vector]:
         yield Vector(
             f"{choice}-masked",
             "A masked token that the engine saw quite differently is no part of any weight.",
-            ["masked-token-leak", "mask-shifted"],
+            ["mask-shifted"]
+            if choice == "token-truncate"
+            else ["masked-token-leak", "mask-shifted"],
             columns(**tokens, mask=[[1, 0, 1], [1, 1]], advantages=[1.0, -1.0]),
             of(choice),
         )

@@ -38,12 +38,14 @@ COMMENTS = {
     "ranks": "The same batch over several ranks, whose gradients are averaged: the same gradient.",
     "ranks and micro-batches": "The same batch, accumulated on several ranks: the same gradient.",
 }
-FLAGS = {
-    "none": ["order-dependence"],
-    "micro-batches": ["mean-of-means", "accumulation-twice"],
-    "ranks": ["mean-of-means"],
-    "ranks and micro-batches": ["mean-of-means", "accumulation-twice", "order-dependence"],
-}
+
+
+def bugs(mode: str, kind: str) -> list[str]:
+    """Micro-batches of equally many responses tell a mean of means only from a token mean."""
+    found = ["mean-of-means"] if mode == "token-mean" and kind != "none" else []
+    if "micro-batches" in kind:
+        found.append("accumulation-twice")
+    return found or ["order-dependence"]
 
 
 def how(mode: str, **more: Any) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def splits() -> Iterator[Vector]:
             if mode == "prompt-mean" and kind != "none" and name != "two-ranks":
                 continue  # a prompt's responses stay together
             yield Vector(
-                f"{mode}-{name}", COMMENTS[kind], FLAGS[kind], EIGHT, how(mode), split=split
+                f"{mode}-{name}", COMMENTS[kind], bugs(mode, kind), EIGHT, how(mode), split=split
             )
 
 
@@ -68,7 +70,7 @@ def more_terms() -> Iterator[Vector]:
         yield Vector(
             f"kl-{name}",
             "With a KL: it has the same denominator as the policy term.",
-            [*FLAGS[kind], "kl-dropped"],
+            [*bugs("token-mean", kind), "kl-dropped"],
             EIGHT,
             how("token-mean", kl="k3", beta=0.25),
             split=SPLITS[name],
@@ -76,7 +78,7 @@ def more_terms() -> Iterator[Vector]:
         yield Vector(
             f"masked-{name}",
             "With masked tokens, and a response of nothing else: those that count, count once.",
-            [*FLAGS[kind], "truncated-in-denominator", "empty-response-counted"],
+            [*bugs("token-mean", kind), "truncated-in-denominator", "empty-response-counted"],
             MASKED,
             how("token-mean"),
             split=SPLITS[name],

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from vectors.cases.vector import PLAIN, Signature, Vector, columns, random_columns, scored
 
+REVERSED = {"k1": ["kl-reversed"], "k2": [], "k3": ["kl-reversed"]}
+"""k2 is the same in either direction."""
 CLIPS = ("clip_fraction_low", "clip_fraction_high", "clip_fraction")
 SPREAD = columns(
     [[-0.5, -2.0, -1.0, -1.5], [-0.5, -2.5, -1.0]],
@@ -16,7 +18,7 @@ SPREAD = columns(
 )
 """Ratios above and below the band in both responses; the advantage tells which ones bind."""
 
-MASKED = {**SPREAD, "mask": [[1, 1, 1, 0], [1, 0, 1]]}
+MASKED = {**SPREAD, "mask": [[1, 1, 1, 0], [0, 1, 1]]}
 
 
 def clips() -> Iterator[Vector]:
@@ -63,8 +65,8 @@ def clips() -> Iterator[Vector]:
             "Sequence ratios: the share of responses that are clipped, or of their tokens.",
             ["sequence-broadcast"],
             columns(
-                [[-1.0, -1.5, -0.5], [-2.0], [-1.0, -2.0]],
-                old=[[-1.5, -2.0, -1.0], [-1.5], [-1.0625, -2.0625]],
+                [[-1.0, -1.5, -0.5], [-2.0], [-1.0, -2.0, -1.5]],
+                old=[[-1.5, -2.0, -1.0], [-1.5], [-1.0625, -2.0625, -1.5]],
                 advantages=[1.0, -1.0, 0.5],
             ),
             PLAIN | {"ratio": "sequence", "aggregate": "response-mean"},
@@ -85,7 +87,7 @@ def divergences() -> Iterator[Vector]:
             yield Vector(
                 f"kl-{kl}-{name}",
                 "The KL that is logged is the mean over all tokens of the estimate, without β.",
-                ["kl-reversed"] if name == "all" else ["metric-padding"],
+                ["metric-padding"] if name == "masked" else ["mean-of-means", *REVERSED[kl]],
                 given,
                 PLAIN | {"kl": kl, "beta": 0.25},
                 wanted=("kl",),

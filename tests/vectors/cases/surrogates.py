@@ -89,7 +89,7 @@ def cispo() -> Iterator[Vector]:
         "cispo-band",
         "CISPO with a lower bound too; weights below it are raised to it.",
         ["cispo-gradient-cut", "cispo-weight-gradient"],
-        random_columns("cispo band", EVEN, advantages=[1.0, -0.75]),
+        random_columns("cispo band 2", EVEN, advantages=[1.0, -0.75]),
         bounds | {"epsilon_low": 0.2, "epsilon_high": 0.3125},
         same_under=MEANS,
     )
@@ -110,6 +110,17 @@ def sapo() -> Iterator[Vector]:
                     "ratio": ONE_TOKEN["ratio"],
                 },
             )
+    yield Vector(
+        "sapo-zero",
+        "An advantage of 0: neither value nor gradient, wherever the gate is.",
+        ["advantage-dropped"],
+        one(0.5, 0.0),
+        how,
+        same_under={
+            "aggregate": ("token-mean", "token-sum", "prompt-mean", "sum"),
+            "ratio": ONE_TOKEN["ratio"],
+        },
+    )
     yield Vector(
         "sapo-batch",
         "SAPO on responses of unequal lengths, with two temperatures.",

@@ -75,7 +75,7 @@ def gradient(batch: Batch, how: How, lengths: list[int]) -> list[list[float | st
         for t, token in enumerate(response.tokens):
             above, below = (loss(batches.moved(batch, i, t, s), how) for s in (STEP, -STEP))
             slope = (above - below) / (2 * STEP)
-            rows[i][token.position] = number(slope if abs(slope) > mpf(10) ** -25 else mpf(0))
+            rows[i][token.position] = number(slope)
     return rows
 
 

@@ -82,8 +82,12 @@ def _per_prompt(batch: Batch, lengths: list[mpf]) -> list[mpf]:
     return [1 / (len(groups) * own[r.group]) if own[r.group] else mpf(0) for r in batch]
 
 
+NOTHING = mpf(10) ** -25
+"""What is nearer to 0 than this is the rounding of the oracle."""
+
+
 def number(x: mpf) -> float | str:
     """The nearest double, or the word that JSON has for what is not finite."""
     if x != x or x in (nan, inf, -inf):
         return {"+inf": "inf"}.get(str(x), str(x))
-    return float(x) + 0.0
+    return float(x) + 0.0 if abs(x) > NOTHING else 0.0
