@@ -12,8 +12,8 @@ import pytest
 from grpo_cli.vectors.case import Case
 from grpo_cli.vectors.claims import Loss, NotClaimedError, claimed
 from grpo_cli.vectors.data import cases
-from grpo_cli.vectors.verdict import Verdict, judge
 from grpo_cli.vectors.summary import Outcome, Tally
+from grpo_cli.vectors.verdict import Verdict, judge
 from grpo_cli.vectors.xfail import Xfail, covering, read
 
 FIXTURE = "grpo_vectors"

@@ -8,7 +8,10 @@ from typing import Any
 from vectors.cases.vector import Signature, Vector, scored
 
 WANTED = ("advantages",)
-STD = {"advantage": "group-std", "std_ddof": 1, "std_eps": 2**-13}
+STD = {"advantage": "group-std", "std_ddof": 1, "std_eps": 1e-4}
+SMALL = STD | {"std_eps": 1e-6}
+"""TRL adds 1e-4 to the std, verl, slime and SkyRL 1e-6."""
+
 MEAN = {"advantage": "group-mean"}
 LEAVE = {"advantage": "leave-one-out"}
 BATCH = STD | {"advantage": "batch-std"}
@@ -52,11 +55,18 @@ def one_group() -> Iterator[Vector]:
             STD,
         )
         yield vector(
+            f"group-std-small-eps-{name}",
+            "As before, with 1e-6 added to the std.",
+            ["std-or-not", "std-ddof"],
+            scored(rewards),
+            SMALL,
+        )
+        yield vector(
             f"group-std-population-{name}",
             "Four responses to one prompt: centred, over the population's std.",
             ["std-ddof"],
             scored(rewards),
-            STD | {"std_ddof": 0},
+            STD | {"std_ddof": 0, "std_eps": 1e-8},
         )
         yield vector(
             f"leave-one-out-{name}",
@@ -83,8 +93,12 @@ def one_group() -> Iterator[Vector]:
 
 
 def groups() -> Iterator[Vector]:
-    for how, flag in ((MEAN, "batch-as-one-group"), (STD, "std-level"), (LEAVE, "std-or-not")):
-        choice = how["advantage"]
+    for choice, how, flag in (
+        ("group-mean", MEAN, "std-or-not"),
+        ("group-std", STD, "std-level"),
+        ("group-std-small-eps", SMALL, "std-level"),
+        ("leave-one-out", LEAVE, "std-or-not"),
+    ):
         yield vector(
             f"{choice}-two-prompts",
             "Two prompts with rewards of different size: each has its own mean.",
@@ -126,7 +140,7 @@ def groups() -> Iterator[Vector]:
             "Equal rewards that no double holds exactly: still 0, not noise over noise.",
             ["zero-std-noise"],
             scored([reward] * 3),
-            STD | {"std_eps": 1e-6},
+            SMALL,
             dtypes=HALF,
         )
 
@@ -157,7 +171,7 @@ def batch() -> Iterator[Vector]:
             "Centred in the group, whitened over the batch's tokens: a long response counts more.",
             ["std-level", "token-for-response-mean"],
             scored(PAIRS, [0, 0, 1, 1], lengths),
-            {"advantage": "token-whiten", "std_ddof": 1, "variance_eps": 2**-26},
+            {"advantage": "token-whiten", "std_ddof": 1, "variance_eps": 1e-8},
         )
 
 
@@ -229,10 +243,10 @@ def left_open() -> Iterator[Vector]:
                 name: Signature(who, {"singleton-group": name}) for name, who in used.items()
             },
         )
-    for how in (MEAN, STD):
+    for how in (MEAN, STD, SMALL):
         given = scored([1.0, 0.0, 0.25, 0.75], lengths=[2, 2, 2, 2])
         yield vector(
-            f"{how['advantage']}-masked-response",
+            f"{'group-std-small-eps' if how is SMALL else how['advantage']}-masked-response",
             "A response is masked altogether; does its reward count in the group's statistics?",
             ["masked-response-votes"],
             given | {"mask": [[1, 1], [0, 0], [1, 1], [1, 1]]},
