@@ -40,7 +40,7 @@ FILES: Mapping[str, list[Vector]] = {
     "invariance": invariance.CASES,
 }
 TOLERANCES = {
-    "float64": {"relative": 1e-7, "absolute": 1e-12},
+    "float64": {"relative": 1e-7, "absolute": 1e-9},
     "float32": {"relative": 2e-5, "absolute": 1e-6},
     "bfloat16": {"relative": 4e-2, "absolute": 1e-2},
 }

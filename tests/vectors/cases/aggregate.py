@@ -48,7 +48,7 @@ def lengths() -> Iterator[Vector]:
                 sizes,
                 steps=INSIDE,
                 groups=groups,
-                advantages=[1.0, -0.5, 0.75, -1.25][: len(sizes)],
+                advantages=[1.0, -0.25, 0.75, 0.5][: len(sizes)],
             )
             yield Vector(
                 f"{name}-{mode}", comment, FLAGS[mode], given, how(mode), same_under=UNTAMED
@@ -147,8 +147,10 @@ def truncated() -> Iterator[Vector]:
             how(mode),
             wanted=("loss",),
             same_under=UNTAMED,
-            topic="no-tokens",
-            signatures={
+            topic="" if mode == "sum" else "no-tokens",
+            signatures={}
+            if mode == "sum"
+            else {
                 "0": Signature(["TRL 1.16.0", "SkyRL"]),
                 "nan": Signature(["verl 0.9.1 alone", "Unsloth"], value={"loss": "nan"}),
             },

@@ -13,7 +13,7 @@ BOUNDS: Mapping[str, Mapping[str, float]] = {
     "token-truncate": {"is_high": 1.1875},
     "token-mask": {"is_low": 0.8125, "is_high": 1.1875},
     "sequence-truncate": {"is_high": 1.25},
-    "sequence-mask": {"is_high": 1.25},
+    "sequence-mask": {"is_low": 0.5, "is_high": 1.25},
     "geometric-truncate": {"is_high": 1.0625},
     "geometric-mask": {"is_low": 0.9375, "is_high": 1.0625},
 }

@@ -78,7 +78,7 @@ def batches() -> Iterator[Vector]:
                 [4, 1, 3],
                 with_columns=["ref"],
                 groups=[0, 0, 1],
-                advantages=[1.0, -1.0, 0.5],
+                advantages=[1.0, -0.25, 0.75],
             ),
             PLAIN | {"kl": "k3", "beta": 0.25, "aggregate": aggregate},
         )
