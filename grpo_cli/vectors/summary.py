@@ -87,6 +87,7 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
         "flags": _by_flag(outcomes),
         "conventions": _counted(one.signature for one in outcomes),
         "not claimed by": _counted(one.reason for one in outcomes if one.outcome == "not claimed"),
+        "passes": [one.case for one in outcomes if one.outcome == "passed"],
         "failures": {one.case: one.reason for one in outcomes if one.outcome == "failed"},
         "expected failures": {one.case: one.reason for one in outcomes if one.outcome == "xfailed"},
         "unneeded": sorted({one.line for one in outcomes if one.line} - needed),

@@ -102,6 +102,8 @@ def _named(
 
 
 def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[str]:
+    if wanted is None:
+        return
     if not isinstance(wanted, list):
         if not _near(wanted, found, tolerance):
             yield f"{place}: expected {wanted!r}, got {found!r}"

@@ -152,7 +152,7 @@ def truncated() -> Iterator[Vector]:
             if mode == "sum"
             else {
                 "0": Signature(["TRL 1.16.0", "SkyRL"]),
-                "nan": Signature(["verl 0.9.1 alone", "Unsloth"], value={"loss": "nan"}),
+                "nan": Signature(["verl 0.9.1 alone"], value={"loss": "nan"}),
             },
         )
 

@@ -129,7 +129,7 @@ def rejected() -> Iterator[Vector]:
             topic="rejected-tokens",
             signatures={
                 "counted": Signature(["TRL 1.16.0", "verl 0.9.1 (icepop)", "NeMo-RL", "OpenRLHF"]),
-                "left out": Signature(["slime", "AReaL"], {"rejected-tokens": "left out"}),
+                "left out": Signature(["slime"], {"rejected-tokens": "left out"}),
             },
         )
 

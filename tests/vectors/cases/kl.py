@@ -141,9 +141,9 @@ def weighed() -> Iterator[Vector]:
         | {"aggregate": "response-mean"},
         topic="kl-weight-level",
         signatures={
-            "the sequence's ratio": Signature(["TRL 1.16.0", "slime"]),
+            "the sequence's ratio": Signature(["TRL 1.16.0"]),
             "the token's ratio": Signature(
-                ["DeepSeek-V3.2"], {"kl-weight-level": "the token's ratio"}
+                ["slime", "DeepSeek-V3.2"], {"kl-weight-level": "the token's ratio"}
             ),
         },
     )
@@ -177,15 +177,15 @@ def extremes() -> Iterator[Vector]:
     )
     yield Vector(
         "k3-overflow",
-        "The reference likes the token e^896 times better, which no precision holds.",
+        "The reference likes the token e^895.5 times better, which no precision holds.",
         ["kl-overflow"],
-        alone(-896.5, -0.5, 0.5),
+        alone(-896.0, -0.5, 0.5),
         PLAIN | {"kl": "k3", "beta": 0.25},
         same_under=SINGLE,
         topic="kl-overflow",
         signatures={
             "10": Signature(
-                ["verl 0.9.1", "SkyRL", "NeMo-RL", "OpenRLHF"], {"kl_output_clamp": 10.0}
+                ["verl 0.9.1", "SkyRL", "NeMo-RL"], {"kl_output_clamp": 10.0}
             ),
             "inf": Signature(["TRL 1.16.0"], value={"loss": "inf", "gradient": [["-inf"]]}),
         },

@@ -40,7 +40,7 @@ def _by_group(
     how: How,
     formula: Callable[[mpf, list[mpf]], mpf],
     scores: list[mpf] | None = None,
-) -> list[mpf]:
+) -> list[Any]:
     """A formula of the own score and the group's; 0 where all of them are equal."""
     scores = _scores(batch, how) if scores is None else scores
     out = []
@@ -49,7 +49,9 @@ def _by_group(
         group = [scores[j] for j in members]
         if len(group) == 1 and members == [i]:
             out.append(_alone(score, how))
-        elif i not in members or len(set(group)) == 1:
+        elif i not in members:
+            out.append(None)  # no loss has it
+        elif len(set(group)) == 1:
             out.append(mpf(0))
         else:
             out.append(formula(score, group))
@@ -85,7 +87,7 @@ def batch_whiten(batch: Batch, how: How) -> list[mpf]:
 
 
 def token_whiten(batch: Batch, how: How) -> list[mpf]:
-    """Each response counts as often as it has tokens; ``std_eps`` is added to the variance."""
+    """Each response counts as often as it has tokens; the epsilon is added to the variance."""
     offsets = group_mean(batch, how)
     flat = [x for x, r in zip(offsets, batch, strict=True) for _ in r.tokens]
     m, variance = mean(flat), std(flat, int(how["std_ddof"])) ** 2

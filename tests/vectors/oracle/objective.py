@@ -62,7 +62,8 @@ def expected(columns: Mapping[str, Any], how: How, wanted: tuple[str, ...]) -> d
         elif name == "gradient":
             found[name] = gradient(batch, how, [len(row) for row in columns["mask"]])
         elif name == "advantages":
-            found[name] = [number(a) for a in advantages(batch, how["advantage"], how)]
+            given = advantages(batch, how["advantage"], how)
+            found[name] = [None if a is None else number(a) for a in given]
         else:
             found.setdefault("metrics", {})[name] = number(METRICS[name](batch, how))
     return found
