@@ -18,6 +18,7 @@ from vectors.cases import (
     aggregate,
     clip,
     correction,
+    estimators,
     invalid,
     invariance,
     kl,
@@ -31,9 +32,9 @@ from vectors.oracle.terms import number
 HERE = Path(__file__).parent
 TARGET = HERE.parents[1] / "grpo_cli/vectors/v1"
 FILES: Mapping[str, list[Vector]] = {
-    "advantage": advantage.CASES,
+    "advantage": [*advantage.CASES, *estimators.CASES],
     "clip": [*clip.CASES, *surrogates.CASES],
-    "kl": kl.CASES,
+    "kl": [*kl.CASES, *estimators.IN_REWARD],
     "aggregate": aggregate.CASES,
     "correction": correction.CASES,
     "metrics": metrics.CASES,

@@ -1,4 +1,4 @@
-"""TRL 1.16.0, verl 0.9.1 and the plain torch loss through the plugin, as their authors would run it.
+"""TRL 1.16.0, verl 0.9.1 and the plain torch loss through the plugin, as authors would run it.
 
 ``pytest tests/parity/vectors --write-golden`` writes which cases each framework was run on and
 returned (``tests/vectors/executed.json``); ``python -m vectors.make`` takes them into the files.
@@ -29,7 +29,7 @@ FRAMEWORKS = {"trl_vectors.py": "trl 1.16.0", "verl_vectors.py": "verl 0.9.1"}
 COUNTS = {
     "trl_vectors.py": {"grpo_vectors": (215, 0, 7, 138)},
     "verl_vectors.py": {"grpo_vectors": (255, 0, 3, 102)},
-    "plain_vectors.py": {
+    "plain/vectors.py": {
         "grpo_vectors_float64": (322, 0, 0, 38),
         "grpo_vectors_float32": (322, 0, 0, 38),
         "grpo_vectors_bfloat16": (317, 0, 0, 43),
@@ -42,7 +42,8 @@ COUNTS = {
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What ``--grpo-vectors-json`` says of each module's fixtures."""
     folder = tmp_path_factory.mktemp("outcomes")
-    return {module: outcome(module, folder / f"{module}.json") for module in COUNTS}
+    files = {module: folder / f"{number}.json" for number, module in enumerate(COUNTS)}
+    return {module: outcome(module, file) for module, file in files.items()}
 
 
 def outcome(module: str, file: Path) -> dict[str, Any]:

@@ -14,49 +14,12 @@ import pytest
 from trl import GRPOTrainer, RLOOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
-from grpo_cli.vectors import Case, Claims, Loss, NotClaimedError
+from grpo_cli.vectors import Case, Loss, NotClaimedError
 
 from ..trl_generation import generate
 from ..trl_trainers import compute
 from .batch import ragged
-
-CLAIMS = Claims(
-    surrogate=["clip", "cispo", "sapo", "gmpo"],
-    aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm"],
-    advantage=[
-        "given",
-        "group-mean",
-        "group-std",
-        "batch-std",
-        "leave-one-out",
-        "decoupled",
-    ],
-    ratio=["token", "sequence", "product"],
-    kl=["none", "k3", "k1-in-reward"],
-    correction=[
-        "none",
-        "token-truncate",
-        "token-mask",
-        "sequence-truncate",
-        "sequence-mask",
-        "off-policy-mask",
-    ],
-    split=["none", "micro-batches", "ranks", "ranks and micro-batches"],
-    options=["delta", "kl_weight"],
-    metrics=["kl", "clip_fraction_low", "clip_fraction_high", "clip_fraction"],
-    refuses={"log-prob-nan": "nan"},
-    conventions={
-        "empty-response": "counted",
-        "no-tokens": "0",
-        "masked-response": "votes",
-        "rejected-tokens": "counted",
-        "correction-on-kl": "no",
-        "kl-weight-level": "the sequence's ratio",
-        "kl-clamp": "none",
-        "kl-overflow": "inf",
-        "clip-fraction": "of the responses",
-    },
-)
+from .framework_claims import TRL
 
 LOSS_TYPES: Mapping[tuple[str, str], str] = {
     ("clip", "token-mean"): "dapo",
@@ -78,7 +41,7 @@ METRICS = {
 
 @pytest.fixture
 def grpo_vectors() -> Loss:
-    return Loss(answer, CLAIMS, xfail="trl.xfail")
+    return Loss(answer, TRL, xfail="trl.xfail")
 
 
 def answer(case: Case) -> dict[str, Any]:

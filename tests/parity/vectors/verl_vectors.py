@@ -16,43 +16,13 @@ import pytest
 import torch
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 
-from grpo_cli.vectors import Case, Claims, Loss, NotClaimedError
+from grpo_cli.vectors import Case, Loss, NotClaimedError
 
 from .. import verl_functions
 from ..batches import Ragged
 from .batch import ragged
+from .framework_claims import VERL
 
-CLAIMS = Claims(
-    surrogate=["clip", "cispo", "sapo", "reinforce", "gmpo"],
-    aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm", "sum"],
-    advantage=[
-        "given",
-        "group-mean",
-        "group-std",
-        "leave-one-out",
-        "length-weighted",
-        "pass-at-k",
-        "token-whiten",
-    ],
-    ratio=["token", "sequence-token"],
-    kl=["none", "k1", "k2", "k3", "abs", "k1+", "abs+", "k3+", "k1-in-reward"],
-    correction=["none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask"],
-    split=["none", "micro-batches", "ranks", "ranks and micro-batches"],
-    options=["dual_clip", "kl_input_clamp", "kl_output_clamp"],
-    metrics=["clip_fraction", "dual_clip_fraction", "ppo_kl", "rollout_kl", "rollout_k3"],
-    refuses={"log-prob-nan": "nan", "dual-clip-below-1": AssertionError},
-    conventions={
-        "empty-response": "left out",
-        "no-tokens": "nan",
-        "singleton-group": "its reward",
-        "masked-response": "votes",
-        "rejected-tokens": "counted",
-        "correction-on-kl": "no",
-        "kl-clamp": "10",
-        "kl-overflow": "10",
-        "clip-fraction": "of the tokens",
-    },
-)
 MODES = {
     "token-mean": "token-mean",
     "response-mean": "seq-mean-token-mean",
@@ -88,7 +58,7 @@ ESTIMATORS = {
 
 @pytest.fixture
 def grpo_vectors() -> Loss:
-    return Loss(answer, CLAIMS, xfail="verl.xfail")
+    return Loss(answer, VERL, xfail="verl.xfail")
 
 
 def answer(case: Case) -> dict[str, Any]:

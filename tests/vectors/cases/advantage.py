@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vectors.cases.vector import Signature, Vector, scored
+from vectors.cases.vector import Vector, scored
 
 WANTED = ("advantages",)
 STD = {"advantage": "group-std", "std_ddof": 1, "std_eps": 1e-4}
@@ -14,7 +14,6 @@ SMALL = STD | {"std_eps": 1e-6}
 
 MEAN = {"advantage": "group-mean"}
 LEAVE = {"advantage": "leave-one-out"}
-BATCH = STD | {"advantage": "batch-std"}
 SETS: Mapping[str, Sequence[float]] = {
     "one-right": [1.0, 0.0, 0.0, 0.0],
     "half-right": [1.0, 1.0, 0.0, 0.0],
@@ -49,14 +48,14 @@ def one_group() -> Iterator[Vector]:
         )
         yield vector(
             f"group-std-{name}",
-            "Four responses to one prompt: centred, over the sample's std.",
+            "Four responses to one prompt: centred, over the sample's std, to which 1e-4 is added.",
             ["std-or-not", "std-ddof"],
             scored(rewards),
             STD,
         )
         yield vector(
             f"group-std-small-eps-{name}",
-            "As before, with 1e-6 added to the std.",
+            "Four responses to one prompt: centred, over the sample's std, to which 1e-6 is added.",
             ["std-or-not", "std-ddof"],
             scored(rewards),
             SMALL,
@@ -75,6 +74,9 @@ def one_group() -> Iterator[Vector]:
             scored(rewards),
             LEAVE,
         )
+
+
+def epsilons() -> Iterator[Vector]:
     yield vector(
         "group-std-large-eps",
         "Rewards 1/32 apart, and 2^-5 added to the std: where it is added shows.",
@@ -92,13 +94,16 @@ def one_group() -> Iterator[Vector]:
     )
 
 
+GROUPED = (
+    ("group-mean", MEAN, "std-or-not"),
+    ("group-std", STD, "std-level"),
+    ("group-std-small-eps", SMALL, "std-level"),
+    ("leave-one-out", LEAVE, "std-or-not"),
+)
+
+
 def groups() -> Iterator[Vector]:
-    for choice, how, flag in (
-        ("group-mean", MEAN, "std-or-not"),
-        ("group-std", STD, "std-level"),
-        ("group-std-small-eps", SMALL, "std-level"),
-        ("leave-one-out", LEAVE, "std-or-not"),
-    ):
+    for choice, how, flag in GROUPED:
         yield vector(
             f"{choice}-two-prompts",
             "Two prompts with rewards of different size: each has its own mean.",
@@ -120,6 +125,10 @@ def groups() -> Iterator[Vector]:
             scored([1.0, 0.0, 0.5, 0.25, 1.0], [0, 0, 1, 1, 1]),
             how,
         )
+
+
+def more_groups() -> Iterator[Vector]:
+    for choice, how, _ in GROUPED:
         yield vector(
             f"{choice}-interleaved",
             "The prompts' responses alternate.",
@@ -134,6 +143,9 @@ def groups() -> Iterator[Vector]:
             scored([1.0, 0.0, 0.75, 0.75], [0, 0, 1, 1]),
             how,
         )
+
+
+def equal_rewards() -> Iterator[Vector]:
     for reward in (0.1, 0.7, 1 / 3):
         yield vector(
             f"group-std-equal-{reward:.2g}",
@@ -145,120 +157,4 @@ def groups() -> Iterator[Vector]:
         )
 
 
-def batch() -> Iterator[Vector]:
-    for name, given in (
-        ("two-prompts", scored(PAIRS, [0, 0, 1, 1])),
-        ("dead-group", scored([1.0, 0.0, 0.5, 0.5], [0, 0, 1, 1])),
-        ("uneven", scored([1.0, 0.0, 0.5, 0.25, 1.0], [0, 0, 0, 1, 1])),
-    ):
-        yield vector(
-            f"batch-std-{name}",
-            "The mean is the group's, the std that of all rewards of the batch.",
-            ["std-level"],
-            given,
-            BATCH,
-        )
-        yield vector(
-            f"batch-whiten-{name}",
-            "The mean is the group's, the std that of all the batch's centred rewards.",
-            ["std-level"],
-            given,
-            BATCH | {"advantage": "batch-whiten"},
-        )
-    for name, lengths in (("equal", [2, 2, 2, 2]), ("unequal", [1, 6, 2, 3])):
-        yield vector(
-            f"token-whiten-{name}-lengths",
-            "Centred in the group, whitened over the batch's tokens: a long response counts more.",
-            ["std-level", "token-for-response-mean"],
-            scored(PAIRS, [0, 0, 1, 1], lengths),
-            {"advantage": "token-whiten", "std_ddof": 1, "variance_eps": 1e-8},
-        )
-
-
-def others() -> Iterator[Vector]:
-    alone = {"advantage": "leave-one-out-std", "std_eps": 1e-6}
-    for name, rewards in SETS.items():
-        yield vector(
-            f"leave-one-out-std-{name}",
-            "Mean and std of the other three; where their std is 0 there is no division.",
-            ["leave-one-out-zero-std"] if name in ("one-right", "one-wrong") else ["std-ddof"],
-            scored(rewards),
-            alone,
-        )
-    for name, lengths in (("equal", [2, 2, 2, 2]), ("unequal", [1, 6, 2, 3])):
-        yield vector(
-            f"length-weighted-{name}-lengths",
-            "The baseline is the group's mean reward, weighed by length (OPO).",
-            ["token-for-response-mean"],
-            scored(SETS["graded"], lengths=lengths),
-            {"advantage": "length-weighted"},
-        )
-    for name in ("one-right", "half-right", "graded", "negative"):
-        yield vector(
-            f"pass-at-k-{name}",
-            "Only the best response has an advantage: its lead over the second; none in a tie.",
-            ["std-or-not"],
-            scored(SETS[name]),
-            {"advantage": "pass-at-k"},
-        )
-    for name in ("one-right", "half-right", "graded"):
-        yield vector(
-            f"max-rl-{name}",
-            "Centred, over the group's mean reward.",
-            ["std-or-not"],
-            scored(SETS[name]),
-            {"advantage": "max-rl"},
-        )
-
-
-def decoupled() -> Iterator[Vector]:
-    several = [[1.0, 0.25], [0.0, 0.625], [0.25, 0.125], [0.75, 0.125]]
-    for name, groups, rewards in (
-        ("two-prompts", [0, 0, 1, 1], several),
-        ("one-prompt", [0, 0, 0, 0], several),
-        ("dead-function", [0, 0, 1, 1], [[1.0, 0.5], [0.0, 0.5], [0.25, 0.125], [0.75, 0.5]]),
-    ):
-        yield vector(
-            f"decoupled-{name}",
-            "Two reward functions, each standardised in its group, the sum in the batch (GDPO).",
-            ["std-level", "zero-std-noise"],
-            scored(rewards, groups),
-            STD | {"advantage": "decoupled"},
-        )
-
-
-def left_open() -> Iterator[Vector]:
-    for how, used in (
-        (MEAN, {"0": ["slime", "AReaL"], "its reward": ["verl 0.9.1"]}),
-        (LEAVE, {"0": ["SkyRL", "verl 0.9.1 rloo_vectorized"], "its reward": ["verl 0.9.1 rloo"]}),
-    ):
-        yield vector(
-            f"{how['advantage']}-singleton",
-            "The last prompt has one response: is its advantage 0, or its reward?",
-            ["singleton-group"],
-            scored([1.0, 0.0, 0.75], [0, 0, 1]),
-            how,
-            topic="singleton-group",
-            signatures={
-                name: Signature(who, {"singleton-group": name}) for name, who in used.items()
-            },
-        )
-    for how in (MEAN, STD, SMALL):
-        given = scored([1.0, 0.0, 0.25, 0.75], lengths=[2, 2, 2, 2])
-        yield vector(
-            f"{'group-std-small-eps' if how is SMALL else how['advantage']}-masked-response",
-            "A response is masked altogether; does its reward count in the group's statistics?",
-            ["masked-response-votes"],
-            given | {"mask": [[1, 1], [0, 0], [1, 1], [1, 1]]},
-            how,
-            topic="masked-response",
-            signatures={
-                "votes": Signature(["TRL 1.16.0", "verl 0.9.1"]),
-                "has no vote": Signature(
-                    ["NeMo-RL's SingleController"], {"masked-response": "has no vote"}
-                ),
-            },
-        )
-
-
-CASES = [*one_group(), *groups(), *batch(), *others(), *decoupled(), *left_open()]
+CASES = [*one_group(), *epsilons(), *groups(), *more_groups(), *equal_rewards()]

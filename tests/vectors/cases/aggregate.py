@@ -136,6 +136,9 @@ def truncated() -> Iterator[Vector]:
                 ),
             },
         )
+
+
+def all_masked() -> Iterator[Vector]:
     for mode in MODES:
         yield Vector(
             f"all-masked-{mode}",
@@ -169,4 +172,4 @@ def single() -> Iterator[Vector]:
         )
 
 
-CASES = [*lengths(), *clipped(), *masks(), *truncated(), *single()]
+CASES = [*lengths(), *clipped(), *masks(), *truncated(), *all_masked(), *single()]

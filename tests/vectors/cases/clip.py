@@ -1,4 +1,4 @@
-"""The ratio and how it is tamed: clip, dual clip, sequence ratios, and the softer surrogates."""
+"""The ratio and how it is tamed: clip, dual clip, the geometric mean, and no clip at all."""
 
 from __future__ import annotations
 
@@ -145,6 +145,9 @@ def batches() -> Iterator[Vector]:
             PLAIN | {"epsilon_high": 0.28},
             same_under=MEANS,
         )
+
+
+def without_bounds() -> Iterator[Vector]:
     yield Vector(
         "unclipped",
         "No clip at all: the ratio times the advantage.",
@@ -171,4 +174,20 @@ def batches() -> Iterator[Vector]:
     )
 
 
-CASES = [*places(), *asymmetric(), *dual(), *batches()]
+def gmpo() -> Iterator[Vector]:
+    how = {"surrogate": "gmpo", "aggregate": "response-mean"}
+    for sign, advantage in SIGNS.items():
+        yield Vector(
+            f"gmpo-{sign}",
+            "GMPO: the geometric mean of token ratios, each clipped in log space on one side.",
+            ["gmpo-two-sided", "sequence-broadcast"],
+            columns(
+                [[-1.0, -2.0, -0.5], [-2.0, -1.0]],
+                old=[[-2.0, -1.0, -0.625], [-1.875, -1.125]],
+                advantages=[advantage, 0.5],
+            ),
+            how | {"epsilon_low": 0.375, "epsilon_high": 0.4375},
+        )
+
+
+CASES = [*places(), *asymmetric(), *dual(), *batches(), *without_bounds(), *gmpo()]

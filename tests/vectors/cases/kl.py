@@ -34,15 +34,13 @@ def alone(new: float, ref: float, advantage: float = 0.0) -> dict[str, object]:
 
 def single() -> Iterator[Vector]:
     for kl in ESTIMATORS:
-        for side, ref in (("above", -2.0), ("below", -0.5), ("equal", -1.25)):
-            if (kl, side) == ("abs", "equal"):
+        for side, ref in (("above", -2.0), ("below", -0.5), ("at", -1.25)):
+            if (kl, side) == ("abs", "at"):
                 continue  # |x| has no slope at 0
             yield Vector(
                 f"{kl}-{side}",
-                f"One token, advantage 0: the KL alone. The policy is {side} the reference."
-                if side != "equal"
-                else "One token where policy and reference agree; k1 still has its slope.",
-                ["kl-gradient"] if side == "equal" else BUGS[kl],
+                f"One token, advantage 0: the KL alone. The policy is {side} the reference.",
+                ["kl-gradient"] if side == "at" else BUGS[kl],
                 alone(-1.25, ref),
                 PLAIN | {"kl": kl, "beta": 0.5},
                 same_under=SINGLE,
@@ -82,6 +80,9 @@ def batches() -> Iterator[Vector]:
             ),
             PLAIN | {"kl": "k3", "beta": 0.25, "aggregate": aggregate},
         )
+
+
+def masked() -> Iterator[Vector]:
     yield Vector(
         "k3-masked",
         "Masked tokens far from the reference are no part of the KL.",
@@ -153,8 +154,7 @@ def extremes() -> Iterator[Vector]:
     for distance in (4, 6):
         yield Vector(
             f"k3-apart-{distance}",
-            f"The reference likes the token e^{distance} times better: k3 is "
-            f"{'50' if distance == 4 else '396'}, or bounded at 10 without a gradient.",
+            f"The reference likes the token e^{distance} times better: k3 is far above 10.",
             ["kl-clamp"],
             alone(-7.0, -7.0 + distance, 0.5),
             PLAIN | {"kl": "k3", "beta": 0.25},
@@ -184,29 +184,10 @@ def extremes() -> Iterator[Vector]:
         same_under=SINGLE,
         topic="kl-overflow",
         signatures={
-            "10": Signature(
-                ["verl 0.9.1", "SkyRL", "NeMo-RL"], {"kl_output_clamp": 10.0}
-            ),
+            "10": Signature(["verl 0.9.1", "SkyRL", "NeMo-RL"], {"kl_output_clamp": 10.0}),
             "inf": Signature(["TRL 1.16.0"], value={"loss": "inf", "gradient": [["-inf"]]}),
         },
     )
 
 
-def rewards() -> Iterator[Vector]:
-    for advantage in ("leave-one-out", "group-mean"):
-        yield Vector(
-            f"k1-in-reward-{advantage}",
-            "The KL of the old policy, summed over the tokens, is taken off the reward.",
-            ["kl-reversed", "kl-dropped"],
-            columns(
-                [[-1.0, -0.5], [-2.0], [-1.0, -1.5, -0.25]],
-                old=[[-1.0, -0.5], [-2.0], [-1.0, -1.5, -0.25]],
-                ref=[[-1.25, -0.25], [-2.5], [-0.5, -1.75, -1.0]],
-                rewards=[1.0, 0.0, 0.5],
-            ),
-            {"advantage": advantage, "kl": "k1-in-reward", "beta": 0.125},
-            wanted=("advantages",),
-        )
-
-
-CASES = [*single(), *batches(), *weighed(), *extremes(), *rewards()]
+CASES = [*single(), *batches(), *masked(), *weighed(), *extremes()]

@@ -33,6 +33,9 @@ def clips() -> Iterator[Vector]:
                 wanted=(metric,),
                 same_under={"aggregate": ["response-mean", "token-sum", "sum"]},
             )
+
+
+def more_clips() -> Iterator[Vector]:
     yield Vector(
         "clip_fraction-inside",
         "Ratios inside the band, and one advantage of 0: nothing is clipped.",
@@ -59,6 +62,9 @@ def clips() -> Iterator[Vector]:
         wanted=("dual_clip_fraction",),
         same_under={"aggregate": ["response-mean", "token-sum", "sum"]},
     )
+
+
+def clips_of_sequences() -> Iterator[Vector]:
     for metric in CLIPS:
         yield Vector(
             f"{metric}-sequence",
@@ -148,4 +154,4 @@ def groups() -> Iterator[Vector]:
     )
 
 
-CASES = [*clips(), *divergences(), *groups()]
+CASES = [*clips(), *more_clips(), *clips_of_sequences(), *divergences(), *groups()]

@@ -1,4 +1,4 @@
-"""The rest of the file ``clip``: ratios of sequences, CISPO, SAPO, GMPO, and masked tokens."""
+"""The rest of the file ``clip``: ratios of sequences, CISPO, SAPO, and masked tokens."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ def sequences() -> Iterator[Vector]:
         SEQUENCE,
         same_under={"ratio": ["sequence-token"]},
     )
+
+
+def lengths_and_products() -> Iterator[Vector]:
     yield Vector(
         "sequence-token-mean",
         "Sequence ratios under a token mean: a response weighs as much as it has tokens.",
@@ -130,22 +133,6 @@ def sapo() -> Iterator[Vector]:
     )
 
 
-def gmpo() -> Iterator[Vector]:
-    how = {"surrogate": "gmpo", "aggregate": "response-mean"}
-    for sign, advantage in SIGNS.items():
-        yield Vector(
-            f"gmpo-{sign}",
-            "GMPO: the geometric mean of token ratios, each clipped in log space on one side.",
-            ["gmpo-two-sided", "sequence-broadcast"],
-            columns(
-                [[-1.0, -2.0, -0.5], [-2.0, -1.0]],
-                old=[[-2.0, -1.0, -0.625], [-1.875, -1.125]],
-                advantages=[advantage, 0.5],
-            ),
-            how | {"epsilon_low": 0.375, "epsilon_high": 0.4375},
-        )
-
-
 def masked() -> Iterator[Vector]:
     """A masked token that is not a number, in each column, or that overflows."""
     for column in ("new", "old"):
@@ -166,6 +153,9 @@ def masked() -> Iterator[Vector]:
                 given,
                 PLAIN | {"aggregate": aggregate},
             )
+
+
+def other_masks() -> Iterator[Vector]:
     yield Vector(
         "masked-overflow",
         "The ratio of a masked token overflows in every precision.",
@@ -189,4 +179,11 @@ def masked() -> Iterator[Vector]:
     )
 
 
-CASES = [*sequences(), *cispo(), *sapo(), *gmpo(), *masked()]
+CASES = [
+    *sequences(),
+    *lengths_and_products(),
+    *cispo(),
+    *sapo(),
+    *masked(),
+    *other_masks(),
+]

@@ -1,6 +1,6 @@
-"""The plain loss through the plugin, in each precision: ``pytest plain_vectors.py --grpo-vectors``.
+"""The plain loss through the plugin, in each precision: ``pytest plain/vectors.py --grpo-vectors``.
 
-Each fixture is what an author writes; in ``test_frameworks.py`` all of them are run.
+Each fixture is what an author writes; ``test_frameworks.py`` runs them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 from grpo_cli.vectors import Loss
 
-from .plain import Plain, claims
+from . import Plain, claims
 
 
 @pytest.fixture
