@@ -12,9 +12,13 @@
 
 from __future__ import annotations
 
-from grpo_cli.api import Evaluated, evaluate
-from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.variants import VARIANTS, Variant
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_cli.api import Evaluated, evaluate
+    from grpo_cli.errors import GrpoError, InputError, UsageError
+    from grpo_cli.variants import VARIANTS, Variant
 
 __all__ = [
     "VARIANTS",
@@ -25,3 +29,19 @@ __all__ = [
     "Variant",
     "evaluate",
 ]
+
+_HOMES = {
+    "api": ("Evaluated", "evaluate"),
+    "errors": ("GrpoError", "InputError", "UsageError"),
+    "variants": ("VARIANTS", "Variant"),
+}
+"""Module → what is taken from it, when it is asked for: pytest imports this package at its start,
+for the plugin in ``vectors``, and must not import numpy with it.
+"""
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,53 @@
+"""Conformance vectors for losses of the GRPO family, and the pytest plugin that runs them.
+
+An author of a loss writes a fixture that returns a ``Loss`` and runs ``pytest --grpo-vectors``;
+README.md beside this file shows it. Nothing here imports the rest of ``grpo_cli``, which is tested
+against the same vectors.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_cli.vectors.case import Case, Step, Tolerance
+    from grpo_cli.vectors.catalogue import describe, export, listed, listed_flags
+    from grpo_cli.vectors.claims import Claims, Loss, NotClaimedError, claimed
+    from grpo_cli.vectors.data import Flag, cases, flags
+    from grpo_cli.vectors.verdict import Verdict, judge
+
+HOMES = {
+    "case": ("Case", "Step", "Tolerance"),
+    "catalogue": ("describe", "export", "listed", "listed_flags"),
+    "claims": ("Claims", "Loss", "NotClaimedError", "claimed"),
+    "data": ("Flag", "cases", "flags"),
+    "verdict": ("Verdict", "judge"),
+}
+"""Module → what is taken from it when it is asked for: pytest imports this package at its start."""
+
+__all__ = [
+    "Case",
+    "Claims",
+    "Flag",
+    "Loss",
+    "NotClaimedError",
+    "Step",
+    "Tolerance",
+    "Verdict",
+    "cases",
+    "claimed",
+    "describe",
+    "export",
+    "flags",
+    "judge",
+    "listed",
+    "listed_flags",
+]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,118 @@
+"""A case: what goes into a loss, and the optimiser step that it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+TOKEN_COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "mask")
+"""One list per response, one number per token."""
+
+RESPONSE_COLUMNS = ("advantages", "rewards", "group_ids")
+"""One entry per response."""
+
+
+class Tolerance(NamedTuple):
+    """A number passes when |found − expected| <= absolute + relative·|expected|."""
+
+    relative: float
+    absolute: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an optimiser step spans: the micro-batches of all ranks.
+
+    Attributes:
+        tokens: those that the mask keeps.
+        responses: all of them, also those that the mask leaves nothing of.
+        groups: prompts.
+        ranks: data-parallel processes; their gradients are averaged.
+        micro_batches: how many each rank accumulates; their gradients are added.
+    """
+
+    tokens: int
+    responses: int
+    groups: int
+    ranks: int
+    micro_batches: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One vector, or the micro-batch of one.
+
+    Attributes:
+        id: ``file/what-it-shows``.
+        comment: what it shows, in a sentence.
+        flags: the bugs it is there for; ``flags()`` tells where each was seen.
+        choices: stage → the choice that defines the number (``{"surrogate": "clip", …}``).
+        same_under: stage → further choices that give the same number on this input.
+        hyperparameters: name → value.
+        input: the columns, ragged; a number that is not finite is a float too.
+        result: ``required``, ``convention`` or ``invalid``.
+        expected: ``loss``, ``gradient`` (∂loss/∂log_probs_new), ``advantages``, ``metrics``:
+            those that the case is about. Empty unless the result is ``required``.
+        conventions: signature → expected, where implementations differ and each may.
+        topic: what the conventions differ in, or what an invalid case has to be refused for.
+        split: rank → micro-batch → the responses in it.
+        tolerances: dtype → how near a number has to be; a dtype that is not there is too coarse.
+        executed: the released frameworks that were run on it and returned it.
+        step: what the whole step spans.
+    """
+
+    id: str
+    comment: str
+    flags: tuple[str, ...]
+    choices: Mapping[str, str]
+    same_under: Mapping[str, Sequence[str]]
+    hyperparameters: Mapping[str, Any]
+    input: Mapping[str, Any]
+    result: str
+    expected: Mapping[str, Any]
+    conventions: Mapping[str, Mapping[str, Any]]
+    topic: str
+    split: Sequence[Sequence[Sequence[int]]]
+    tolerances: Mapping[str, Tolerance]
+    executed: tuple[str, ...]
+    step: Step
+
+    @property
+    def file(self) -> str:
+        """The file that the case is in, without its ending."""
+        return self.id.partition("/")[0]
+
+    def arrays(self, make: Callable[..., Any], **settings: Any) -> SimpleNamespace:
+        """The columns in the caller's arrays: ``case.arrays(torch.tensor, dtype=torch.float64)``.
+
+        Args:
+            make: makes an array of a list or of a list of rows.
+            settings: what ``make`` takes besides.
+
+        Returns:
+            Columns by name: tokens [R, T], padded with 0 on the right; ``advantages`` [R];
+            ``rewards`` [R], or [R, K] of K reward functions; None where the case has none.
+            ``group_ids`` stays a list.
+        """
+        made = SimpleNamespace(**dict.fromkeys((*TOKEN_COLUMNS, *RESPONSE_COLUMNS)))
+        for name, column in self.input.items():
+            given = self.padded(name) if name in TOKEN_COLUMNS else column
+            setattr(made, name, column if name == "group_ids" else make(given, **settings))
+        return made
+
+    def padded(self, name: str, fill: float = 0.0) -> list[list[float]]:
+        """A token column as rows of equal length."""
+        width = max((len(row) for row in self.input["mask"]), default=0)
+        return [[*row, *[fill] * (width - len(row))] for row in self.input[name]]
+
+    def parts(self) -> Iterator[tuple[Sequence[int], Case]]:
+        """Each micro-batch of each rank: the responses in it, and the case of them alone."""
+        for micro_batches in self.split:
+            for responses in micro_batches:
+                yield responses, replace(self, input=_rows(self.input, responses))
+
+
+def _rows(columns: Mapping[str, Any], responses: Sequence[int]) -> dict[str, Any]:
+    return {name: [column[i] for i in responses] for name, column in columns.items()}

@@ -1,0 +1,84 @@
+"""What can be told about the vectors without running any: lists, a case explained, the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from difflib import get_close_matches
+from typing import Any
+
+from grpo_cli.errors import UsageError
+from grpo_cli.vectors.case import Case
+from grpo_cli.vectors.data import FILES, RESULTS, VERSION, cases, flags, stored
+
+
+def listed(
+    *, file: str | None = None, flag: str | None = None, result: str | None = None
+) -> list[dict[str, Any]]:
+    """One row a case: ``id``, ``result``, ``topic``, ``flags``, ``choices``, ``comment``.
+
+    Args:
+        file: only this file's, as ``clip``.
+        flag: only those that are there for this bug.
+        result: only ``required``, ``convention`` or ``invalid``.
+
+    Raises:
+        UsageError: a name that there is not.
+    """
+    for kind, word, known in (
+        ("file", file, FILES),
+        ("flag", flag, tuple(flags())),
+        ("result", result, RESULTS),
+    ):
+        if word is not None:
+            _known(kind, word, known)
+    return [
+        _row(case)
+        for case in cases()
+        if file in (None, case.file)
+        and result in (None, case.result)
+        and (flag is None or flag in case.flags)
+    ]
+
+
+def listed_flags() -> list[dict[str, Any]]:
+    """One row a flag: ``flag``, ``bug``, ``thread`` and the number of ``cases``."""
+    return [
+        {
+            "flag": name,
+            **flag._asdict(),
+            "cases": sum(name in case.flags for case in cases()),
+        }
+        for name, flag in flags().items()
+    ]
+
+
+def describe(case_id: str) -> dict[str, Any]:
+    """All of a case, its flags with what they name and where that was seen.
+
+    Raises:
+        UsageError: there is no such case.
+    """
+    found = {case.id: case for case in cases()}
+    _known("vector", case_id, tuple(found))
+    case = found[case_id]
+    told = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
+    return told | {"flags": {name: flags()[name]._asdict() for name in case.flags}}
+
+
+def export() -> Iterator[tuple[str, str]]:
+    """Name and text of each file, as another language's tests want them."""
+    for name in (*FILES, "flags", "schema"):
+        yield f"{VERSION}/{name}.json", stored(f"{name}.json")
+
+
+def _row(case: Case) -> dict[str, Any]:
+    names = ("id", "result", "topic", "flags", "choices", "comment")
+    return {name: getattr(case, name) for name in names}
+
+
+def _known(kind: str, word: str, known: tuple[str, ...]) -> None:
+    if word not in known:
+        near = get_close_matches(word, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"there is no {kind} {word!r}{hint}")

@@ -1,0 +1,129 @@
+"""What pytest runs once ``--grpo-vectors`` is given: a test for each case and each fixture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_cli.vectors.case import Case
+from grpo_cli.vectors.claims import Loss, NotClaimedError, claimed
+from grpo_cli.vectors.data import cases
+from grpo_cli.vectors.summary import Outcome, Tally
+from grpo_cli.vectors.verdict import Verdict, judge
+from grpo_cli.vectors.xfail import Xfail, covering, read
+
+FIXTURE = "grpo_vectors"
+"""What a fixture is called, or begins with where a module has several."""
+
+PROPERTY = "grpo-vectors"
+SHOWN = 5
+
+
+class Suite:
+    """Collects the fixtures' cases, and reports on them at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.tally = Tally()
+        self.file = config.getoption("--grpo-vectors-json")
+
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Collector, name: str, obj: object
+    ) -> pytest.Collector | None:
+        """A fixture of the right name, where pytest looks for tests, becomes its cases."""
+        if name.startswith(FIXTURE) and _is_fixture(obj):
+            return Vectors.from_parent(collector, name=name)
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes the outcome of a case into the tally, also from another process."""
+        for name, value in report.user_properties:
+            if name == PROPERTY and (report.when == "call" or report.outcome == "failed"):
+                self.tally.add(Outcome(**value))  # type: ignore[arg-type]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints the tally, and writes it where the option says."""
+        terminalreporter.section("grpo vectors")
+        for line in self.tally.lines():
+            terminalreporter.write_line(line)
+        if self.file:
+            text = json.dumps(self.tally.document(), indent=1, ensure_ascii=False)
+            Path(self.file).write_text(f"{text}\n", encoding="utf-8")
+
+
+class Vectors(pytest.Collector):
+    """The cases for one fixture."""
+
+    def collect(self) -> Iterator[pytest.Function]:
+        """One test a case."""
+        for case in cases():
+            yield Vector.from_parent(self, name=case.id, callobj=_test(self.name, case), case=case)
+
+
+class Vector(pytest.Function):
+    """One case on one loss."""
+
+    def __init__(self, *, case: Case, **settings: Any) -> None:
+        super().__init__(**settings)
+        assert self.parent is not None
+        self.outcome = Outcome(self.parent.nodeid, case.id, case.flags)._asdict()
+        self.user_properties.append((PROPERTY, self.outcome))
+
+
+def _is_fixture(obj: object) -> bool:
+    """Before pytest 8.4 a fixture was a function with the second of these."""
+    return hasattr(obj, "_fixture_function_marker") or hasattr(obj, "_pytestfixturefunction")
+
+
+def _test(fixture: str, case: Case) -> Callable[[pytest.FixtureRequest], None]:
+    def test(request: pytest.FixtureRequest) -> None:
+        node = request.node
+        loss: Loss = request.getfixturevalue(fixture)
+        line = _line(loss, node.path.parent, case)
+        node.outcome["line"] = line.name if line else ""
+        try:
+            chosen = claimed(case, loss.claims)
+            verdict = _verdict(loss, chosen, line)
+        except NotClaimedError as reason:
+            node.outcome.update(outcome="not claimed", reason=str(reason))
+            pytest.skip(f"not claimed: {reason}")
+        _conclude(verdict, case, line, node.outcome)
+
+    return test
+
+
+def _line(loss: Loss, folder: Path, case: Case) -> Xfail | None:
+    return covering(read(folder / loss.xfail), case) if loss.xfail else None
+
+
+def _verdict(loss: Loss, case: Case, line: Xfail | None) -> Verdict:
+    try:
+        return judge(loss.compute, case, loss.claims)
+    except NotClaimedError:
+        raise
+    except Exception as error:
+        if line is None:
+            raise
+        return Verdict([f"{type(error).__name__}: {error}"])
+
+
+def _conclude(verdict: Verdict, case: Case, line: Xfail | None, outcome: dict[str, Any]) -> None:
+    if verdict.problems and line:
+        outcome.update(outcome="xfailed", reason=line.reason)
+        pytest.xfail(line.reason)
+    if verdict.problems:
+        outcome.update(outcome="failed", reason=verdict.problems[0])
+        pytest.fail(_message(case, verdict.problems), pytrace=False)
+    if line and line.strict:
+        outcome.update(outcome="failed", reason="passes, but is in the xfail file")
+        pytest.fail(f"{case.id} passes; take it out of the xfail file", pytrace=False)
+    signature = f"{case.topic}: {verdict.signature}" if verdict.signature else ""
+    outcome.update(outcome="passed", signature=signature)
+
+
+def _message(case: Case, problems: list[str]) -> str:
+    more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return "\n".join([f"{case.id}: {case.comment}", *problems[:SHOWN], *more])

@@ -1,0 +1,126 @@
+"""Whether an answer is the one that a case asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from grpo_cli.vectors.case import Case, Tolerance
+from grpo_cli.vectors.claims import Claims
+from grpo_cli.vectors.run import Answer, answer
+
+
+class Verdict(NamedTuple):
+    """The outcome of one case.
+
+    Attributes:
+        problems: one line for each number that is wrong; none: the case passed.
+        signature: of a convention, the one that the answer follows.
+    """
+
+    problems: list[str]
+    signature: str = ""
+
+
+def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
+    """Runs a case that is claimed, and compares.
+
+    Args:
+        compute: the author's, as ``Loss`` has it.
+        case: as ``claimed`` returned it.
+        claims: the author's.
+    """
+    if case.result == "invalid":
+        return _refused(compute, case, claims.refuses[case.topic])
+    returned = answer(compute, case)
+    if case.result == "required":
+        return Verdict(list(_problems(case, case.expected, returned, claims)))
+    return _convention(case, returned, claims)
+
+
+def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
+    pinned = claims.conventions.get(case.topic)
+    found = {
+        signature: list(_problems(case, expected, returned, claims))
+        for signature, expected in case.conventions.items()
+        if pinned in (None, signature)
+    }
+    if not found:
+        return Verdict([f"{case.topic} {pinned!r} is claimed; the case has {_either(case)}"])
+    for signature, problems in found.items():
+        if not problems:
+            return Verdict([], signature)
+    if pinned is not None:
+        return Verdict(found[pinned])
+    lines = [f"{signature}: {problems[0]}" for signature, problems in found.items()]
+    return Verdict([f"no convention for {case.topic} has this answer", *lines])
+
+
+def _either(case: Case) -> str:
+    return ", ".join(repr(signature) for signature in case.conventions)
+
+
+def _refused(
+    compute: Callable[[Case], Mapping[str, Any]], case: Case, how: str | type[BaseException]
+) -> Verdict:
+    error = () if isinstance(how, str) else (how,)
+    try:
+        loss = answer(compute, case).get("loss")
+    except error:
+        return Verdict([])
+    if how == "nan" and loss is not None and not math.isfinite(loss):
+        return Verdict([])
+    wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
+    return Verdict([f"expected {wanted} for {case.topic}, got the loss {loss!r}"])
+
+
+def _problems(
+    case: Case, expected: Mapping[str, Any], returned: Answer, claims: Claims
+) -> Iterator[str]:
+    tolerance = case.tolerances[claims.dtype]
+    for name, wanted in expected.items():
+        if name == "used_by":
+            continue
+        if name not in returned:
+            yield f"{name}: the fixture returned none"
+        elif name == "metrics":
+            kept = {metric: wanted[metric] for metric in wanted if metric in claims.metrics}
+            yield from _named(kept, returned[name], tolerance)
+        else:
+            yield from _compared(name, wanted, returned[name], tolerance)
+
+
+def _named(
+    wanted: Mapping[str, float], found: Mapping[str, float], tolerance: Tolerance
+) -> Iterator[str]:
+    for metric, value in wanted.items():
+        if metric in found:
+            yield from _compared(metric, value, found[metric], tolerance)
+        else:
+            yield f"{metric}: the fixture returned none"
+
+
+def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[str]:
+    if wanted is None:
+        return
+    if not isinstance(wanted, list):
+        if not _near(wanted, found, tolerance):
+            yield f"{place}: expected {wanted!r}, got {found!r}"
+        return
+    if not isinstance(found, list) or len(found) < len(wanted):
+        yield f"{place}: expected {len(wanted)} numbers, got {found!r}"
+        return
+    for index, value in enumerate(found):
+        inside = index < len(wanted)
+        yield from _compared(
+            f"{place}[{index}]", wanted[index] if inside else 0.0, value, tolerance
+        )
+
+
+def _near(wanted: float, found: Any, tolerance: Tolerance) -> bool:
+    if not isinstance(found, int | float):
+        return False
+    if not math.isfinite(wanted):
+        return found == wanted or (math.isnan(wanted) and math.isnan(found))
+    return abs(found - wanted) <= tolerance.absolute + tolerance.relative * abs(wanted)

@@ -1,0 +1,75 @@
+"""What TRL 1.16.0 and verl 0.9.1 compute, by the names of the vectors."""
+
+from __future__ import annotations
+
+from grpo_cli.vectors import Claims
+
+TRL = Claims(
+    surrogate=["clip", "cispo", "sapo", "gmpo"],
+    aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm"],
+    advantage=[
+        "given",
+        "group-mean",
+        "group-std",
+        "batch-std",
+        "leave-one-out",
+        "decoupled",
+    ],
+    ratio=["token", "sequence", "product"],
+    kl=["none", "k3", "k1-in-reward"],
+    correction=[
+        "none",
+        "token-truncate",
+        "token-mask",
+        "sequence-truncate",
+        "sequence-mask",
+        "off-policy-mask",
+    ],
+    split=["none", "micro-batches", "ranks", "ranks and micro-batches"],
+    options=["delta", "kl_weight"],
+    metrics=["kl", "clip_fraction_low", "clip_fraction_high", "clip_fraction"],
+    refuses={"log-prob-nan": "nan"},
+    conventions={
+        "empty-response": "counted",
+        "no-tokens": "0",
+        "masked-response": "votes",
+        "rejected-tokens": "counted",
+        "correction-on-kl": "no",
+        "kl-weight-level": "the sequence's ratio",
+        "kl-clamp": "none",
+        "kl-overflow": "inf",
+        "clip-fraction": "of the responses",
+    },
+)
+
+VERL = Claims(
+    surrogate=["clip", "cispo", "sapo", "reinforce", "gmpo"],
+    aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm", "sum"],
+    advantage=[
+        "given",
+        "group-mean",
+        "group-std",
+        "leave-one-out",
+        "length-weighted",
+        "pass-at-k",
+        "token-whiten",
+    ],
+    ratio=["token", "sequence-token"],
+    kl=["none", "k1", "k2", "k3", "abs", "k1+", "abs+", "k3+", "k1-in-reward"],
+    correction=["none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask"],
+    split=["none", "micro-batches", "ranks", "ranks and micro-batches"],
+    options=["dual_clip", "kl_input_clamp", "kl_output_clamp"],
+    metrics=["clip_fraction", "dual_clip_fraction", "ppo_kl", "rollout_kl", "rollout_k3"],
+    refuses={"log-prob-nan": "nan", "dual-clip-below-1": AssertionError},
+    conventions={
+        "empty-response": "left out",
+        "no-tokens": "nan",
+        "singleton-group": "its reward",
+        "masked-response": "votes",
+        "rejected-tokens": "counted",
+        "correction-on-kl": "no",
+        "kl-clamp": "10",
+        "kl-overflow": "10",
+        "clip-fraction": "of the tokens",
+    },
+)

@@ -1,0 +1,192 @@
+"""verl 0.9.1's own functions through the plugin: ``pytest verl_vectors.py --grpo-vectors``.
+
+The policy losses, ``kl_penalty``, ``agg_loss``, the advantage estimators and the rollout correction
+of ``verl.trainer.ppo``, put together as its actor does; here are only verl's names for what a case
+says, and two of its settings: a dual clip that never binds, and the KL's aggregation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from verl.trainer.ppo import core_algos, rollout_corr_helper
+
+from grpo_cli.vectors import Case, Loss, NotClaimedError
+
+from .. import verl_functions
+from ..batches import Ragged
+from .batch import ragged
+from .framework_claims import VERL
+
+MODES = {
+    "token-mean": "token-mean",
+    "response-mean": "seq-mean-token-mean",
+    "token-sum": "seq-mean-token-sum",
+    "token-sum-norm": "seq-mean-token-sum-norm",
+    "sum": "token-sum",
+}
+LOSSES: Mapping[tuple[str, str], str] = {
+    ("clip", "token"): "vanilla",
+    ("clip", "sequence-token"): "gspo",
+    ("cispo", "token"): "cispo",
+    ("sapo", "token"): "sapo",
+    ("gmpo", "token"): "geo_mean",
+    ("reinforce", "token"): "gpg",
+}
+OWN_MODE = {"sapo": "response-mean", "geo_mean": "response-mean"}
+"""The losses that do not follow loss_agg_mode."""
+
+KLS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
+KLS |= {f"{kl}+": f"{own}+" for kl, own in KLS.items()}
+NEVER = 1e9
+"""A clip_ratio_c that no ratio reaches: verl's vanilla always has a dual clip."""
+
+ESTIMATORS = {
+    "group-mean": ("grpo", False),
+    "group-std": ("grpo", True),
+    "leave-one-out": ("rloo", True),
+    "length-weighted": ("opo", True),
+    "pass-at-k": ("grpo_passk", False),
+    "token-whiten": ("reinforce_plus_plus_baseline", True),
+}
+
+
+@pytest.fixture
+def grpo_vectors() -> Loss:
+    return Loss(answer, VERL, xfail="verl.xfail")
+
+
+def answer(case: Case) -> dict[str, Any]:
+    if "surrogate" not in case.choices:
+        return {"advantages": advantages(case)}
+    batch = ragged(case)
+    mask = verl_functions.tensor(batch, "mask")
+    new = verl_functions.tensor(batch, "log_probs_new").requires_grad_()
+    old = new.detach() if "log_probs_old" not in case.input else None
+    config = configuration(case)
+    loss, metrics = core_algos.get_policy_loss_fn(name_of(case))(
+        old_log_prob=verl_functions.tensor(batch, "log_probs_old") if old is None else old,
+        log_prob=new,
+        advantages=torch.tensor(batch.advantages)[:, None] * mask,
+        response_mask=mask,
+        loss_agg_mode=config.loss_agg_mode,
+        config=config,
+        rollout_is_weights=weights(case, batch, mask),
+    )
+    if case.choices["kl"] != "none":
+        loss = loss + case.hyperparameters["beta"] * penalty(case, batch, new, mask, config)
+    (gradient,) = torch.autograd.grad(loss, new)
+    found = {"loss": loss, "gradient": gradient}
+    return found | ({"metrics": logged(batch, mask, metrics)} if case.file == "metrics" else {})
+
+
+def name_of(case: Case) -> str:
+    pair = (case.choices["surrogate"], case.choices["ratio"])
+    if pair not in LOSSES:
+        raise NotClaimedError(f"no policy loss with {' and '.join(pair)}")
+    name, mode = LOSSES[pair], case.choices["aggregate"]
+    if OWN_MODE.get(name, mode) != mode:
+        raise NotClaimedError(f"verl's {name} is a {OWN_MODE[name]}")
+    return name
+
+
+def configuration(case: Case) -> Any:
+    how, step, name = case.hyperparameters, case.step, name_of(case)
+    settings: dict[str, Any] = {"clip_ratio_c": how.get("dual_clip", NEVER)}
+    for own, theirs in (
+        ("epsilon_low", "clip_ratio_low"),
+        ("epsilon_high", "clip_ratio_high"),
+        ("tau_pos", "tau_pos"),
+        ("tau_neg", "tau_neg"),
+        ("max_completion_length", "loss_scale_factor"),
+    ):
+        if own in how:
+            settings[theirs] = how[own]
+    if "dual_clip" in how and name != "vanilla":
+        raise NotClaimedError(f"verl's {name} has no dual clip")
+    if case.choices["split"] != "none":
+        settings |= {
+            "dp_size": step.ranks,
+            "batch_num_tokens": step.tokens,
+            "global_batch_size": step.responses,
+        }
+    return verl_functions.actor_config(MODES[case.choices["aggregate"]], settings)
+
+
+def penalty(
+    case: Case, batch: Ragged, new: torch.Tensor, mask: torch.Tensor, config: Any
+) -> torch.Tensor:
+    how, kl = case.hyperparameters, KLS[case.choices["kl"]]
+    bounds = (how.get("kl_input_clamp", 20.0), how.get("kl_output_clamp", 10.0))
+    if bounds != (20.0, 10.0):
+        raise NotClaimedError("verl bounds the KL at 20 and 10")
+    kld = core_algos.kl_penalty(new, verl_functions.tensor(batch, "log_probs_ref"), kl)
+    mode = config.loss_agg_mode
+    return core_algos.agg_loss(kld, mask, mode, **config.global_batch_info)
+
+
+def weights(case: Case, batch: Ragged, mask: torch.Tensor) -> torch.Tensor | None:
+    choice, how = case.choices["correction"], case.hyperparameters
+    if choice == "none":
+        return None
+    low, high = how.get("is_low"), how["is_high"]
+    gap = verl_functions.tensor(batch, "log_probs_old") - verl_functions.tensor(
+        batch, "log_probs_rollout"
+    )
+    found, _ = rollout_corr_helper.compute_rollout_correction_weights(
+        gap,
+        mask,
+        rollout_is=choice.partition("-")[0],
+        rollout_is_threshold=high if low is None else f"{low}_{high}",
+    )
+    return found
+
+
+def logged(batch: Ragged, mask: torch.Tensor, metrics: Mapping[str, float]) -> dict[str, float]:
+    """verl's metrics by our names: those of the loss, and of the rollout correction."""
+    off_policy = rollout_corr_helper.compute_offpolicy_metrics(
+        verl_functions.tensor(batch, "log_probs_old"),
+        verl_functions.tensor(batch, "log_probs_rollout"),
+        mask,
+    )
+    found = {"rollout_kl": off_policy["kl"], "rollout_k3": off_policy["k3_kl"]}
+    names = {
+        "clip_fraction": "actor/pg_clipfrac",
+        "dual_clip_fraction": "actor/pg_clipfrac_lower",
+        "ppo_kl": "actor/ppo_kl",
+    }
+    return found | {name: metrics[own] for name, own in names.items() if own in metrics}
+
+
+def advantages(case: Case) -> list[float]:
+    how, choice = case.hyperparameters, case.choices["advantage"]
+    if how.get("std_ddof", 1) != 1 or how.get("std_eps", 1e-6) != 1e-6:
+        raise NotClaimedError("verl's std has ddof 1 and 1e-6 added")
+    batch = ragged(case)
+    if any(len(row) == 0 for row in batch.mask):
+        batch = replace(batch, mask=[np.ones(1, dtype=np.int64) for _ in batch.mask])
+    estimator, norm = ESTIMATORS[choice]
+    kl = None
+    if case.choices["kl"] == "k1-in-reward":
+        gap = core_algos.kl_penalty(
+            verl_functions.tensor(batch, "log_probs_old"),
+            verl_functions.tensor(batch, "log_probs_ref"),
+            "kl",
+        )
+        kl = how["beta"] * gap * verl_functions.tensor(batch, "mask")
+    made = verl_functions.advantages(batch, estimator, penalty=kl, norm=norm)
+    return [of_response(row, counted) for row, counted in zip(made, batch.mask, strict=True)]
+
+
+def of_response(row: torch.Tensor, counted: Any) -> float:
+    """verl gives each token its response's advantage, and 0 where the mask is 0."""
+    kept = row[: len(counted)][torch.tensor(counted, dtype=torch.bool)]
+    if not len(kept):
+        raise NotClaimedError("verl gives a response without tokens no advantage")
+    assert bool((kept == kept[0]).all())
+    return float(kept[0])

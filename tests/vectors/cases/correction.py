@@ -1,0 +1,181 @@
+"""The engine that sampled disagrees with the trainer: weights, bounds, and what is rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vectors.cases.vector import ANY_MEAN, PLAIN, Signature, Vector, columns, random_columns
+
+MEANS = {"aggregate": ANY_MEAN}
+NAN = float("nan")
+BOUNDS: Mapping[str, Mapping[str, float]] = {
+    "token-truncate": {"is_high": 1.1875},
+    "token-mask": {"is_low": 0.8125, "is_high": 1.1875},
+    "sequence-truncate": {"is_high": 1.25},
+    "sequence-mask": {"is_low": 0.5, "is_high": 1.25},
+    "geometric-truncate": {"is_high": 1.0625},
+    "geometric-mask": {"is_low": 0.9375, "is_high": 1.0625},
+}
+FLAGS: Mapping[str, Sequence[str]] = {
+    "token": ["correction-dropped", "correction-of-new"],
+    "sequence": ["correction-sum-of-ratios", "correction-product-or-mean"],
+    "geometric": ["correction-product-or-mean", "correction-of-new"],
+}
+
+
+GAPS = columns(
+    [[-1.125, -2.25, -0.625], [-1.125], [-0.875, -1.5, -1.0, -2.75]],
+    old=[[-1.1875, -2.125, -0.5], [-1.5], [-1.0, -1.4375, -1.0625, -2.625]],
+    rollout=[[-1.25, -2.0, -0.625], [-1.75], [-0.75, -1.5, -1.0, -2.75]],
+    advantages=[1.0, -1.0, 0.5],
+)
+"""Gaps to the engine that cancel in the first response, are large in the second, and in the third
+have one token out of bounds.
+"""
+
+
+def of(choice: str, **more: Any) -> dict[str, Any]:
+    return PLAIN | {"correction": choice} | BOUNDS.get(choice, {}) | more
+
+
+def bounded() -> Iterator[Vector]:
+    for choice in BOUNDS:
+        flags = FLAGS[choice.partition("-")[0]]
+        for aggregate in ("token-mean", "response-mean"):
+            yield Vector(
+                f"{choice}-{aggregate}",
+                "π_old against the engine weighs each policy term; some weights are out of bounds.",
+                flags,
+                GAPS,
+                of(choice, aggregate=aggregate),
+            )
+        yield Vector(
+            f"{choice}-far-off",
+            "Policy and old policy differ as well: the weight is the old policy's, and constant.",
+            ["correction-of-new", "correction-gradient"],
+            columns(
+                [[-1.0, -2.0], [-0.5, -1.5]],
+                old=[[-1.125, -1.9375], [-0.625, -1.625]],
+                rollout=[[-1.25, -1.875], [-0.75, -1.5]],
+                advantages=[1.0, -1.0],
+            ),
+            of(choice),
+            same_under=MEANS,
+        )
+
+
+def agreeing() -> Iterator[Vector]:
+    for choice in BOUNDS:
+        yield Vector(
+            f"{choice}-no-gap",
+            "Engine and trainer agree: every weight is 1.",
+            ["correction-sum-of-ratios" if "sequence" in choice else "correction-of-new"],
+            columns(
+                [[-1.0, -2.0], [-0.5, -1.5]],
+                old=[[-1.5, -1.9375], [-0.625, -1.0]],
+                rollout=[[-1.5, -1.9375], [-0.625, -1.0]],
+                advantages=[1.0, -1.0],
+            ),
+            of(choice),
+            same_under=MEANS | {"correction": ["none"]},
+        )
+
+
+def masks() -> Iterator[Vector]:
+    tokens = {
+        "new": [[-1.0, -4.0, -0.5], [-2.0, -1.0]],
+        "old": [[-1.125, -4.0, -0.375], [-1.875, -1.0625]],
+        "rollout": [[-1.0, -0.5, -0.5], [-2.0, -1.25]],
+    }
+    for choice in ("token-truncate", "sequence-truncate", "sequence-mask", "geometric-mask"):
+        yield Vector(
+            f"{choice}-masked",
+            "A masked token that the engine saw quite differently is no part of any weight.",
+            ["mask-shifted"]
+            if choice == "token-truncate"
+            else ["masked-token-leak", "mask-shifted"],
+            columns(**tokens, mask=[[1, 0, 1], [1, 1]], advantages=[1.0, -1.0]),
+            of(choice),
+        )
+    missing = {**tokens, "rollout": [[-1.0, NAN, -0.5], [-2.0, -1.25]]}
+    for choice in ("token-truncate", "sequence-truncate"):
+        yield Vector(
+            f"{choice}-masked-nan",
+            "A masked token that the engine did not score.",
+            ["masked-nan"],
+            columns(**missing, mask=[[1, 0, 1], [1, 1]], advantages=[1.0, -1.0]),
+            of(choice),
+        )
+
+
+REJECTING = columns(
+    [[-1.0, -2.0, -0.5], [-0.5, -1.5]],
+    old=[[-1.125, -1.9375, -0.5625], [-0.625, -1.625]],
+    rollout=[[-1.25, -3.0, -0.5], [-0.75, -1.5]],
+    advantages=[1.0, -1.0],
+)
+"""The second token's weight is 2.9: it is rejected, and with it its sequence."""
+
+
+def rejected() -> Iterator[Vector]:
+    for choice in ("token-mask", "sequence-mask", "geometric-mask"):
+        yield Vector(
+            f"{choice}-rejected",
+            "What is rejected has weight 0; does the denominator still count it?",
+            ["rejected-in-denominator"],
+            REJECTING,
+            of(choice) | {"is_low": 0.75, "is_high": 1.375},
+            topic="rejected-tokens",
+            signatures={
+                "counted": Signature(["TRL 1.16.0", "verl 0.9.1 (icepop)", "NeMo-RL", "OpenRLHF"]),
+                "left out": Signature(["slime"], {"rejected-tokens": "left out"}),
+            },
+        )
+
+
+def penalised() -> Iterator[Vector]:
+    for choice in ("token-truncate", "sequence-truncate"):
+        yield Vector(
+            f"{choice}-with-kl",
+            "The weight multiplies the policy term; does it multiply the KL too?",
+            ["correction-on-kl"],
+            random_columns(
+                f"penalised {choice}",
+                [2, 3],
+                with_columns=["rollout", "ref"],
+                advantages=[1.0, -0.75],
+            ),
+            of(choice, kl="k3", beta=0.25),
+            topic="correction-on-kl",
+            signatures={
+                "no": Signature(["TRL 1.16.0", "verl 0.9.1", "SkyRL"]),
+                "too": Signature(["ms-swift"], {"correction-on-kl": "too"}),
+            },
+        )
+
+
+def off_policy() -> Iterator[Vector]:
+    how = PLAIN | {"correction": "off-policy-mask", "off_policy_mask_threshold": 0.125}
+    far, near = [-2.0, -1.5], [-1.0, -0.5625]
+    for name, advantage, rollout, flag in (
+        ("dropped", -1.0, [-1.0, -1.0], "correction-dropped"),
+        ("positive", 1.0, [-1.0, -1.0], "correction-of-new"),
+        ("near", -1.0, [-2.0625, -1.4375], "correction-of-new"),
+    ):
+        yield Vector(
+            f"off-policy-mask-{name}",
+            "A response with a negative advantage that the policy has left behind is dropped.",
+            [flag],
+            columns(
+                [far, near],
+                old=[[-1.875, -1.375], [-1.125, -0.625]],
+                rollout=[rollout, near],
+                advantages=[advantage, 0.5],
+            ),
+            how,
+            same_under=MEANS,
+        )
+
+
+CASES = [*bounded(), *agreeing(), *masks(), *rejected(), *penalised(), *off_policy()]

@@ -1,0 +1,139 @@
+"""The vectors as files: made by ``make.py``, to the schema, each flag used and each case sound."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mpmath import mpf
+
+from grpo_cli.vectors import Case, cases, flags
+from grpo_cli.vectors.data import FILES, RESULTS, stored
+from vectors import make
+from vectors.cases.vector import Vector
+from vectors.schema import faults
+
+SCHEMA = json.loads(stored("schema.json"))
+EXECUTED = json.loads((make.HERE / "executed.json").read_text(encoding="utf-8"))
+VECTORS = [(name, vector) for name in make.FILES for vector in make.vectors(name)]
+AGREED = [pair for pair in VECTORS if pair[1].same_under and not pair[1].refuses]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_is_what_make_makes(name: str) -> None:
+    assert stored(f"{name}.json") == make.rendered(make.document(name, EXECUTED))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_is_of_the_schema(name: str) -> None:
+    assert list(faults(json.loads(stored(f"{name}.json")), SCHEMA, SCHEMA, name)) == []
+
+
+def test_the_schema_tells_what_is_wrong() -> None:
+    document = json.loads(stored("clip.json"))
+    document["cases"][0] |= {"result": "perhaps", "odd": 1, "flags": []}
+    document["cases"][1]["input"]["mask"] = [[2]]
+    del document["cases"][2]["input"]
+    assert list(faults(document, SCHEMA, SCHEMA, "clip")) == [
+        "clip.cases[0].flags: expected at least 1 items, got 0",
+        "clip.cases[0].result: 'perhaps' is none of ['required', 'convention', 'invalid']",
+        "clip.cases[0]: odd is not known",
+        "clip.cases[1].input.mask[0][0]: 2 is none of [0, 1]",
+        "clip.cases[2]: input is missing",
+    ]
+
+
+def test_all_files_are_under_a_megabyte() -> None:
+    names = [f"{name}.json" for name in (*FILES, "flags", "schema")]
+    assert sum(len(stored(name).encode()) for name in names) < 1_000_000
+
+
+def test_names_are_given_once() -> None:
+    assert [name for name, count in Counter(c.id for c in cases()).items() if count > 1] == []
+
+
+def test_every_flag_has_cases_and_every_flag_of_a_case_is_known() -> None:
+    assert {flag for case in cases() for flag in case.flags} == set(flags())
+
+
+def test_every_flag_has_a_thread() -> None:
+    assert all(flag.thread.startswith("https://github.com/") for flag in flags().values())
+    assert all("/issues/" in flag.thread or "/pull/" in flag.thread for flag in flags().values())
+
+
+def test_there_are_cases_of_each_result_in_number() -> None:
+    counts = Counter(case.result for case in cases())
+    assert set(counts) == set(RESULTS)
+    assert counts["required"] >= 300
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.id)
+def test_case_is_small_and_whole(case: Case) -> None:
+    lengths = [len(row) for row in case.input["mask"]]
+    assert len(lengths) <= 8
+    assert max(lengths) <= 6
+    assert sum(lengths) <= 24
+    assert sorted(i for rank in case.split for part in rank for i in part) == list(
+        range(len(lengths))
+    )
+    assert bool(case.expected) == (case.result == "required")
+    assert bool(case.conventions) == (case.result == "convention")
+    assert bool(case.topic) == (case.result != "required")
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c.conventions], ids=lambda case: case.id)
+def test_conventions_differ(case: Case) -> None:
+    """Else an answer would follow two at once."""
+    values = [
+        json.dumps({k: v for k, v in expected.items() if k != "used_by"})
+        for expected in case.conventions.values()
+    ]
+    assert len(set(values)) == len(values) >= 2
+
+
+@pytest.mark.parametrize(("name", "vector"), AGREED, ids=[f"{n}/{v.name}" for n, v in AGREED])
+def test_the_number_is_the_same_under_the_choices_that_say_so(name: str, vector: Vector) -> None:
+    own = make.answers(vector)
+    for stage, choices in vector.same_under.items():
+        for choice in choices:
+            assert _near(make.answers(replace(vector, how={**vector.how, stage: choice})), own)
+
+
+def _near(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return all(_near(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return all(_near(a, b) for a, b in zip(found, wanted, strict=True))
+    return found == wanted or abs(mpf(found) - mpf(wanted)) <= 1e-15
+
+
+def test_inputs_are_exact_in_bfloat16_where_it_is_fine_enough() -> None:
+    """A multiple of 1/32 below 8 has at most eight binary digits."""
+    assert [c.id for c in cases() if "bfloat16" in c.tolerances and not _exact(c)] == []
+
+
+def _exact(case: Case) -> bool:
+    columns = [v for k, v in case.input.items() if k not in ("mask", "group_ids")]
+    return all(_eight_digits(x) for x in _numbers(columns))
+
+
+def _numbers(value: Any) -> list[float]:
+    return [x for inner in value for x in _numbers(inner)] if isinstance(value, list) else [value]
+
+
+def _eight_digits(x: float) -> bool:
+    if x != x or x in (float("inf"), 0.0):
+        return True
+    numerator, _ = abs(x).as_integer_ratio()
+    while numerator % 2 == 0:
+        numerator //= 2
+    return numerator < 256
+
+
+def test_the_oracle_knows_nothing_of_the_evaluator() -> None:
+    for path in [*make.HERE.glob("oracle/*.py"), *make.HERE.glob("cases/*.py")]:
+        assert not re.search(r"^(from|import) grpo_cli", path.read_text("utf-8"), re.MULTILINE)

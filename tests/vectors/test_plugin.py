@@ -1,0 +1,154 @@
+"""The pytest plugin as a project runs it, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = (Path(__file__).parent / "data/project/test_loss.py").read_text(encoding="utf-8")
+INSTALLED = bool(entry_points(group="pytest11", name="grpo-vectors"))
+PLUGIN = [] if INSTALLED else ["-p", "grpo_cli.vectors.plugin"]
+LINK = "https://github.com/NovaSky-AI/SkyRL/pull/1296"
+
+MEAN_OF_MEANS = PROJECT.replace(
+    'Claims(surrogate="clip", aggregate="token-mean")',
+    'Claims(surrogate="clip", aggregate="token-mean", split=["none", "micro-batches"]), '
+    'xfail="known"',
+)
+"""The project claims that its loss may be split, which it is not made for."""
+
+
+def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_loss.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "-q", *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def summary(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stdout.splitlines()
+    return next(line for line in lines if "::grpo_vectors: " in line)
+
+
+def test_nothing_runs_unless_it_is_asked_for(tmp_path: Path) -> None:
+    done = run(tmp_path, PROJECT)
+    assert "no tests ran" in done.stdout
+
+
+def test_a_loss_that_is_right(tmp_path: Path) -> None:
+    done = run(tmp_path, PROJECT, "--grpo-vectors")
+    assert done.returncode == 0, done.stdout
+    passed, failed, xfailed, not_claimed = counts(done)
+    assert passed > 40
+    assert (failed, xfailed) == (0, 0)
+    assert not_claimed > 250
+    assert "not claimed by: " in done.stdout
+
+
+def counts(done: subprocess.CompletedProcess[str]) -> list[int]:
+    return [int(word) for word in summary(done).split(": ")[1].split() if word.isdigit()]
+
+
+def test_one_case_by_its_name(tmp_path: Path) -> None:
+    name = "test_loss.py::grpo_vectors::clip/above-positive"
+    done = run(tmp_path, PROJECT, "--grpo-vectors", name)
+    assert counts(done) == [1, 0, 0, 0]
+
+
+def test_the_same_over_several_processes(tmp_path: Path) -> None:
+    alone = run(tmp_path, PROJECT, "--grpo-vectors")
+    spread = run(tmp_path, PROJECT, "--grpo-vectors", "-n", "2")
+    assert summary(spread) == summary(alone)
+
+
+def test_a_fault_is_named_with_its_thread(tmp_path: Path) -> None:
+    text = PROJECT.replace("np.minimum(free, bounded)", "free")
+    done = run(tmp_path, text, "--grpo-vectors")
+    assert done.returncode == 1
+    assert "clip/above-positive: One token, its ratio above the band" in done.stdout
+    assert "loss: expected -1.2, got -1.64872127" in done.stdout
+    assert "https://github.com/rllm-org/rllm/issues/81" in done.stdout
+
+
+def test_an_exception_is_a_failure(tmp_path: Path) -> None:
+    text = PROJECT.replace("return {", "raise ZeroDivisionError('of the loss')\n        return {")
+    done = run(tmp_path, text, "--grpo-vectors")
+    passed, failed, _, _ = counts(done)
+    assert passed == 0
+    assert failed > 40
+    assert "ZeroDivisionError: of the loss" in done.stdout
+
+
+def test_a_fixture_that_breaks_is_a_failure(tmp_path: Path) -> None:
+    text = PROJECT.replace("def compute", "raise OSError\n\n    def compute")
+    done = run(tmp_path, text, "--grpo-vectors")
+    assert done.returncode == 1
+    assert counts(done)[0] == 0
+    assert counts(done)[1] > 300
+
+
+def test_a_known_failure(tmp_path: Path) -> None:
+    (tmp_path / "known").write_text(f"# ours\nmean-of-means {LINK} ours\n", encoding="utf-8")
+    done = run(tmp_path, MEAN_OF_MEANS, "--grpo-vectors")
+    assert done.returncode == 0, done.stdout
+    assert counts(done)[1:3] == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"mean-of-means {LINK}\nclip-unused {LINK}", "that no case needs: clip-unused"),
+        (f"mean-of-means {LINK}\nclip/above-positive {LINK}", "take it out of the xfail file"),
+        ("mean-of-means because", "known:1: mean-of-means needs a reason with a link"),
+        (f"mean-of-mean {LINK}", "known:1: no vector and no flag is called 'mean-of-mean'"),
+        (f"mean-of-means {LINK}\nmean-of-means {LINK}", "known:2: mean-of-means is there twice"),
+    ],
+)
+def test_a_file_of_known_failures_that_is_wrong(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "known").write_text(line, encoding="utf-8")
+    assert message in run(tmp_path, MEAN_OF_MEANS, "--grpo-vectors").stdout
+
+
+def test_a_claim_that_is_misspelt(tmp_path: Path) -> None:
+    text = PROJECT.replace('"token-mean")', '"token_mean")')
+    done = run(tmp_path, text, "--grpo-vectors")
+    assert "aggregate: no vector has 'token_mean'; did you mean 'token-mean'?" in done.stdout
+
+
+def test_the_outcome_as_json(tmp_path: Path) -> None:
+    done = run(tmp_path, PROJECT, "--grpo-vectors-json", "out.json")
+    document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    (found,) = document["fixtures"].values()
+    passed, _, _, not_claimed = counts(done)
+    assert [found["passed"], found["not claimed"]] == [passed, not_claimed]
+    assert found["flags"]["clip-unused"]["passed"] > 5
+    assert document["badge"] == {
+        "schemaVersion": 1,
+        "label": "grpo vectors",
+        "message": f"{passed} of {passed}, {not_claimed} not claimed",
+        "color": "green",
+    }
+
+
+def test_the_entry_point_imports_neither_numpy_nor_the_package() -> None:
+    code = (
+        "import sys, grpo_cli.vectors.plugin\n"
+        "print(sorted(m for m in sys.modules if m.startswith(('grpo', 'numpy', 'orjson'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['grpo_cli', 'grpo_cli.vectors', 'grpo_cli.vectors.plugin']"
