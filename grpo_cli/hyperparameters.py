@@ -328,6 +328,63 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
         aliases=("off_policy_sequence_mask_delta", "opsm_delta"),
     ),
+    "positive_weight": Hyperparameter(
+        "the advantage of a response whose reward is positive",
+        low=0.0,
+        aliases=("positive_advantage_weight",),
+    ),
+    "negative_weight": Hyperparameter(
+        "minus the advantage of a response whose reward is not positive", low=0.0
+    ),
+    "gfpo_keep": Hyperparameter(
+        "GFPO's k: how many responses of a group are kept",
+        low=1,
+        integer=True,
+        aliases=("num_remains_in_group",),
+    ),
+    "gppo_beta1": Hyperparameter(
+        "CE-GPPO's share of the gradient below the clip range where A < 0",
+        low=0.0,
+        aliases=("gppo_loss_beta1",),
+    ),
+    "gppo_beta2": Hyperparameter(
+        "CE-GPPO's share of the gradient above the clip range where A > 0",
+        low=0.0,
+        aliases=("gppo_loss_beta2",),
+    ),
+    "dcpo_ratio_max": Hyperparameter(
+        "DCPO's greatest upper bound on the ratio", low=1.0, aliases=("dcpo_r_max",)
+    ),
+    "bapo_target": Hyperparameter(
+        "BAPO's least quotient of the positive and the negative contribution",
+        low=0.0,
+        aliases=("adv_ratio_target",),
+    ),
+    "bapo_low_start": Hyperparameter(
+        "BAPO's lower bound on the ratio, to begin with", low=0.0, aliases=("ratio_lower_start",)
+    ),
+    "bapo_low_max": Hyperparameter(
+        "BAPO's greatest lower bound on the ratio", low=0.0, aliases=("ratio_lower_max",)
+    ),
+    "bapo_low_step": Hyperparameter(
+        "what BAPO raises its lower bound by", low=0.0, aliases=("ratio_lower_step",)
+    ),
+    "bapo_high_start": Hyperparameter(
+        "BAPO's upper bound on the ratio, to begin with", low=0.0, aliases=("ratio_upper_start",)
+    ),
+    "bapo_high_max": Hyperparameter(
+        "BAPO's greatest upper bound on the ratio", low=0.0, aliases=("ratio_upper_max",)
+    ),
+    "bapo_high_step": Hyperparameter(
+        "what BAPO raises its upper bound by", low=0.0, aliases=("ratio_upper_step",)
+    ),
+    "global_n_tokens": Hyperparameter(
+        "tokens of a micro-batch over all processes, TRL's AsyncGRPOTrainer",
+        low=0.0,
+        open_low=True,
+        optional=True,
+        counts="tokens",
+    ),
     "top_entropy_quantile": Hyperparameter(
         "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0
     ),

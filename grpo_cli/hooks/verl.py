@@ -17,26 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial, wraps
 from importlib.metadata import version
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from grpo_cli.hooks.columns import Array, copied, holes, number, per_response, ragged, widths
+from grpo_cli.hooks import lost
+from grpo_cli.hooks.columns import number
 from grpo_cli.hooks.gradient import gradient_of
+from grpo_cli.hooks.verl_record import arguments, columns_of, hyperparameters, made, parts
 from grpo_cli.hooks.writer import Writer, of_rank
 
 PolicyLoss = Callable[..., Any]
-
-_OF_CONFIG = ("clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
-_OF_POLICY_LOSS = (
-    "clip_cov_ratio",
-    "clip_cov_lb",
-    "clip_cov_ub",
-    "kl_cov_ratio",
-    "ppo_kl_coef",
-    "dro_beta",
-)
-_OF_BATCH = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
 
 
 def record(path: str | Path, *, gradient: bool = True) -> Recorder:
@@ -78,7 +68,7 @@ class Recorder:
 
         The gradient is ∂policy_loss/∂log_prob, from one more backward pass through the loss alone.
         """
-        self.path = path
+        self.path = Path(path)
         self.gradient = gradient
         self.closed = False
         self.count = 0
@@ -96,25 +86,36 @@ class Recorder:
 
     def of(self, loss: PolicyLoss, name: str) -> PolicyLoss:
         """``loss``, recorded under verl's ``name`` for it."""
-        parameters = signature(loss)
 
         @wraps(loss)
         def recorded(*args: Any, **kwargs: Any) -> Any:
             result = loss(*args, **kwargs)
-            given = parameters.bind(*args, **kwargs)
-            given.apply_defaults()
-            self._record(name, given.arguments, *result)
+            try:
+                if not self._ended:
+                    self._record(name, arguments(loss, args, kwargs), *parts(result))
+            except Exception as error:
+                self._fail(error)
             return result
 
         recorded.recorder = self  # type: ignore[attr-defined]
         return recorded
 
+    @property
+    def _ended(self) -> bool:
+        return self.closed or ("writer" in vars(self) and self.writer.closed)
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the recording, which is said once; the loss is what it is."""
+        self.closed = True
+        if "writer" in vars(self):
+            self.writer.fail(error)
+        else:  # the file was never opened
+            lost.warn(self.path, error, 0)
+
     def _record(
         self, name: str, given: Mapping[str, Any], loss: Any, metrics: Mapping[str, Any]
     ) -> None:
-        if self.closed:
-            return
-        columns = _columns(given)
+        columns = columns_of(given)
         weighted = "rollout_is_weights" in columns
         expected: dict[str, Any] = {
             "weighted_policy_loss" if weighted else "policy_loss": number(loss),
@@ -122,16 +123,12 @@ class Recorder:
         }
         if self.gradient and not weighted:
             expected["loss_gradient"] = gradient_of(loss, given["log_prob"])
-        rest = {
-            "hyperparameters": _hyperparameters(given["config"], columns["response_mask"]),
-            "framework": {
-                "name": "verl",
-                "version": version("verl"),
-                "policy_loss": name,
-                "loss_agg_mode": given["loss_agg_mode"],
-            },
-        }
-        self.writer.write(partial(_made, self.count, columns, rest, expected))
+        about = {"name": "verl", "version": version("verl"), "policy_loss": name}
+        if given.get("loss_agg_mode") is not None:
+            about["loss_agg_mode"] = given["loss_agg_mode"]
+        settings = hyperparameters(given.get("config"), columns["response_mask"])
+        rest = {"hyperparameters": settings, "framework": about}
+        self.writer.write(partial(made, self.count, columns, rest, expected))
         self.count += 1
 
 
@@ -142,47 +139,3 @@ def _rank() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
-
-
-def _columns(given: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of what the loss was computed from, under the names of a record."""
-    tensors = {
-        "log_probs_new": given["log_prob"],
-        "log_probs_old": given["old_log_prob"],
-        "advantages": given["advantages"],
-        "rollout_is_weights": given.get("rollout_is_weights"),
-        "response_mask": given["response_mask"],
-    }
-    return {name: copied(tensor) for name, tensor in tensors.items() if tensor is not None}
-
-
-def _hyperparameters(config: Any, mask: Array) -> dict[str, Any]:
-    """What the loss took from its configuration. β is 0: the KL is added to it afterwards."""
-    clip = {
-        f"epsilon_{side}": getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")
-    }
-    both = getattr(config, "clip_ratio", None)
-    found = {name: both if value is None else value for name, value in clip.items()}
-    found |= {"beta": 0.0, "response_length": mask.shape[1]}
-    found |= {name: getattr(config, name, None) for name in _OF_CONFIG}
-    special = getattr(config, "policy_loss", None)
-    found |= {name: getattr(special, name, None) for name in _OF_POLICY_LOSS}
-    batch = getattr(config, "global_batch_info", None) or {}
-    found |= {name: number(batch[name]) for name in _OF_BATCH if name in batch}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _made(
-    identity: int, columns: dict[str, Array], rest: dict[str, Any], expected: dict[str, Any]
-) -> dict[str, Any]:
-    """The record; run by the writer's thread."""
-    shown = columns.pop("response_mask")
-    lengths = widths(shown)
-    mask = holes(shown, lengths)
-    found: dict[str, Any] = {"id": identity}
-    found |= {name: per_response(values, lengths) for name, values in columns.items()}
-    if mask is not None:
-        found["mask"] = mask
-    if "loss_gradient" in expected:
-        expected = expected | {"loss_gradient": ragged(expected["loss_gradient"], lengths)}
-    return found | rest | {"expected": expected}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import atexit
 import gzip
-import warnings
+import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import Any, Self
 
-import orjson
+from grpo_cli.hooks import lost
+from grpo_cli.hooks.lines import Lines
+from grpo_cli.hooks.spelling import line_of
 
 Make = Callable[[], Mapping[str, Any]]
 """Makes a record; called by the writer's thread, so it may hold nothing that others change."""
@@ -20,56 +21,72 @@ Make = Callable[[], Mapping[str, Any]]
 WAITING = 32
 """Records that may wait for the disk before the training waits for it too."""
 
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-
 
 class Writer:
     """Writes records to a file, one a line, and replaces what the file held.
 
     Each line is whole on disk before the next is begun, packed or not, so a killed run loses no
-    more than what waited. A record that cannot be made or written ends the recording with a
-    warning, never the training.
+    more than what waited. Whatever goes wrong ends the recording with one warning, never the
+    training. A forked child has no part in the recording.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Opens ``path``; a name that ends in ``.gz`` is packed."""
+        """Opens ``path``; a name that ends in ``.gz`` is packed.
+
+        Raises:
+            OSError: where it cannot be written, or another recording writes to it.
+        """
         self.path = Path(path)
         self.closed = False
-        self._file = self.path.open("wb")
+        self.written = 0
+        self._lines = Lines(self.path)
         self._packed = self.path.suffix == ".gz"
         self._waiting: Queue[Make | None] = Queue(WAITING)
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        self._process = os.getpid()
         self._thread = Thread(target=self._work, name="grpo-writer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def write(self, make: Make) -> None:
         """Has the thread make a record and write it; does nothing once closed."""
+        if self._forked:
+            self._leave(said=True)
         if self._error is not None:
             self.close()
         if not self.closed:
             self._waiting.put(make)
 
     def flush(self) -> None:
-        """Waits until everything is in the file."""
+        """Waits until everything is in the file; another recording may have it then."""
+        if self._forked:
+            self._leave()
         if not self.closed:
             self._waiting.join()
+            self._lines.release()
         if self._error is not None:
             self.close()
 
     def close(self) -> None:
         """Writes what waits and ends the recording; closing twice does nothing."""
+        if self._forked:
+            self._leave()
         if self.closed:
             return
         self.closed = True
         self._waiting.put(None)
         self._thread.join()
         atexit.unregister(self.close)
-        with suppress(OSError):  # what could not be written is what the warning is about
-            self._file.close()
+        self._lines.close()
         if self._error is not None:
-            said = f"grpo: {self.path}: {self._error}; recording ends, training goes on"
-            warnings.warn(said, RuntimeWarning, stacklevel=3)
+            lost.warn(self.path, self._error, self.written)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the recording because of ``error``; what was recorded before is written."""
+        if self._error is None:
+            self._waiting.join()
+            self._error = self._error or error
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,20 +94,31 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a child, which has no thread and shares the file with its parent."""
+        return os.getpid() != self._process
+
+    def _leave(self, *, said: bool = False) -> None:
+        """Ends the recording of a child; what it inherited waits in the parent, too."""
+        if said and not self.closed:
+            lost.warn(self.path, RuntimeError("a forked process is not recorded"), 0)
+        self.closed, self._error = True, None
+
     def _work(self) -> None:
         while (make := self._waiting.get()) is not None:
             try:
                 if self._error is None:
                     self._put(make())
-            except Exception as error:
+            except BaseException as error:  # a thread that ends would have the training wait
                 self._error = error
             self._waiting.task_done()
 
     def _put(self, record: Mapping[str, Any]) -> None:
-        line = orjson.dumps(record, option=_OPTIONS)
+        line = line_of(record)
         # A member of its own for each line: what is written so far can always be read.
-        self._file.write(gzip.compress(line, compresslevel=1, mtime=0) if self._packed else line)
-        self._file.flush()
+        self._lines.add(gzip.compress(line, compresslevel=1, mtime=0) if self._packed else line)
+        self.written += 1
 
 
 def of_rank(path: str | Path, rank: int, ranks: int) -> Path:

@@ -21,6 +21,17 @@ from exactness.advantages import (
     tis,
 )
 from exactness.cases import Case
+from exactness.recent import (
+    bapo,
+    ce_gppo,
+    dcpo,
+    gfpo,
+    gfpo_efficiency,
+    minirl,
+    nsr,
+    psr,
+    w_reinforce,
+)
 from exactness.surrogates import (
     bnpo,
     cispo,
@@ -87,6 +98,15 @@ ROWS: dict[str, Callable[[Case], mpf]] = {
     "tis": tis,
     "icepop": icepop,
     "deepseek-v3.2": deepseek,
+    "ce-gppo": ce_gppo,
+    "dcpo": dcpo,
+    "bapo": bapo,
+    "minirl": minirl,
+    "psr": psr,
+    "nsr": nsr,
+    "w-reinforce": w_reinforce,
+    "gfpo": gfpo,
+    "gfpo-efficiency": gfpo_efficiency,
 }
 """Every row of a paper; those of ``GIVEN`` with hyperparameters at which they do something."""
 
@@ -94,4 +114,9 @@ GIVEN: dict[str, dict[str, object]] = {
     "kl-cov": {"kl_cov_ratio": 0.3},
     "clip-cov": {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.05, "clip_cov_seed": 7},
     "deepseek-v3.2": {"off_policy_mask_threshold": 0.1},
+    "gfpo": {"gfpo_keep": 2},
+    "gfpo-efficiency": {"gfpo_keep": 2},
 }
+
+SHIFTED = ("psr", "nsr", "w-reinforce")
+"""Rows that tell rewards above 0 from others; the cases have hardly any others."""

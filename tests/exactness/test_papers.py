@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mpmath import mpf
 
 from exactness.cases import moved, plain, random_batch
-from exactness.formulas import GIVEN, ROWS
+from exactness.formulas import GIVEN, ROWS, SHIFTED
+from exactness.recent import TiedError
 from exactness.surrogates import UndecidedError
 from grpo_cli.batch import Batch
 from grpo_cli.objective import pipeline
@@ -35,13 +38,15 @@ def test_row_is_the_paper_s_formula(name: str):
         try:
             compare(name, seed)
             compared += 1
-        except UndecidedError:
+        except (UndecidedError, TiedError):
             assert seed < 1.2 * BATCHES
         seed += 1
 
 
 def compare(name: str, seed: int) -> None:
     batch = random_batch(seed)
+    if name in SHIFTED:
+        batch = replace(batch, rewards=batch.rewards - 1.5)  # good and bad ones
     case = plain(batch)
     wanted = ROWS[name](case)
     found = breakdown_of(name, batch)

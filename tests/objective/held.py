@@ -38,6 +38,9 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
 ALONG = {"skyrl/rollout_is": "log_probs_rollout"}
 """Surrogate → the column that moves along with log π_θ, so that their ratio stands still."""
 
+LEAKY = {"ce-gppo"}
+"""Surrogates that are multiplied with ρ/sg[ρ], 1 with a slope, where they are clipped."""
+
 STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy"}
 """Ratio choices with the value of something else and the slope of the token's own log-prob."""
 
@@ -64,6 +67,10 @@ def held(objective: Objective) -> Objective:
     column = ALONG.get(objective.surrogate.name)
     if column is not None:
         stages["surrogate"] = _swap(objective.surrogate, _along(objective.surrogate.choice, column))
+    if objective.surrogate.name == "minirl":
+        stages["surrogate"] = _swap(objective.surrogate, _minirl(objective.surrogate.choice))
+    if objective.surrogate.name in LEAKY:
+        stages["surrogate"] = _swap(objective.surrogate, _leaky(objective.surrogate.choice))
     if objective.ratio.name in STRAIGHT:
         stages["ratio"] = _swap(objective.ratio, _straight(objective.ratio.choice.function))
     if objective.kl.name in KL_OF_K2:
@@ -100,6 +107,37 @@ def _along(choice: Choice, column: str) -> Callable[..., Any]:
             kept.append(named[column] - named["log_probs_new"])
         named[column] = named["log_probs_new"] + kept[0]
         return choice.function(*named.values(), **values)
+
+    return function
+
+
+def _minirl(choice: Choice) -> Callable[..., Any]:
+    """The mask and the weight stand still; log π_θ moves."""
+    kept: list[Any] = []
+
+    @wraps(choice.function)
+    def function(ratio: Any, advantage: Any, new: Any, rollout: Any, **values: Any) -> Any:
+        if not kept:
+            kept.extend((ratio, new))
+        found = choice.function(kept[0], advantage, kept[1], rollout, **values)
+        return found._replace(value=found.value + found.grad_log_prob * (new - kept[1]))
+
+    return function
+
+
+def _leaky(choice: Choice) -> Callable[..., Any]:
+    """s(x₀)·ρ(x)/ρ(x₀) where it is clipped at x₀."""
+    kept: list[Any] = []
+
+    @wraps(choice.function)
+    def function(ratio: Any, advantage: Any, **values: Any) -> Any:
+        if not kept:
+            kept.extend((ratio, choice.function(ratio, advantage, **values)))
+        found = choice.function(ratio, advantage, **values)
+        there, first = kept
+        return found._replace(
+            value=np.where(first.clip != 0, first.value * ratio / there, found.value)
+        )
 
     return function
 

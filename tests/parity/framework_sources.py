@@ -29,6 +29,15 @@ COMMITS = {
 }
 """The commit of each repository that the rows of ``grpo_cli/variants`` state."""
 
+AUTHORS = {
+    "TianHongZXY/RLVR-Decomposed": "a5d4e7c",
+    "Kwai-Klear/CE-GPPO": "10558fe",
+    "lime-RL/DCPO": "01787b0",
+    "WooooDyy/BAPO": "7287044",
+    "sail-sg/Stable-RL": "c6af1d1",
+}
+"""The commit of each repository that goes with a paper; the last one's MiniRL is of others."""
+
 _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
@@ -39,7 +48,7 @@ class Clones(NamedTuple):
 
     def text(self, repository: str, path: str) -> str:
         """The file at the repository's commit."""
-        where = f"{COMMITS[repository]}:{path}"
+        where = f"{(COMMITS | AUTHORS)[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

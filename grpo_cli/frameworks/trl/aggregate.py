@@ -80,9 +80,33 @@ def trl_dapo(
     return Weights(ones, None, divisor, f"num_items_in_batch {scale}")
 
 
+def trl_async(
+    lengths: I64,
+    *,
+    global_n_tokens: float | None,
+    num_processes: int,
+    gradient_accumulation_steps: int,
+) -> Weights:
+    """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (max(N/P, 1) · accumulation).
+
+    Args:
+        lengths: [R] tokens of each response.
+        global_n_tokens: N, the tokens of the micro-batch over all processes; None: those here.
+        num_processes: P.
+        gradient_accumulation_steps: micro-batches in an optimiser step.
+    """
+    ones = np.ones(len(lengths))
+    if global_n_tokens is None:
+        tokens = lengths.astype(np.float64)
+        return Weights(ones, tokens, gradient_accumulation_steps, "tokens × accumulation")
+    divisor = max(global_n_tokens / num_processes, 1.0) * gradient_accumulation_steps
+    return Weights(ones, None, divisor, "global_n_tokens ÷ processes × accumulation")
+
+
 _ACCUMULATION = {"gradient_accumulation_steps": 1}
 
 CHOICES = {
+    "trl/async": Choice(trl_async, {"global_n_tokens": None, "num_processes": 1, **_ACCUMULATION}),
     "trl/grpo": Choice(trl_grpo, _ACCUMULATION),
     "trl/bnpo": Choice(trl_bnpo, _ACCUMULATION),
     "trl/dr_grpo": Choice(trl_dr_grpo, _ACCUMULATION, total=True),

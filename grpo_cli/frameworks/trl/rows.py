@@ -129,4 +129,18 @@ ROWS = {
         note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
         "and vLLM's correction are ignored. top_entropy_quantile is not covered.",
     ),
+    "trl/async_grpo": replace(
+        _GRPO,
+        title="TRL AsyncGRPOTrainer (experimental)",
+        advantage=use("group-std", std_ddof=0, std_eps=1e-8, std_min=0.0),
+        ratio=use("rollout"),
+        kl=use("none"),
+        correction=use("none"),
+        aggregate=use("trl/async"),
+        entropy=None,
+        entropy_aggregate=None,
+        note="π_old is the engine that sampled (log_probs_rollout). N is the micro-batch's tokens "
+        "over all processes, not the generation batch's. A response that no reward function "
+        "scores has advantage 0 there; leave it out of the group's rewards.",
+    ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.advantage import baseline, batch, decoupled, group, togo
+from grpo_cli.objective.advantage import baseline, batch, decoupled, filtered, group, signed, togo
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {
@@ -12,6 +12,8 @@ CHOICES: Mapping[str, Choice] = {
     **baseline.CHOICES,
     **batch.CHOICES,
     **decoupled.CHOICES,
+    **signed.CHOICES,
+    **filtered.CHOICES,
     **togo.CHOICES,
 }
 ALIASES: Mapping[str, str] = {
@@ -19,5 +21,6 @@ ALIASES: Mapping[str, str] = {
     **baseline.ALIASES,
     **batch.ALIASES,
     **decoupled.ALIASES,
+    **signed.ALIASES,
     **togo.ALIASES,
 }

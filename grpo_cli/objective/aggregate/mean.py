@@ -63,6 +63,16 @@ def prompt_mean(lengths: I64, groups: Groups) -> Weights:
     return Weights(per_token(tokens), groups.firsts, 1.0, "groups, each by its own tokens")
 
 
+def response_sum(lengths: I64) -> Weights:
+    """Sum over responses of each one's token mean: w = 1 / |oᵢ|.
+
+    References:
+        Yang et al., DCPO, 2025 (arXiv 2509.02333), "only token mean". Its released code, for that
+        name, computes ``token-mean``.
+    """
+    return Weights(per_token(lengths), None, 1.0, "each response's own tokens")
+
+
 def total_sum(lengths: I64) -> Weights:
     """Plain sum over all tokens: w = 1.
 
@@ -78,6 +88,7 @@ CHOICES = {
     "token-sum": Choice(token_sum, total=True),
     "token-sum-norm": Choice(token_sum_norm, total=True),
     "prompt-mean": Choice(prompt_mean),
+    "response-sum": Choice(response_sum),
     "sum": Choice(total_sum, total=True),
 }
 ALIASES = {

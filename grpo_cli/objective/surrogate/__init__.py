@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.surrogate import (
+    adaptive,
     clip,
     coupled,
     covariance,
     divergence,
     future,
+    leaky,
     offpolicy,
     rollout,
     soft,
@@ -19,6 +21,8 @@ from grpo_cli.objective.surrogate import (
 
 CHOICES: Mapping[str, Choice] = {
     **clip.CHOICES,
+    **adaptive.CHOICES,
+    **leaky.CHOICES,
     **weighted.CHOICES,
     **soft.CHOICES,
     **divergence.CHOICES,
@@ -30,6 +34,8 @@ CHOICES: Mapping[str, Choice] = {
 }
 ALIASES: Mapping[str, str] = {
     **clip.ALIASES,
+    **adaptive.ALIASES,
+    **leaky.ALIASES,
     **weighted.ALIASES,
     **divergence.ALIASES,
     **offpolicy.ALIASES,

@@ -49,10 +49,17 @@ def clip(
     losing = advantage < 0
     lower = np.where(losing, 1.0 - epsilon_low, 0.0)
     upper = np.where(losing, upper_loss, upper_gain)
-    return _window(ratio, advantage, lower, upper)
+    return window(ratio, advantage, lower, upper)
 
 
-def _window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
+def window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
+    """A·ρ held between two bounds, with slope 0 beyond them.
+
+    Args:
+        ratio: [N] ρ.
+        advantage: [N] A.
+        lower, upper: [N] the bounds, of every token.
+    """
     high = ratio > upper
     low = ratio < lower
     value = np.maximum(ratio, lower)  # and on in its place: new pages cost more than arithmetic

@@ -1,0 +1,85 @@
+"""A file of whole lines, which one recording writes at a time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # a system without them has no locks
+    fcntl = None  # type: ignore[assignment]
+
+_OURS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Lines:
+    """Replaces what the file held, then adds line after line.
+
+    Nothing is buffered here: a line is whole on disk, or not there. The lock holds while a line
+    may come, against other recordings of this process and of others.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens ``path``.
+
+        Raises:
+            OSError: where it cannot be written, or another recording writes to it.
+        """
+        self._file = os.open(path, _OURS, 0o666)
+        self._locked = False
+        self._size = 0
+        try:
+            self._lock()
+            self._plain = stat.S_ISREG(os.fstat(self._file).st_mode)
+            if self._plain:
+                os.ftruncate(self._file, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, line: bytes) -> None:
+        """Writes a line, or nothing of it.
+
+        Raises:
+            OSError: where it cannot be written, or others write to the file.
+        """
+        self._lock()
+        if self._plain and os.fstat(self._file).st_size != self._size:
+            raise OSError("somebody else wrote to it meanwhile")
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except BaseException:
+            if self._plain:
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(line)
+
+    def release(self) -> None:
+        """Lets another recording have the file, until there is a line again."""
+        if self._locked:
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # a forked child may hold the file open
+            self._locked = False
+
+    def close(self) -> None:
+        """Closes the file."""
+        with suppress(OSError):
+            self.release()
+        with suppress(OSError):
+            os.close(self._file)
+
+    def _lock(self) -> None:
+        if self._locked or fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._locked = True
+        except BlockingIOError:
+            said = "another recording writes to it; give each a path of its own"
+            raise OSError(said) from None
+        except OSError:
+            pass  # some file systems have no locks

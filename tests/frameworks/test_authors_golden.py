@@ -1,0 +1,53 @@
+"""What the code that goes with papers returned, loss and gradient, on four ragged batches.
+
+tests/golden/authors.json was written by tests/parity/authors/write.py, which runs it in float64
+at the commits that it states; no number in it is of this program.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_cli import evaluate
+
+from .test_others_golden import identity
+
+GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "authors.json").read_bytes())
+EPSILON = 1e-9
+"""Their token mean adds 1e-8 to the count of tokens; the sums are of some ten to hundred tokens."""
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=identity)
+def test_loss_and_gradient(case: dict[str, Any]) -> None:
+    record = GOLDEN["batches"][case["batch"]]
+    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
+    assert found.loss == pytest.approx(case["loss"], rel=EPSILON, abs=1e-12)
+    ours, theirs = (np.concatenate([*map(np.array, x)]) for x in (found.gradient, case["gradient"]))
+    scale = np.abs(theirs).max()
+    np.testing.assert_allclose(ours, theirs, rtol=EPSILON, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("case", GOLDEN["advantages"], ids=identity)
+def test_advantages(case: dict[str, Any]) -> None:
+    record = GOLDEN["batches"][case["batch"]]
+    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
+    ours = np.concatenate(found.advantages)
+    theirs = np.concatenate([*map(np.array, case["advantages"])])
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_the_bounds_of_bapo_went_every_way() -> None:
+    """Some cases balance at once, some on the way, some at the end of the ranges."""
+    losses = {(case["batch"], case["hyperparameters"]["bapo_low_max"]): set() for case in _bapo()}
+    for case in _bapo():
+        losses[case["batch"], case["hyperparameters"]["bapo_low_max"]].add(case["loss"])
+    assert max(len(found) for found in losses.values()) >= 4
+
+
+def _bapo() -> list[dict[str, Any]]:
+    return [case for case in GOLDEN["cases"] if case["variant"] == "bapo"]

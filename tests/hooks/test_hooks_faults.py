@@ -1,0 +1,338 @@
+"""What goes wrong with the recording never reaches the training: one warning says what was lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_cli.hooks import lines, trl_settings
+from grpo_cli.hooks.trl import record
+from grpo_cli.hooks.writer import WAITING, Writer
+from grpo_cli.records import cut, raws
+
+from .stand_ins import Tensor, Trainer
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl_settings, "version", lambda name: f"{name} as installed")
+
+
+def ids(path: Path) -> list[int]:
+    return [raw.value["id"] for block in cut(str(path)) for raw in raws(block)]
+
+
+def numbered(number: int) -> Any:
+    return lambda: {"id": number}
+
+
+def within(seconds: float, run: Any, *args: Any) -> None:
+    """Fails instead of hanging, should ``run`` hang."""
+    thread = threading.Thread(target=run, args=args, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it hangs"
+
+
+class TestTheWriter:
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
+    def test_nothing_that_is_raised_in_its_thread_stops_the_training(
+        self, error: type[BaseException], tmp_path: Path
+    ) -> None:
+        def raising() -> dict[str, int]:
+            raise error
+
+        recording = Writer(tmp_path / "r.jsonl")
+        recording.write(numbered(0))
+        recording.write(raising)
+
+        def rest() -> None:
+            for _ in range(3 * WAITING):
+                recording.write(numbered(1))
+            recording.close()
+
+        said = rf"{error.__name__}; recording ends after 1 record"
+        with pytest.warns(RuntimeWarning, match=said):
+            within(20, rest)
+        assert ids(tmp_path / "r.jsonl") == [0]
+
+    @FULL
+    def test_a_warning_that_is_an_error_is_said_on_standard_error(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        recording = Writer("/dev/full")
+        recording.write(numbered(0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            recording.flush()
+            recording.write(numbered(1))
+            recording.close()
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert said.startswith("grpo: /dev/full: ")
+        assert "No space left" in said
+
+    def test_a_line_that_was_not_written_whole_is_taken_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        room = [40]
+
+        def write(file: int, data: Any) -> int:
+            data = bytes(data)[: min(room[0], 7)]  # a disk that takes little at once, and fills up
+            if not data:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            room[0] -= len(data)
+            return real(file, data)
+
+        real = os.write
+        monkeypatch.setattr(lines.os, "write", write)
+        recording = Writer(tmp_path / "r.jsonl")
+        for number in range(10):
+            recording.write(numbered(number))
+        with pytest.warns(RuntimeWarning, match="No space left on device; recording ends after 4"):
+            recording.flush()
+        assert (tmp_path / "r.jsonl").read_text() == "".join(f'{{"id":{n}}}\n' for n in range(4))
+
+    @FORKS
+    def test_a_forked_child_neither_hangs_nor_writes(self, tmp_path: Path) -> None:
+        path, gate = tmp_path / "r.jsonl", threading.Event()
+
+        def slow() -> dict[str, int]:
+            gate.wait()
+            return {"id": 0}
+
+        recording = Writer(path)
+        for _ in range(WAITING + 1):
+            recording.write(slow)
+        child = os.fork()
+        if not child:  # as a process ends that Python forked: with what is registered at exit
+            warnings.simplefilter("ignore")
+            recording.write(numbered(1))
+            recording.flush()
+            recording.close()
+            os._exit(7)
+        within(20, os.waitpid, child, 0)
+        gate.set()
+        recording.close()
+        assert ids(path) == [0] * (WAITING + 1)
+
+    @FORKS
+    def test_a_child_that_multiprocessing_forked_ends(self, tmp_path: Path) -> None:
+        recording = Writer(tmp_path / "r.jsonl")
+        recording.write(numbered(0))
+        child = multiprocessing.get_context("fork").Process(target=recording.write, args=(dict,))
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0
+        recording.close()
+        assert ids(tmp_path / "r.jsonl") == [0]
+
+    @FORKS
+    def test_what_a_child_does_not_record_is_said_once(self, tmp_path: Path) -> None:
+        code = """
+import os, sys
+from grpo_cli.hooks.writer import Writer
+writer = Writer(sys.argv[1])
+if not os.fork():
+    for _ in range(3):
+        writer.write(lambda: {"id": 1})
+else:
+    os.wait()
+"""
+        path = tmp_path / "r.jsonl"
+        command = [sys.executable, "-c", code, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stderr.count("RuntimeWarning") == 1
+        assert "forked" in done.stderr
+        assert path.read_bytes() == b""
+
+    def test_a_second_writer_on_a_path_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "r.jsonl"
+        with Writer(path) as first:
+            first.write(numbered(0))
+            with pytest.raises(OSError, match="another recording writes to it"):
+                Writer(path)
+            first.write(numbered(1))
+        assert ids(path) == [0, 1]
+
+    def test_a_second_process_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "r.jsonl"
+        code = "import sys; from grpo_cli.hooks.writer import Writer; Writer(sys.argv[1])"
+        with Writer(path) as first:
+            first.write(numbered(0))
+            command = [sys.executable, "-c", code, str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "another recording writes to it" in done.stderr
+        assert ids(path) == [0]
+
+    def test_a_flushed_file_may_be_had_by_the_next_recording(self, tmp_path: Path) -> None:
+        """As where a cell of a notebook is run again: the first trainer's writer is still there."""
+        path = tmp_path / "r.jsonl"
+        first = Writer(path)
+        first.write(numbered(0))
+        first.flush()
+        with Writer(path) as second:
+            second.write(numbered(1))
+            second._waiting.join()
+            first.write(numbered(2))
+            with pytest.warns(RuntimeWarning, match="another recording writes to it"):
+                first.flush()
+        assert ids(path) == [1]
+
+    def test_a_flushed_file_goes_on_where_nobody_took_it(self, tmp_path: Path) -> None:
+        with Writer(tmp_path / "r.jsonl") as recording:
+            for number in range(3):
+                recording.write(numbered(number))
+                recording.flush()
+        assert ids(tmp_path / "r.jsonl") == [0, 1, 2]
+
+    def test_what_others_did_to_the_file_meanwhile_ends_the_recording(self, tmp_path: Path) -> None:
+        path = tmp_path / "r.jsonl"
+        first = Writer(path)
+        first.write(numbered(0))
+        first.flush()
+        with Writer(path) as second:
+            second.write(numbered(1))
+            second.write(numbered(2))
+        first.write(numbered(3))
+        with pytest.warns(RuntimeWarning, match="somebody else wrote to it"):
+            first.flush()
+        assert ids(path) == [1, 2]
+
+    def test_what_is_not_finite_is_written_as_such(self, tmp_path: Path) -> None:
+        values = {
+            "loss": float("nan"),
+            "rows": [np.array([0.1, np.nan]), np.array([1e-7, 1.0])],
+            "single": np.array([-np.inf, 0.1], dtype=np.float32),
+            "deep": {"metrics": {"kl": np.float64("inf"), "n": 3, "name": "x", "none": None}},
+            "tokens": [["a", "ä"], []],
+        }
+        with Writer(tmp_path / "r.jsonl") as recording:
+            recording.write(lambda: values)
+        text = (tmp_path / "r.jsonl").read_text()
+        read = json.loads(text)
+        assert str(read["loss"]) == "nan"
+        assert str(read["rows"]) == "[[0.1, nan], [1e-07, 1.0]]"
+        assert read["single"][0] == -np.inf
+        assert np.float32(read["single"][1]) == np.float32(0.1)
+        assert read["deep"] == {"metrics": {"kl": np.inf, "n": 3, "name": "x", "none": None}}
+        assert read["tokens"] == [["a", "ä"], []]
+        words = set(re.findall(r"-?\b(?:NaN|Infinity)", text))
+        assert words == {"NaN", "-Infinity", "Infinity"}
+
+
+class Faulty(Trainer):
+    """A trainer that keeps what its training came to."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.losses: list[Any] = []
+        self.micro_batches = 3
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        self.losses.append(super()._compute_loss(model, inputs))
+        return self.losses[-1]
+
+
+def spoil(trainer: Any, what: str) -> None:
+    """Makes something fail that the recording alone looks at."""
+    if what == "settings":
+        trainer.args = None
+    elif what == "metrics":
+        trainer._metrics["train"]["kl"] = 7.0
+    elif what == "columns":
+        trainer._get_per_token_logps_and_entropies = lambda *_: ("no tensor", None, None)
+    elif what == "no forward pass":  # a fused loss, as Liger's
+        trainer._compute_loss = lambda *_: Tensor(0.25)
+    elif what == "tokenizer":
+        trainer.processing_class.decode = None
+    elif what == "groups":
+        trainer.num_generations = None
+    elif what == "reward weights":
+        trainer.reward_weights = None
+    elif what == "rewards":
+        trainer._calculate_rewards = lambda *_: [0.0] * 4
+    elif what == "fewer rewards":
+        trainer._calculate_rewards = lambda *_: _Short(np.arange(3.0)[:, None])
+    elif what == "model":
+        trainer.model = None
+
+
+class _Short(Tensor):
+    def __len__(self) -> int:
+        return 4
+
+
+SPOILT = (
+    "settings",
+    "metrics",
+    "columns",
+    "no forward pass",
+    "tokenizer",
+    "groups",
+    "reward weights",
+    "rewards",
+    "fewer rewards",
+    "model",
+)
+
+
+class TestTheHookOfTRL:
+    @pytest.mark.parametrize("strict", [False, True])
+    @pytest.mark.parametrize("what", SPOILT)
+    def test_whatever_is_raised_the_training_goes_on(
+        self, what: str, strict: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        trainer = Faulty()
+        spoil(trainer, what)
+        with warnings.catch_warnings(record=not strict) as caught:
+            warnings.simplefilter("error" if strict else "always")
+            recording = record(trainer, tmp_path / "r.jsonl", gradient=False)
+            assert trainer.train() == "trained"
+            recording.close()
+        said = capsys.readouterr().err.splitlines()
+        if caught is not None:
+            said = [str(one.message) for one in caught]
+        assert len(said) == 1, said
+        assert said[0].startswith(f"grpo: {tmp_path}/r.jsonl: ")
+        assert said[0].endswith("recording ends after 0 records, training goes on")
+        if what != "no forward pass":
+            assert [one.item() for one in trainer.losses] == [0.25] * 3
+
+    def test_what_the_training_raises_is_its_own(self, tmp_path: Path) -> None:
+        trainer = Trainer()
+        trainer._compute_loss = lambda *_: 1 / 0  # type: ignore[method-assign]
+        record(trainer, tmp_path / "r.jsonl", gradient=False)
+        with pytest.raises(ZeroDivisionError):
+            trainer.train()
+
+    def test_a_diverged_run_is_recorded_as_it_is(self, tmp_path: Path) -> None:
+        trainer = Trainer()
+        trainer._compute_loss = _diverged(trainer)  # type: ignore[method-assign]
+        record(trainer, tmp_path / "r.jsonl", gradient=False).flush()
+        trainer.train()
+        (line,) = (tmp_path / "r.jsonl").read_text().splitlines()
+        assert str(json.loads(line)["expected"]["loss"]) == "nan"
+
+
+def _diverged(trainer: Trainer) -> Any:
+    def compute(model: Any, inputs: Any) -> Tensor:
+        trainer._get_per_token_logps_and_entropies(model)
+        return Tensor(float("nan"))
+
+    return compute

@@ -1,0 +1,166 @@
+"""The verl hook on a stand-in for a worker: losses of any shape, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_cli.hooks import verl
+
+from .stand_ins import Tensor
+
+CONFIG = SimpleNamespace(clip_ratio=0.2)
+
+
+@pytest.fixture(autouse=True)
+def worker(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a worker has imported of verl and torch; verl's registry."""
+    registry: dict[str, Any] = {"vanilla": vanilla}
+    core = ModuleType("verl.trainer.ppo.core_algos")
+    core.POLICY_LOSS_REGISTRY = registry  # type: ignore[attr-defined]
+    torch = ModuleType("torch")
+    torch.distributed = SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
+    for name in ("verl", "verl.trainer", "verl.trainer.ppo"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, core.__name__, core)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(verl, "version", lambda name: f"{name} as installed")
+    return registry
+
+
+def vanilla(
+    old_log_prob: Any,
+    log_prob: Any,
+    advantages: Any,
+    response_mask: Any,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: Any = None,
+) -> Any:
+    return Tensor(0.5), {"actor/pg_clipfrac": 0.25}
+
+
+def three_results(old_log_prob, log_prob, advantages, response_mask, config):  # type: ignore[no-untyped-def]
+    """As losses of verl before its metrics were a dict, or of one's own."""
+    return Tensor(0.5), Tensor(0.25), Tensor(0.0)
+
+
+def only_the_loss(old_log_prob, log_prob, advantages, response_mask):  # type: ignore[no-untyped-def]
+    return Tensor(0.5)
+
+
+def anything(*args: Any, **kwargs: Any) -> Any:
+    return Tensor(0.5), {}
+
+
+def arguments(*more: Any) -> tuple[Any, ...]:
+    ones = Tensor(np.ones((2, 3)))
+    return (Tensor(-np.ones((2, 3))), Tensor(-np.ones((2, 3))), ones, ones, *more)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_record_is_what_the_loss_saw(worker: dict[str, Any], tmp_path: Path) -> None:
+    recorder = verl.record(tmp_path / "r.jsonl")
+    assert worker["vanilla"](*arguments("seq-mean-token-sum", CONFIG))[0].item() == 0.5
+    recorder.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert line["framework"] == {
+        "name": "verl",
+        "version": "verl as installed",
+        "policy_loss": "vanilla",
+        "loss_agg_mode": "seq-mean-token-sum",
+    }
+    assert line["expected"]["policy_loss"] == 0.5
+    assert line["expected"]["metrics"] == {"actor/pg_clipfrac": 0.25}
+
+
+@pytest.mark.parametrize("loss", [three_results, only_the_loss])
+def test_a_loss_of_another_shape_is_recorded(loss: Any, tmp_path: Path) -> None:
+    recorded = verl.record_policy_loss(loss, tmp_path / "r.jsonl", gradient=False)
+    more = (CONFIG,) if loss is three_results else ()
+    given, plain = recorded(*arguments(*more)), loss(*arguments(*more))
+    assert type(given) is type(plain)
+    recorded.recorder.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert line["expected"] == {"policy_loss": 0.5, "metrics": {}}
+    assert "loss_agg_mode" not in line["framework"]
+    assert line["framework"]["policy_loss"] == loss.__name__
+
+
+def said(run: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    return [str(one.message) for one in caught]
+
+
+def test_a_path_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "r.jsonl"
+    loss = verl.record_policy_loss(vanilla, path, gradient=False)
+
+    def train() -> None:
+        for _ in range(3):
+            value, metrics = loss(*arguments("token-mean", CONFIG))
+            assert (value.item(), metrics) == (0.5, {"actor/pg_clipfrac": 0.25})
+        loss.recorder.close()
+
+    (line,) = said(train)
+    assert line == (
+        f"grpo: {path}: No such file or directory; recording ends after 0 records, training goes on"
+    )
+
+
+def test_a_loss_with_other_names_is_not_recorded(tmp_path: Path) -> None:
+    loss = verl.record_policy_loss(anything, tmp_path / "r.jsonl", gradient=False)
+    (line,) = said(lambda: [loss(*arguments()) for _ in range(3)])
+    assert "anything has no parameter old_log_prob" in line
+
+
+def test_a_warning_that_is_an_error_does_not_reach_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = verl.record_policy_loss(vanilla, tmp_path / "nowhere" / "r.jsonl", gradient=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(*arguments("token-mean", CONFIG))
+        loss(*arguments("token-mean", CONFIG))
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_two_losses_on_one_path_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    first = verl.record_policy_loss(vanilla, path, gradient=False)
+    second = verl.record_policy_loss(three_results, path, gradient=False)
+    first(*arguments("token-mean", CONFIG))
+    (line,) = said(lambda: [second(*arguments(CONFIG)) for _ in range(2)])
+    assert "another recording writes to it" in line
+    first(*arguments("token-mean", CONFIG))
+    first.recorder.close()
+    assert [one["framework"]["policy_loss"] for one in lines(path)] == ["vanilla"] * 2
+
+
+def test_what_the_loss_raises_is_its_own(tmp_path: Path) -> None:
+    loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl", gradient=False)
+    with pytest.raises(TypeError, match="positional argument"):
+        loss()
+
+
+def test_a_nan_loss_is_written_as_such(tmp_path: Path) -> None:
+    def diverged(old_log_prob, log_prob, advantages, response_mask):  # type: ignore[no-untyped-def]
+        return Tensor(float("nan")), {"actor/ppo_kl": Tensor(float("inf"))}
+
+    loss = verl.record_policy_loss(diverged, tmp_path / "r.jsonl", gradient=False)
+    loss(*arguments())
+    loss.recorder.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert str(line["expected"]) == "{'policy_loss': nan, 'metrics': {'actor/ppo_kl': inf}}"

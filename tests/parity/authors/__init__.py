@@ -1,0 +1,1 @@
+"""What papers' authors released, executed beside the papers' rows."""
