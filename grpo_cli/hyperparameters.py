@@ -298,6 +298,10 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
             "rollout_importance_sampling_threshold",
         ),
     ),
+    "rejection_threshold": Hyperparameter(
+        "greatest divergence of the trainer from the engine at which a token or response is kept",
+        low=0.0,
+    ),
     "vespo_k_pos": Hyperparameter("VESPO's power of the ratio where A >= 0", low=0.0),
     "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),
     "vespo_k_neg": Hyperparameter("VESPO's power of the ratio where A < 0", low=0.0),

@@ -1,4 +1,4 @@
-"""What six frameworks' own functions returned, loss and gradient, on four ragged batches.
+"""What the frameworks' own functions returned, loss and gradient, on four ragged batches.
 
 tests/golden/others.json was written by tests/parity/others/write.py, which runs them in float64
 at the commits that it states; no number in it is of this program.
@@ -23,7 +23,8 @@ EPSILON = 1e-7
 
 def identity(case: dict[str, Any]) -> str:
     swapped = [*case["stages"].values(), *(f"{k}={v}" for k, v in case["hyperparameters"].items())]
-    return " ".join([case["variant"], *swapped, case["batch"]])
+    release = GOLDEN["commits"][case["framework"]]
+    return " ".join([case["variant"], release, *swapped, case["batch"]])
 
 
 @pytest.mark.parametrize("case", CASES, ids=identity)

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -21,24 +22,27 @@ import torch.nn.functional
 
 COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
+    "openrlhf": "0.11.2",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
     "inclusionAI/AReaL": "4aef98d",
     "PrimeIntellect-ai/prime-rl": "559b447",
     "allenai/open-instruct": "e6c3044",
 }
-"""The commit of each repository that the rows of ``grpo_cli/variants`` state."""
+"""The commit of each repository, and the version of each wheel, that the rows state."""
 
 _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
 class Clones(NamedTuple):
-    """Git directories by repository; bare ones do."""
+    """Git directories by repository, bare ones do; wheels by the name of the package."""
 
     paths: dict[str, Path]
 
     def text(self, repository: str, path: str) -> str:
-        """The file at the repository's commit."""
+        """The file at the repository's commit, or of the wheel."""
+        if self.paths[repository].suffix == ".whl":
+            return _in_wheel(self.paths[repository], f"-{COMMITS[repository]}-", path)
         where = f"{COMMITS[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -54,6 +58,13 @@ class Clones(NamedTuple):
         space = {**_STAND_INS, **known}
         exec(compile(ast.fix_missing_locations(module), f"{repository}:{path}", "exec"), space)
         return SimpleNamespace(**{name: space[name] for name in wanted})
+
+
+def _in_wheel(wheel: Path, version: str, path: str) -> str:
+    assert version in wheel.name, f"expected {version} in {wheel.name}"
+    with ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if f"/{name}".endswith(f"/{path}"))
+        return archive.read(name).decode()
 
 
 _FUTURE = ast.parse("from __future__ import annotations").body[0]
