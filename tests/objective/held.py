@@ -31,6 +31,8 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
     ("surrogate", "verl/dppo_tv"): ("ratio",),
     ("surrogate", "verl/dppo_kl"): ("ratio",),
     ("surrogate", "prime-rl/ref_kl"): ("log_ratio_ref",),
+    ("correction", "verl/bypass"): ("log_probs_new",),
+    ("correction", "verl/bypass-rejection"): ("log_probs_new",),
 }
 """(stage, choice) → the columns that it reads as constants."""
 
