@@ -262,6 +262,9 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     ),
     "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
     "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
+    "gae_lambda": Hyperparameter(
+        "GAE's decay of later errors of the value", low=0.0, high=1.0, aliases=("lam", "lambd")
+    ),
     "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True, counts="ranks"),
     "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
     "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),

@@ -39,7 +39,7 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
 ALONG = {"skyrl/rollout_is": "log_probs_rollout"}
 """Surrogate → the column that moves along with log π_θ, so that their ratio stands still."""
 
-STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy"}
+STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy", "rollout-sequence-token"}
 """Ratio choices with the value of something else and the slope of the token's own log-prob."""
 
 KL_OF_K2 = {"k1+", "abs+", "k3+", "verl/kl+", "verl/abs+", "verl/mse+", "verl/low_var_kl+"}

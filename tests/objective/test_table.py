@@ -49,17 +49,24 @@ SWAPS = [
 ]
 """``grpo`` with a choice that no row uses."""
 
+SETTINGS = [
+    f"verl/decoupled_{level}_is rollout_is_batch_normalize=true" for level in ("token", "seq")
+]
+"""Rows with a setting that adds up tokens of many responses."""
+
 
 def objective_of(name: str) -> Objective:
     row, _, swap = name.partition(" ")
-    stages = dict([swap.split("=")]) if swap else {}
+    asked = dict([swap.split("=")]) if swap else {}
+    stages = {key: value for key, value in asked.items() if key in STAGES}
     taken = plan(row, stages=stages).takes()
     given = {key: value for key, value in REQUIRED.items() if key in taken}
+    given |= {key: value for key, value in asked.items() if key not in STAGES}
     made = plan(row, stages=stages, hyperparameters=given)
     return made.objective({}, advantages_given=False)
 
 
-@pytest.fixture(params=[*VARIANTS, *SWAPS], scope="module")
+@pytest.fixture(params=[*VARIANTS, *SWAPS, *SETTINGS], scope="module")
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -129,11 +136,13 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
     ]
     tokens = np.concatenate([spans[i] for i in order])
     columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+    columns += ("values", "sum_pi_squared")
     return replace(
         batch,
         responses=type(batch.responses)(lengths[order]),
         groups=batch.groups[order],
         rewards=batch.rewards[order],
+        reward_baselines=batch.reward_baselines[order],
         **{column: getattr(batch, column)[tokens] for column in columns},
     )
 

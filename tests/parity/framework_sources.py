@@ -23,6 +23,7 @@ import torch.nn.functional
 COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
     "openrlhf": "0.11.2",
+    "tinker-cookbook": "0.6.1",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
     "inclusionAI/AReaL": "4aef98d",
@@ -72,7 +73,7 @@ _FUTURE = ast.parse("from __future__ import annotations").body[0]
 
 def _definitions(text: str, wanted: set[str]) -> list[Any]:
     tree = ast.parse(text)
-    kinds = (ast.FunctionDef, ast.ClassDef)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     top = [node for node in tree.body if isinstance(node, kinds)]
     inner = [node for one in top if isinstance(one, ast.ClassDef) for node in one.body]
     methods = [node for node in inner if isinstance(node, ast.FunctionDef)]
@@ -84,7 +85,7 @@ def _definitions(text: str, wanted: set[str]) -> list[Any]:
 
 def _bare(node: Any) -> Any:
     for part in ast.walk(node):
-        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             part.decorator_list = [
                 one for one in part.decorator_list if ast.unparse(one) in _KEPT_DECORATORS
             ]

@@ -7,6 +7,7 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.frameworks.verl.rejection import rejected
 from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Correction
 
@@ -126,11 +127,13 @@ def _weight(difference: F64, responses: Segments, level: str | None, threshold: 
 def _means(weight: F64, responses: Segments, records: Segments, level: str) -> F64:
     """[N] the mean weight of the record; 1 where that is 0."""
     if level == "token":
-        tokens = records.sum(responses.lengths)
-        means = records.sum(responses.sum(weight)) / (tokens + _TINY)
+        tokens = Groups(responses.spread(records.index), records.count)
+        means = tokens.sum(weight) / (tokens.sizes + _TINY)
     else:
         each = responses.sum(weight) / (responses.lengths + _TINY)
-        means = records.sum(each) / np.maximum(records.sum((responses.lengths > 0) * 1.0), _TINY)
+        means = Groups(records.index, records.count).sum(each) / np.maximum(
+            records.sum((responses.lengths > 0) * 1.0), _TINY
+        )
     return responses.spread(records.spread(np.where(means > _TINY, means, 1.0)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.advantage import baseline, batch, decoupled, group, togo
+from grpo_cli.objective.advantage import baseline, batch, critic, decoupled, group, togo
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {
@@ -13,6 +13,7 @@ CHOICES: Mapping[str, Choice] = {
     **batch.CHOICES,
     **decoupled.CHOICES,
     **togo.CHOICES,
+    **critic.CHOICES,
 }
 ALIASES: Mapping[str, str] = {
     **group.ALIASES,

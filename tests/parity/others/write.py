@@ -23,10 +23,18 @@ from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
+from .tinker import tinker, tinker_advantages
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
-FRAMEWORKS = (openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct)
+FRAMEWORKS = (openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker)
+ADVANTAGES = (
+    openrlhf_advantages,
+    slime_advantages,
+    nemo_advantages,
+    areal_advantages,
+    tinker_advantages,
+)
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
 
@@ -39,7 +47,7 @@ def cases(clones: Clones) -> Iterator[Case]:
 
 def advantage_cases(clones: Clones) -> Iterator[Case]:
     """Every case of every framework that gives advantages [R, T]."""
-    for framework in (openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages):
+    for framework in ADVANTAGES:
         yield from framework(clones)
 
 
