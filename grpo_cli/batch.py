@@ -72,8 +72,10 @@ class Batch:
     ``responses`` cuts the tokens into responses and ``records`` the responses into records.
     ``groups`` [R] numbers the group of each response (0-based, a group never spans records);
     responses of one group need not be neighbours. ``rewards`` is [R], or [R, K] with one column
-    per reward function. ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when
-    the record gives them token by token.
+    per reward function, and ``reward_baselines`` [R] that of a greedy response to the prompt.
+    ``values`` [N] are a critic's, ``sum_pi_squared`` [N] is Σ π² over the vocabulary.
+    ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when the record gives them
+    token by token.
 
     ``ratios`` [N] are importance ratios that the record gives itself; they are used as they are.
     When they come without probabilities, ``log_probs_new`` and ``log_probs_old`` are None and only
@@ -92,9 +94,12 @@ class Batch:
     log_probs_ref: F64 | None = None
     log_probs_rollout: F64 | None = None
     entropies: F64 | None = None
+    values: F64 | None = None
+    sum_pi_squared: F64 | None = None
     ratios: F64 | None = None
     rewards: F64 | None = None
     reward_names: tuple[str, ...] = ()
+    reward_baselines: F64 | None = None
     advantages: F64 | None = None
     token_advantages: F64 | None = None
     positions: I64 | None = None

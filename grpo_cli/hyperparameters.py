@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -31,6 +32,9 @@ class Hyperparameter(NamedTuple):
         high: the greatest value.
         integer: whether only whole numbers are allowed.
         words: the words it may be, for one that is not a number.
+        several: whether it may be several of the words, joined by commas.
+        form: a regular expression of the texts that it may be beside a number.
+        said: what such a text is, for messages.
         optional: whether None ("off") is allowed.
         aliases: the frameworks' names for the same thing.
         counts: what of an optimiser step it counts, over all processes: "tokens", "responses",
@@ -43,6 +47,9 @@ class Hyperparameter(NamedTuple):
     high: float = math.inf
     integer: bool = False
     words: tuple[str, ...] = ()
+    several: bool = False
+    form: str = ""
+    said: str = ""
     optional: bool = False
     aliases: tuple[str, ...] = ()
     counts: str = ""
@@ -51,12 +58,14 @@ class Hyperparameter(NamedTuple):
     def wanted(self) -> str:
         """The allowed values in words."""
         if self.words:
-            return "one of " + ", ".join(self.words)
+            ending = ", or several joined by commas" if self.several else ""
+            return "one of " + ", ".join(self.words) + ending
         kind = "a whole number" if self.integer else "a finite number"
         if self.low > -math.inf:
             kind += f" {'>' if self.open_low else '>='} {self.low:g}"
         if self.high < math.inf:
             kind += f"{' and' if self.low > -math.inf else ''} <= {self.high:g}"
+        kind += f", or {self.said}" if self.form else ""
         return kind + (" or null" if self.optional else "")
 
     def check(self, name: str, value: object) -> Value:
@@ -68,8 +77,12 @@ class Hyperparameter(NamedTuple):
         if value is None and self.optional:
             return None
         if self.words:
-            if isinstance(value, str) and value in self.words:
+            if isinstance(value, bool):
+                value = str(value).lower()
+            if isinstance(value, str) and self._all_known(value):
                 return value
+        elif isinstance(value, str) and self.form and re.fullmatch(self.form, value):
+            return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             inside = self.low < value if self.open_low else self.low <= value
             if math.isfinite(value) and inside and value <= self.high:
@@ -78,6 +91,10 @@ class Hyperparameter(NamedTuple):
                 if float(value).is_integer():
                     return int(value)
         raise HyperparameterError(name, f"expected {self.wanted}, got {_show(value)}")
+
+    def _all_known(self, value: str) -> bool:
+        given = value.split(",") if self.several else [value]
+        return set(given) <= set(self.words)
 
 
 def _show(value: object) -> str:
@@ -91,6 +108,9 @@ def _show(value: object) -> str:
         return "a list" if isinstance(value, list) else "an object"
     return "NaN" if value != value else f"{value}"
 
+
+_NUMBER = r"[0-9.]+(?:e[+-]?[0-9]+)?"
+_BOUNDS = rf"(?:{_NUMBER}_)?{_NUMBER}"
 
 HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "epsilon_low": Hyperparameter(
@@ -242,6 +262,9 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     ),
     "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
     "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
+    "gae_lambda": Hyperparameter(
+        "GAE's decay of later errors of the value", low=0.0, high=1.0, aliases=("lam", "lambd")
+    ),
     "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True, counts="ranks"),
     "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
     "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),
@@ -297,6 +320,43 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
             "vllm_importance_sampling_cap",
             "rollout_importance_sampling_threshold",
         ),
+    ),
+    "rollout_is": Hyperparameter(
+        "what verl weighs with π_old/π_rollout: each token, or the response's product; null: 1",
+        words=("token", "sequence"),
+        optional=True,
+    ),
+    "rollout_is_threshold": Hyperparameter(
+        "verl's greatest weight, or LOW_HIGH between which a weight is not 0",
+        low=0.0,
+        open_low=True,
+        form=_BOUNDS,
+        said="LOW_HIGH",
+    ),
+    "rollout_is_batch_normalize": Hyperparameter(
+        "whether verl divides the weights by their mean", words=("false", "true")
+    ),
+    "rollout_rs": Hyperparameter(
+        "the statistics by which verl rejects tokens or responses; null rejects none",
+        words=(
+            *(f"token_k{k}" for k in (1, 2, 3)),
+            *(f"seq_{how}_k{k}" for how in ("sum", "mean") for k in (1, 2, 3)),
+            *(f"seq_max_k{k}" for k in (2, 3)),
+        ),
+        several=True,
+        optional=True,
+    ),
+    "rollout_rs_threshold": Hyperparameter(
+        "verl's bounds on them: HIGH, for k1 also LOW_HIGH of the ratio; one, or one for each",
+        low=0.0,
+        open_low=True,
+        form=f"{_BOUNDS}(,{_BOUNDS})*",
+        said="HIGH or LOW_HIGH, several joined by commas",
+        optional=True,
+    ),
+    "rejection_threshold": Hyperparameter(
+        "greatest divergence of the trainer from the engine at which a token or response is kept",
+        low=0.0,
     ),
     "vespo_k_pos": Hyperparameter("VESPO's power of the ratio where A >= 0", low=0.0),
     "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),

@@ -25,6 +25,9 @@ NEEDS = {
     "reward_columns": "one reward per response and reward function",
     "advantages": "one advantage per response or per token",
     "entropies": "one entropy per token",
+    "values": "a critic's value of each token",
+    "sum_pi_squared": "the sum of the squared probabilities over the vocabulary, per token",
+    "reward_baselines": "the reward of a greedy response to the prompt, per response",
 }
 """What to say of a column that a record lacks."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.objective import statistics
@@ -48,16 +50,20 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     ratio = _ratio(batch, objective, inputs)
     surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
     correction: Correction | None = inputs.call(objective.correction, "correction")
-    if correction is not None and correction.kept is not None:
-        inputs["lengths"] = batch.responses.sum(correction.kept.astype(np.int64))
     kl = _kl(objective, inputs, correction)
+    kept = None if correction is None else correction.kept
+    if kept is not None:
+        inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
     weights: Weights = inputs.call(objective.aggregate, "aggregate")
     weight = None if correction is None else correction.weight
     terms = [_policy_term(batch, weights, surrogate, weight, ratio)]
+    if correction is not None and kept is not None and correction.policy_only:
+        kept, inputs["lengths"] = None, batch.responses.lengths
+        weights = inputs.call(objective.aggregate, "aggregate")
     terms += _kl_terms(
         batch, objective, _weights(objective.kl_aggregate, inputs, weights), kl, ratio
     )
-    terms += _entropy_terms(batch, objective, inputs, weights)
+    terms += _entropy_terms(batch, objective, inputs, weights, kept)
     return Breakdown(
         batch=batch,
         objective=objective,
@@ -141,11 +147,17 @@ def _kl_terms(
 
 
 def _entropy_terms(
-    batch: Batch, objective: Objective, inputs: Inputs, weights: Weights
+    batch: Batch,
+    objective: Objective,
+    inputs: Inputs,
+    weights: Weights,
+    kept: NDArray[Any] | None,
 ) -> Iterator[Term]:
     if objective.entropy is None or objective.entropy_coef == 0.0:
         return
     entropies: F64 = inputs.call(objective.entropy, "entropy")
+    if kept is not None:
+        entropies = np.where(kept, entropies, 0.0)
     own = _weights(objective.entropy_aggregate, inputs, weights)
     sums = batch.responses.sum(entropies)
     yield Term(ENTROPY, objective.entropy_coef, own, entropies, sums, None)

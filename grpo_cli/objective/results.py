@@ -97,12 +97,15 @@ class Correction(NamedTuple):
     Attributes:
         weight: [N] c, which multiplies the surrogate.
         kl_weight: [N] what multiplies the KL estimate; None leaves it alone.
-        kept: [N] bool, the tokens that the denominators count; None counts all of them.
+        kept: [N] bool, the tokens that the denominators count; None counts all of them. The
+            entropy of a token that they do not count has no part in its term.
+        policy_only: whether only the policy term's denominator leaves tokens out.
     """
 
     weight: F64
     kl_weight: F64 | None = None
     kept: NDArray[Any] | None = None
+    policy_only: bool = False
 
 
 class Weights(NamedTuple):

@@ -45,10 +45,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "infer_logprobs",
     ),
     "entropies": ("entropy", "token_entropies"),
+    "values": ("critic_values", "value_estimates"),
+    "sum_pi_squared": (),
     "ratios": ("rhos", "importance_ratios"),
     "probs_old": ("pi_theta_old",),
     "probs_ref": ("pi_theta_ref",),
     "rewards": ("reward", "scores", "score"),
+    "reward_baselines": ("baseline_rewards", "greedy_rewards"),
     "advantages": ("advantage", "A"),
     "mask": (
         "completion_mask",
@@ -74,6 +77,8 @@ TOKEN_COLUMNS = (
     "log_probs_ref",
     "log_probs_rollout",
     "entropies",
+    "values",
+    "sum_pi_squared",
     "ratios",
     "probs_old",
     "probs_ref",
@@ -91,7 +96,17 @@ ACTION = "action_log_probs"
 """The current policy in some dumps; in those that hold the current policy too, the old one."""
 
 _INNOCENT = frozenset(
-    {"betas", "logs", "meta", "prompt_ids", "response_id", "task", "tasks", "completion_id"}
+    {
+        "betas",
+        "logs",
+        "meta",
+        "prompt_ids",
+        "response_id",
+        "task",
+        "tasks",
+        "completion_id",
+        "value",
+    }
 )
 """Common keys of real dumps that mean what they say, though one letter off a known name."""
 

@@ -95,6 +95,7 @@ class Record:
         group_labels: what the user calls each group, in the order of the numbers; None if unnamed.
         rewards: [R], or one list per response with a reward per function; None if absent.
         reward_names: the functions' names where they have any.
+        reward_baselines: [R], the rewards of greedy responses; None if absent.
         advantages: [R] floats, or the bytes of a token column, or None.
         hyperparameters: canonical name → value as the record gives it (checked). Records share
             it; do not change it.
@@ -118,6 +119,7 @@ class Record:
     group_labels: list[Any] | None = None
     rewards: list[float] | list[list[float]] | None = None
     reward_names: tuple[str, ...] = ()
+    reward_baselines: list[float] | None = None
     advantages: list[float] | bytes | None = None
     hyperparameters: Mapping[str, Value] = field(default_factory=dict)
     tokens: list[list[str]] | None = None

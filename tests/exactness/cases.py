@@ -67,6 +67,9 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
         log_probs_rollout=np.minimum(old + rng.normal(0.0, 0.3, tokens), -1e-4),
         entropies=rng.exponential(1.0, tokens),
         rewards=np.array(rewards),
+        values=rng.normal(0.5, 0.4, tokens),
+        sum_pi_squared=rng.uniform(0.1, 0.9, tokens),
+        reward_baselines=rng.integers(0, 97, size=len(rewards)) / 32.0,
         reward_names=("a", "b"),
     )
 

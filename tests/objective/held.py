@@ -32,6 +32,8 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
     ("surrogate", "verl/dppo_tv"): ("ratio",),
     ("surrogate", "verl/dppo_kl"): ("ratio",),
     ("surrogate", "prime-rl/ref_kl"): ("log_ratio_ref",),
+    ("correction", "verl/bypass"): ("log_probs_new",),
+    ("correction", "verl/bypass-rejection"): ("log_probs_new",),
 }
 """(stage, choice) → the columns that it reads as constants."""
 
@@ -41,11 +43,14 @@ ALONG = {"skyrl/rollout_is": "log_probs_rollout"}
 LEAKY = {"ce-gppo"}
 """Surrogates that are multiplied with ρ/sg[ρ], 1 with a slope, where they are clipped."""
 
-STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy"}
+STRAIGHT = {"sequence-token", "verl/sequence-token", "on-policy", "rollout-sequence-token"}
 """Ratio choices with the value of something else and the slope of the token's own log-prob."""
 
 KL_OF_K2 = {"k1+", "abs+", "k3+", "verl/kl+", "verl/abs+", "verl/low_var_kl+"}
 """KL choices with the value of one estimator and the slope of k2."""
+
+KL_OF_WEIGHTED_K2 = {"openrlhf/k1+", "openrlhf/k2+", "openrlhf/k3+"}
+"""The same with the slope of sg[min(ρ, 10)]·k2; their second column is log ρ."""
 
 SCORED = {"nemo-rl/k1", "nemo-rl/k2", "nemo-rl/k3"}
 """KL choices weighed with π_θ/sg[π_θ], which is 1 and has a slope."""
@@ -75,6 +80,8 @@ def held(objective: Objective) -> Objective:
         stages["ratio"] = _swap(objective.ratio, _straight(objective.ratio.choice.function))
     if objective.kl.name in KL_OF_K2:
         stages["kl"] = _swap(objective.kl, _of_k2(objective.kl.choice.function))
+    if objective.kl.name in KL_OF_WEIGHTED_K2:
+        stages["kl"] = _swap(objective.kl, _of_k2(objective.kl.choice.function, weighted=True))
     if objective.kl.name in SCORED:
         stages["kl"] = _swap(objective.kl, _scored(objective.kl.choice.function))
     return replace(objective, **stages)
@@ -157,16 +164,17 @@ def _straight(ratio: Callable[..., Ratio]) -> Callable[..., Ratio]:
     return function
 
 
-def _of_k2(kl: Callable[..., Kl]) -> Callable[..., Kl]:
-    """k(x) = k(x₀) + d²/2 − d₀²/2."""
+def _of_k2(kl: Callable[..., Kl], *, weighted: bool = False) -> Callable[..., Kl]:
+    """k(x) = k(x₀) + w₀·(d²/2 − d₀²/2), w being 1 or min(ρ, 10)."""
     kept: list[Any] = []
 
     @wraps(kl)
     def function(log_ratio_ref: Any, *rest: Any, **values: Any) -> Kl:
         found = kl(log_ratio_ref, *rest, **values)
         if not kept:
-            kept.extend((found.value, log_ratio_ref))
-        value = kept[0] + 0.5 * (log_ratio_ref**2 - kept[1] ** 2)
+            weight = np.minimum(np.exp(rest[0]), 10.0) if weighted else 1.0
+            kept.extend((found.value, log_ratio_ref, weight))
+        value = kept[0] + 0.5 * kept[2] * (log_ratio_ref**2 - kept[1] ** 2)
         return found._replace(value=value)
 
     return function

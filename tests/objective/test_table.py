@@ -1,4 +1,4 @@
-"""What every row of the table must satisfy, whoever added it."""
+"""What every row of the table must satisfy, and every choice that no row uses."""
 
 from __future__ import annotations
 
@@ -13,23 +13,60 @@ from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, Hyperparam
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.row import Use
 from grpo_cli.variants import NAMES, VARIANTS
 from grpo_cli.variants.plan import plan
+from grpo_cli.variants.registry import ROWS, STAGES
 from objective.held import held
 
-REQUIRED: dict[str, Value] = {"clip_cov_seed": 3}
+REQUIRED: dict[str, Value] = {
+    "clip_cov_seed": 3,
+    "rejection_threshold": 0.01,
+    "response_length": 4,
+    "max_completion_length": 4,
+    "loss_denominator": 4,
+}
 """Values for the hyperparameters that have none of their own."""
 
 SEEDS = range(6)
 
 
+def rows_choices() -> set[tuple[str, str]]:
+    """(stage, choice) of everything that a row uses."""
+    named = [(field, getattr(row, field)) for row in ROWS.values() for field in vars(row)]
+    uses = [(field, use.name) for field, use in named if isinstance(use, Use)]
+    return {("aggregate" if stage.endswith("_aggregate") else stage, name) for stage, name in uses}
+
+
+REFUSING = {"verl/grpo_passk", "verl/grpo_passk_nostd"}
+"""They take no group of one, which every batch here has."""
+
+SWAPS = [
+    f"grpo {stage}={name}"
+    for stage in STAGES
+    for name, choice in STAGES[stage].choices.items()
+    if (stage, name) not in rows_choices() and not choice.given and name not in REFUSING
+]
+"""``grpo`` with a choice that no row uses."""
+
+SETTINGS = [
+    f"verl/decoupled_{level}_is rollout_is_batch_normalize=true" for level in ("token", "seq")
+]
+"""Rows with a setting that adds up tokens of many responses."""
+
+
 def objective_of(name: str) -> Objective:
-    made = plan(name)
-    given = {key: value for key, value in REQUIRED.items() if key in made.takes()}
-    return plan(name, hyperparameters=given).objective({}, advantages_given=False)
+    row, _, swap = name.partition(" ")
+    asked = dict([swap.split("=")]) if swap else {}
+    stages = {key: value for key, value in asked.items() if key in STAGES}
+    taken = plan(row, stages=stages).takes()
+    given = {key: value for key, value in REQUIRED.items() if key in taken}
+    given |= {key: value for key, value in asked.items() if key not in STAGES}
+    made = plan(row, stages=stages, hyperparameters=given)
+    return made.objective({}, advantages_given=False)
 
 
-@pytest.fixture(params=VARIANTS, scope="module")
+@pytest.fixture(params=[*VARIANTS, *SWAPS, *SETTINGS], scope="module")
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -39,6 +76,7 @@ def test_aliases_do_not_hide_each_other():
     assert len(NAMES) == len(VARIANTS) + len(aliases)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
 def test_row_says_where_it_comes_from(name: str):
     row = VARIANTS[name]
     assert row.title
@@ -98,11 +136,13 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
     ]
     tokens = np.concatenate([spans[i] for i in order])
     columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+    columns += ("values", "sum_pi_squared")
     return replace(
         batch,
         responses=type(batch.responses)(lengths[order]),
         groups=batch.groups[order],
         rewards=batch.rewards[order],
+        reward_baselines=batch.reward_baselines[order],
         **{column: getattr(batch, column)[tokens] for column in columns},
     )
 

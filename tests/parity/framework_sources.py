@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -21,13 +22,15 @@ import torch.nn.functional
 
 COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
+    "openrlhf": "0.11.2",
+    "tinker-cookbook": "0.6.1",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
     "inclusionAI/AReaL": "4aef98d",
     "PrimeIntellect-ai/prime-rl": "559b447",
     "allenai/open-instruct": "e6c3044",
 }
-"""The commit of each repository that the rows of ``grpo_cli/variants`` state."""
+"""The commit of each repository, and the version of each wheel, that the rows state."""
 
 AUTHORS = {
     "TianHongZXY/RLVR-Decomposed": "a5d4e7c",
@@ -42,12 +45,14 @@ _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
 class Clones(NamedTuple):
-    """Git directories by repository; bare ones do."""
+    """Git directories by repository, bare ones do; wheels by the name of the package."""
 
     paths: dict[str, Path]
 
     def text(self, repository: str, path: str) -> str:
-        """The file at the repository's commit."""
+        """The file at the repository's commit, or of the wheel."""
+        if self.paths[repository].suffix == ".whl":
+            return _in_wheel(self.paths[repository], f"-{COMMITS[repository]}-", path)
         where = f"{(COMMITS | AUTHORS)[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -65,12 +70,19 @@ class Clones(NamedTuple):
         return SimpleNamespace(**{name: space[name] for name in wanted})
 
 
+def _in_wheel(wheel: Path, version: str, path: str) -> str:
+    assert version in wheel.name, f"expected {version} in {wheel.name}"
+    with ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if f"/{name}".endswith(f"/{path}"))
+        return archive.read(name).decode()
+
+
 _FUTURE = ast.parse("from __future__ import annotations").body[0]
 
 
 def _definitions(text: str, wanted: set[str]) -> list[Any]:
     tree = ast.parse(text)
-    kinds = (ast.FunctionDef, ast.ClassDef)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     top = [node for node in tree.body if isinstance(node, kinds)]
     inner = [node for one in top if isinstance(one, ast.ClassDef) for node in one.body]
     methods = [node for node in inner if isinstance(node, ast.FunctionDef)]
@@ -82,7 +94,7 @@ def _definitions(text: str, wanted: set[str]) -> list[Any]:
 
 def _bare(node: Any) -> Any:
     for part in ast.walk(node):
-        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             part.decorator_list = [
                 one for one in part.decorator_list if ast.unparse(one) in _KEPT_DECORATORS
             ]

@@ -7,6 +7,7 @@ from grpo_cli.records.fields import ALIASES, TOKEN_COLUMNS, read_fields
 
 VALUES = {
     "rewards": [1],
+    "reward_baselines": [1],
     "advantages": [1],
     "mask": [[1, 1]],
     "group_ids": ["q"],
@@ -93,6 +94,7 @@ def test_a_null_is_as_good_as_nothing():
         "metrics",
         "seed",
         "model",
+        "value",
         "epoch",
     ],
 )

@@ -1,7 +1,7 @@
 """OpenRLHF."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.openrlhf import advantage, aggregate
+from grpo_cli.frameworks.openrlhf import advantage, aggregate, correction, kl
 from grpo_cli.frameworks.openrlhf.rows import ROWS
 
 FRAMEWORK = Framework(
@@ -9,9 +9,12 @@ FRAMEWORK = Framework(
     rows=ROWS,
     choices={
         "advantage": advantage.CHOICES,
+        "kl": kl.CHOICES,
+        "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },
     aliases={
         "advantage": advantage.ALIASES,
+        "aggregate": aggregate.ALIASES,
     },
 )

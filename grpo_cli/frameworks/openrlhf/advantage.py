@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.advantage.baseline import leave_one_out
 from grpo_cli.objective.advantage.group import group_mean, group_std
@@ -14,7 +16,7 @@ from grpo_cli.objective.advantage.kl_in_reward import (
 )
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.results import Moments
+from grpo_cli.objective.results import Moments, Sample
 
 
 def group_norm(
@@ -84,6 +86,33 @@ def reinforce_baseline(
     return scaled(advantage, responses, moments, floored_std(moments))
 
 
+def flash_reinforce(
+    task_rewards: F64,
+    token_penalty: F64,
+    responses: Segments,
+    moments: Moments,
+    *,
+    reward_clip: float | None,
+) -> Advantage:
+    """OpenRLHF's flash_reinforce: clip(r − mean of the batch), less the KL of the tokens to come.
+
+    Args:
+        task_rewards: [R] r, without the KL.
+        token_penalty: [N] β·k of each token.
+        responses: cuts the tokens into responses.
+        moments: of r over the responses of the batch; groups play no part.
+        reward_clip: bound on the centred score.
+
+    References:
+        OpenRLHF 0.11.2, for one response per prompt.
+    """
+    return returns(task_rewards - moments.mean, token_penalty, responses, reward_clip)
+
+
+def _each_once(task_rewards: F64) -> Sample:
+    return Sample(task_rewards, np.ones(len(task_rewards)))
+
+
 _CLIP = {"reward_clip": 10.0}
 
 
@@ -92,5 +121,6 @@ CHOICES = {
     "openrlhf/dr_grpo": Choice(dr_grpo, _CLIP),
     "openrlhf/rloo": Choice(rloo, _CLIP),
     "openrlhf/reinforce_baseline": Choice(reinforce_baseline, _CLIP, over_tokens(dr_grpo)),
+    "openrlhf/flash_reinforce": Choice(flash_reinforce, _CLIP, _each_once),
 }
-ALIASES = {"group_norm": "openrlhf/group_norm"}
+ALIASES = {"group_norm": "openrlhf/group_norm", "flash_reinforce": "openrlhf/flash_reinforce"}

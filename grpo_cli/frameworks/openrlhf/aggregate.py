@@ -19,3 +19,7 @@ def nonempty_response_mean(lengths: I64) -> Weights:
 
 
 CHOICES = {"openrlhf/response-mean": Choice(nonempty_response_mean)}
+ALIASES = {
+    "openrlhf/seq-mean-token-mean": "openrlhf/response-mean",
+    "openrlhf/token-mean": "token-mean",
+}

@@ -22,11 +22,17 @@ PPO = Row(
     kl=use("k1-in-reward", beta=0.01, kl_output_clamp=10.0),
     correction=use("none"),
     aggregate=use("token-mean"),
+    kl_aggregate=use("token-mean"),
+    entropy=use("bonus", entropy_coef=0.0),
+    entropy_aggregate=use("token-mean"),
     checked="executed",
     version="3c3be62 (2026-08-13)",
     note="The KL is in the reward by default, after the group norm, and each token bears that of "
-    "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss. The score is clipped to ±10 "
-    "after it is normalised, AReaL's reward before. The default estimator, gae, needs a critic.",
+    "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss, --kl openrlhf/k1+ with "
+    "unbiased_gradient (0.11.2). loss_agg_mode (0.11.2) is --aggregate "
+    "openrlhf/seq-mean-token-mean and leaves KL and entropy over tokens. The score is clipped to "
+    "±10 after it is normalised, AReaL's reward before. The default estimator, gae, needs a "
+    "critic.",
 )
 
 ROWS = {
@@ -38,7 +44,6 @@ ROWS = {
         aliases=(),
         ratio=use("sequence"),
         aggregate=use("openrlhf/response-mean"),
-        kl_aggregate=use("token-mean"),
         note="The policy term is averaged over responses, a KL in the loss over tokens. Responses "
         "without tokens are not counted. The ε of the paper, 3e-4 and 4e-4, must be asked for.",
     ),
@@ -49,7 +54,6 @@ ROWS = {
         aliases=(),
         ratio=use("rollout-sequence"),
         aggregate=use("openrlhf/response-mean"),
-        kl_aggregate=use("token-mean"),
         note="The switch replaces π_old by the engine in the ratio; no weight is multiplied, "
         "unlike in slime and NeMo-RL.",
     ),
@@ -102,5 +106,18 @@ ROWS = {
         correction=_vllm("geometric-mask"),
         note="A response is kept by its geometric mean, and its tokens weigh their own unclamped ρ "
         "although a comment says clamped; AReaL and open-instruct weigh with the mean.",
+    ),
+    "openrlhf/flash_reinforce": replace(
+        PPO,
+        title="OpenRLHF's FlashREINFORCE",
+        aliases=(),
+        paper="",
+        version="0.11.2 (2026-09)",
+        advantage=use("openrlhf/flash_reinforce"),
+        correction=use("openrlhf/seq-binary-kl-mask"),
+        note="For one response per prompt: the baseline is the mean of the batch, and nothing is "
+        "whitened. A response whose mean binary KL to the engine exceeds is_correction_threshold "
+        "(-p rejection_threshold=…, no default) is dropped. It is a composition of switches: "
+        "advantage.estimator, is_correction_level seq, is_correction_gating binary_kl.",
     ),
 }

@@ -1,9 +1,12 @@
 """Tinker."""
 
 from grpo_cli.frameworks.framework import Framework
+from grpo_cli.frameworks.tinker import advantage, kl
 from grpo_cli.frameworks.tinker.rows import ROWS
 
 FRAMEWORK = Framework(
     name="tinker",
     rows=ROWS,
+    choices={"advantage": advantage.CHOICES, "kl": kl.CHOICES},
+    aliases={"kl": kl.ALIASES},
 )

@@ -9,7 +9,7 @@ from grpo_cli.objective.row import Row, use
 IMPORTANCE_SAMPLING = Row(
     title="Tinker's importance_sampling",
     paper="",
-    advantage=use("group-mean"),
+    advantage=use("tinker/group-mean"),
     ratio=use("rollout"),
     surrogate=use("unclipped"),
     kl=use("none"),
@@ -18,7 +18,9 @@ IMPORTANCE_SAMPLING = Row(
     checked="read",
     version="cookbook 9dfcc3a (2026-08-19), docs/losses.mdx a2b1b82",
     note="The ratio is against the log-probs of the sampler, and the loss a plain sum over tokens: "
-    "any scaling is put into the advantages.",
+    "any scaling is put into the advantages. The cookbook's kl_penalty_coef is --kl tinker/centred "
+    "--beta. stable_reinforce, its default since 0.6, has no row: Tinker's servers compute it from "
+    "what the sampler recorded, and neither the formula nor those numbers are published.",
 )
 
 ROWS = {
@@ -30,6 +32,17 @@ ROWS = {
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
         note="Tinker takes the bounds themselves, clip_low_threshold 0.8 and clip_high_threshold "
         "1.2, not their distance from 1.",
+    ),
+    "tinker/gspo": replace(
+        IMPORTANCE_SAMPLING,
+        title="Tinker's gspo (GSPO-token)",
+        paper="2507.18071",
+        version="tinker 0.38.0, docs/losses/gspo",
+        ratio=use("rollout-sequence-token"),
+        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
+        note="The mean is over the tokens of sequence_ratio_mask, here those that count. As for "
+        "ppo, the bounds themselves are given, clip_low_threshold and clip_high_threshold; 0.8 and "
+        "1.2 are ppo's, the paper's are 1 − 3e-4 and 1 + 4e-4.",
     ),
     "tinker/cispo": replace(
         IMPORTANCE_SAMPLING,

@@ -1,18 +1,28 @@
 """verl 0.9.1."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.verl import advantage, aggregate, kl, ratio, surrogate
+from grpo_cli.frameworks.verl import (
+    advantage,
+    aggregate,
+    baseline,
+    correction,
+    kl,
+    ratio,
+    surrogate,
+)
+from grpo_cli.frameworks.verl.rollout_rows import ROWS as ROLLOUT
 from grpo_cli.frameworks.verl.rows import ROWS
 from grpo_cli.frameworks.verl.settings import read
 
 FRAMEWORK = Framework(
     name="verl",
-    rows=ROWS,
+    rows={**ROWS, **ROLLOUT},
     choices={
-        "advantage": advantage.CHOICES,
+        "advantage": {**advantage.CHOICES, **baseline.CHOICES},
         "ratio": ratio.CHOICES,
         "surrogate": surrogate.CHOICES,
         "kl": kl.CHOICES,
+        "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },
     aliases={

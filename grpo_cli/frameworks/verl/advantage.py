@@ -3,8 +3,7 @@
 verl adds up a response's token rewards to one score s, which is the reward here. Its group mean of
 a group of one is 0 (and its std 1), so a lone response keeps its raw reward. Equal rewards give
 exactly 0 here; in verl they may leave rounding noise, up to 0.06 in float32 (s = 0.7, eight times).
-ReMax needs a greedy rollout's reward, GAE a critic and the optimal token baselines the sum of the
-squared probabilities: records hold none of them.
+Those that read more columns, ReMax, GAE and the optimal token baselines, are in baseline.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from grpo_cli.objective.row import Row, use
 _TOKEN_MEAN = use("verl/token-mean")
 _FREE = use("token")
 
-_VANILLA = Row(
+VANILLA = Row(
     title="verl policy loss vanilla (PPO with dual clip)",
     paper="1707.06347",
     version="verl 0.9.1",
@@ -35,9 +35,9 @@ _VANILLA = Row(
 )
 
 ROWS = {
-    "verl/vanilla": _VANILLA,
+    "verl/vanilla": VANILLA,
     "verl/gspo": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss gspo (GSPO-token)",
         paper="2507.18071",
         aliases=(),
@@ -48,7 +48,7 @@ ROWS = {
         "paper's is 3e-4 and 4e-4.",
     ),
     "verl/sapo": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss sapo",
         paper="2511.20347",
         aliases=(),
@@ -59,7 +59,7 @@ ROWS = {
         note="seq-mean-token-mean whatever loss_agg_mode says; KL and entropy follow it.",
     ),
     "verl/gpg": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss gpg (REINFORCE)",
         paper="2504.02546",
         aliases=(),
@@ -68,7 +68,7 @@ ROWS = {
         note="verl's own estimator goes with it: --advantage verl/gpg.",
     ),
     "verl/clip_cov": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss clip_cov",
         paper="2505.22617",
         aliases=(),
@@ -78,7 +78,7 @@ ROWS = {
         "clip and no clamp on the ratio.",
     ),
     "verl/kl_cov": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss kl_cov",
         paper="2505.22617",
         aliases=(),
@@ -88,7 +88,7 @@ ROWS = {
         "paper.",
     ),
     "verl/geo_mean": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss geo_mean (GMPO)",
         paper="2507.20673",
         aliases=("verl/gmpo",),
@@ -101,7 +101,7 @@ ROWS = {
         "loss_agg_mode says; KL and entropy follow it. ε is 0.2 by default; the paper's is 0.4.",
     ),
     "verl/dppo_tv": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss dppo_tv (DPPO, binary TV)",
         paper="2602.04879",
         aliases=(),
@@ -110,7 +110,7 @@ ROWS = {
         "default, which the paper advises against; the anchor is π_old.",
     ),
     "verl/dppo_kl": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss dppo_kl (DPPO, binary KL)",
         paper="2602.04879",
         aliases=(),
@@ -119,7 +119,7 @@ ROWS = {
         "anchor is π_old.",
     ),
     "verl/dro": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss dro (Direct Reward Optimization)",
         paper="",
         aliases=(),
@@ -128,7 +128,7 @@ ROWS = {
         note="verl has no default for dro_beta; 0.1 is that of ROLL's kimi15, the same loss.",
     ),
     "verl/cispo": replace(
-        _VANILLA,
+        VANILLA,
         title="verl policy loss cispo",
         paper="2506.13585",
         aliases=(),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpo_cli.objective.advantage import baseline, batch, decoupled, filtered, group, signed, togo
+from grpo_cli.objective.advantage import (
+    baseline,
+    batch,
+    critic,
+    decoupled,
+    filtered,
+    group,
+    signed,
+    togo,
+)
 from grpo_cli.objective.choice import Choice
 
 CHOICES: Mapping[str, Choice] = {
@@ -15,6 +24,7 @@ CHOICES: Mapping[str, Choice] = {
     **signed.CHOICES,
     **filtered.CHOICES,
     **togo.CHOICES,
+    **critic.CHOICES,
 }
 ALIASES: Mapping[str, str] = {
     **group.ALIASES,

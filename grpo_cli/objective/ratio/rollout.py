@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.ratio.level import sequence, token
+from grpo_cli.objective.ratio.level import sequence, sequence_token, token
 from grpo_cli.objective.results import Ratio
 
 
@@ -42,6 +42,25 @@ def rollout_sequence(
     return sequence(difference, responses, log_ratio_clamp=log_ratio_clamp)
 
 
+def rollout_sequence_token(
+    log_probs_new: F64, log_probs_rollout: F64, responses: Segments
+) -> Ratio:
+    """GSPO-token against the sampling engine: the value of ``rollout-sequence``, own gradients.
+
+    Each token's slope is that of its own log-prob, so that advantages may differ between tokens.
+
+    Args:
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_rollout: [N] log-probs that the engine itself reported, nats.
+        responses: cuts the tokens into responses, over which the mean is taken.
+
+    References:
+        Zheng et al., GSPO, 2025 (arXiv 2507.18071), section on GSPO-token; Tinker's gspo.
+    """
+    difference = log_probs_new - log_probs_rollout
+    return sequence_token(difference, responses, log_ratio_clamp=None)
+
+
 def on_policy(log_probs_new: F64) -> Ratio:
     """π_θ/sg[π_θ]: ρ = 1 whatever the old policy was, with the gradient of the token level.
 
@@ -56,4 +75,8 @@ CHOICES = {
     "on-policy": Choice(on_policy, stops_gradient="the old policy is the current one, held still"),
     "rollout": Choice(rollout, {"log_ratio_clamp": None}),
     "rollout-sequence": Choice(rollout_sequence, {"log_ratio_clamp": None}),
+    "rollout-sequence-token": Choice(
+        rollout_sequence_token,
+        stops_gradient="the response's mean ratio is a constant but for the token's own part",
+    ),
 }

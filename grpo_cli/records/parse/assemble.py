@@ -23,6 +23,8 @@ _BOUNDS: dict[str, tuple[float, float, str]] = {
     "log_probs_ref": (-np.inf, 0.0, "log-prob <= 0"),
     "log_probs_rollout": (-np.inf, 0.0, "log-prob <= 0"),
     "entropies": (0.0, np.inf, "entropy >= 0"),
+    "values": (-LARGEST, LARGEST, WITHIN.removeprefix("a ")),
+    "sum_pi_squared": (0.0, 1.0, "sum of squared probabilities in [0, 1]"),
     "token_advantages": (-LARGEST, LARGEST, WITHIN.removeprefix("a ")),
 }
 _ANY = (-np.inf, np.inf, "number")
@@ -37,6 +39,7 @@ def layout(record: Record) -> Hashable:
         record.derived,
         len(first) if isinstance(first, list) else type(first),
         record.reward_names,
+        type(record.reward_baselines),
         type(record.advantages),
         tuple(record.hyperparameters.items()),
     )
@@ -70,7 +73,8 @@ def assemble(records: Sequence[Record]) -> Batch:
         group_count=group_count,
         rewards=_rewards(records),
         reward_names=first.reward_names,
-        advantages=_advantages(records),
+        reward_baselines=_per_response(records, "reward_baselines"),
+        advantages=_per_response(records, "advantages"),
         positions=positions,
         **columns,
     )
@@ -137,10 +141,10 @@ def _rewards(records: Sequence[Record]) -> F64 | None:
     return np.fromiter(rows, dtype=np.float64)
 
 
-def _advantages(records: Sequence[Record]) -> F64 | None:
-    if not isinstance(records[0].advantages, list):
+def _per_response(records: Sequence[Record], name: str) -> F64 | None:
+    if not isinstance(getattr(records[0], name), list):
         return None
-    each: Any = chain.from_iterable([record.advantages or [] for record in records])
+    each: Any = chain.from_iterable([getattr(record, name) or [] for record in records])
     return np.fromiter(each, dtype=np.float64)
 
 

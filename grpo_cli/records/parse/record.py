@@ -12,7 +12,7 @@ from grpo_cli.records.origin import Origin
 from grpo_cli.records.parse.columns import Shape, read_column, read_mask, read_shape
 from grpo_cli.records.parse.derive import derive
 from grpo_cli.records.parse.groups import read_groups
-from grpo_cli.records.parse.numbers import is_number
+from grpo_cli.records.parse.numbers import finite, is_number, per_response
 from grpo_cli.records.parse.rewards import read_advantages, read_rewards
 from grpo_cli.records.parse.settings import read_settings
 from grpo_cli.records.parse.tokens import read_words
@@ -90,6 +90,9 @@ def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None
     key = result.names.get("rewards")
     if key is not None:
         result.rewards, result.reward_names = read_rewards(key, record[key], shape)
+    key = result.names.get("reward_baselines")
+    if key is not None:
+        result.reward_baselines = finite(*per_response(key, record[key], shape, "baseline"))
     key = result.names.get("advantages")
     if key is not None:
         result.advantages = read_advantages(key, record[key], shape, result.mask)

@@ -19,7 +19,7 @@ JSON = "grpo_json"
 
 _ROWS = 256
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "token_ids"}
-_BY_RESPONSE = {"rewards", "advantages", "group_ids"}
+_BY_RESPONSE = {"rewards", "reward_baselines", "advantages", "group_ids"}
 Cells = Callable[[int], Any]
 
 

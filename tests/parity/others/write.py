@@ -1,7 +1,7 @@
 """Writes tests/golden/others.json.
 
-``cd tests && python -m parity.others.write OWNER/NAME=CLONE...`` with a git clone, which may be
-bare, of each repository of ``framework_sources.COMMITS``.
+``cd tests && python -m parity.others.write OWNER/NAME=CLONE... PACKAGE=WHEEL...`` with a git clone,
+which may be bare, or a wheel of each name in ``framework_sources.COMMITS``.
 """
 
 from __future__ import annotations
@@ -20,25 +20,34 @@ from .areal import areal, areal_advantages
 from .inputs import SIZE, Case, Inputs, Loss
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
-from .openrlhf import openrlhf, openrlhf_advantages
+from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
+from .tinker import tinker, tinker_advantages
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
+FRAMEWORKS = (openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker)
+ADVANTAGES = (
+    openrlhf_advantages,
+    slime_advantages,
+    nemo_advantages,
+    areal_advantages,
+    tinker_advantages,
+)
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
 
 
 def cases(clones: Clones) -> Iterator[Case]:
     """Every case of every framework."""
-    for framework in (openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct):
+    for framework in FRAMEWORKS:
         yield from framework(clones)
 
 
 def advantage_cases(clones: Clones) -> Iterator[Case]:
     """Every case of every framework that gives advantages [R, T]."""
-    for framework in (openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages):
+    for framework in ADVANTAGES:
         yield from framework(clones)
 
 
