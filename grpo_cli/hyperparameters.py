@@ -131,6 +131,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "entropy_coef": Hyperparameter(
         "coefficient of the entropy bonus", aliases=("entropy_coeff", "entropy_loss_coef")
     ),
+    "count_eps": Hyperparameter("added to a response's count of tokens", low=0.0),
     "std_ddof": Hyperparameter("degrees of freedom taken off in the std", low=0, integer=True),
     "std_eps": Hyperparameter("added to the std before dividing by it", low=0.0),
     "std_min": Hyperparameter("a group whose std is below this has advantage 0", low=0.0),

@@ -43,7 +43,7 @@ ROWS = {
         title="ROLL ActorWorker with importance_sampling seq (GSPO)",
         paper="2507.18071",
         aliases=(),
-        ratio=use("sequence"),
+        ratio=use("sequence-eps"),
         note="The gradient flows through the mean of the log ratios; verl and SkyRL have "
         "GSPO-token's.",
     ),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..batches import Ragged, ragged
+from ..batches import Ragged, far, ragged
 from ..framework_sources import COMMITS, Clones, in_float64
 from .areal import areal, areal_advantages
 from .inputs import SIZE, Case, Inputs, Loss
@@ -26,6 +26,8 @@ from .slime import slime, slime_advantages
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
+FAR = {"far": far(5)}
+"""For sequence ratios, on which a small number in a denominator shows."""
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
 
@@ -71,7 +73,7 @@ def golden(clones: Clones) -> dict[str, Any]:
     found = [
         {**_ours(case), "batch": kind, **evaluated(batch, case[-1])}
         for case in cases(clones)
-        for kind, batch in BATCHES.items()
+        for kind, batch in (BATCHES | (FAR if "gspo" in case[1] else {})).items()
     ]
     advantages = [
         {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
@@ -84,7 +86,7 @@ def golden(clones: Clones) -> dict[str, Any]:
         "commits": COMMITS,
         "reduced": "slime's and open-instruct's denominators are written out there",
         "batches": {
-            **{kind: batch.record() for kind, batch in BATCHES.items()},
+            **{kind: batch.record() for kind, batch in (BATCHES | FAR).items()},
             **{kind: batch.record(rewards=True) for kind, batch in GROUPED.items()},
         },
         "cases": found,
