@@ -127,5 +127,5 @@ _STAND_INS: dict[str, Any] = {
 def in_float64() -> None:
     """Has the frameworks' own casts to float32 give float64, so that rounding hides nothing."""
     torch.set_default_dtype(torch.float64)
-    torch.float32 = torch.float64
+    torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]

@@ -43,9 +43,10 @@ ROWS = {
         title="ROLL ActorWorker with importance_sampling seq (GSPO)",
         paper="2507.18071",
         aliases=(),
-        ratio=use("sequence-eps"),
+        ratio=use("sequence"),
         note="The gradient flows through the mean of the log ratios; verl and SkyRL have "
-        "GSPO-token's.",
+        "GSPO-token's. The 1e-8 in its count is lost: its masks are whole numbers, so the count "
+        "is in single precision.",
     ),
     "roll/vanilla": replace(
         _PPO,
