@@ -147,6 +147,11 @@ def far(seed: int) -> Ragged:
     return replace(batch, columns=columns, kind="far")
 
 
+def masked_whole(batch: Ragged) -> Ragged:
+    """The same with the first response's every token masked."""
+    return replace(batch, mask=[np.zeros_like(batch.mask[0]), *batch.mask[1:]], kind="labelled")
+
+
 def _sizes(draw: np.random.Generator, kind: str, group_size: int | None) -> NDArray[np.int64]:
     count = int(draw.integers(2, 5))
     if group_size is not None:

@@ -1,4 +1,4 @@
-"""Pure functions of frameworks that are not on PyPI, taken from a clone and run in float64.
+"""Pure functions of frameworks, taken from a clone or an unpacked wheel and run in float64.
 
 A function or class is read from a file at a fixed commit and executed by itself, with stand-ins for
 what it imports; nothing of the framework is installed or kept.
@@ -26,19 +26,27 @@ COMMITS = {
     "inclusionAI/AReaL": "4aef98d",
     "PrimeIntellect-ai/prime-rl": "559b447",
     "allenai/open-instruct": "e6c3044",
+    "ms-swift": "ms-swift 4.6.0",
+    "ms-swift@4.5": "ms-swift 4.5.3",
+    "unsloth-zoo": "unsloth-zoo 2026.10.9",
+    "unsloth-zoo@2026.9.1": "unsloth-zoo 2026.9.1",
+    "unsloth-zoo@2026.9.7": "unsloth-zoo 2026.9.7",
 }
-"""The commit of each repository that the rows of ``grpo_cli/variants`` state."""
+"""The commit of each repository that the rows state; the release of each wheel, for names that
+have no owner."""
 
 _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
 class Clones(NamedTuple):
-    """Git directories by repository; bare ones do."""
+    """Git directories by repository, bare ones do; directories of unpacked wheels by name."""
 
     paths: dict[str, Path]
 
     def text(self, repository: str, path: str) -> str:
-        """The file at the repository's commit."""
+        """The file at the repository's commit, or in the wheel."""
+        if "/" not in repository:
+            return (self.paths[repository] / path).read_text()
         where = f"{COMMITS[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -48,6 +48,46 @@ def fipo(
         Ma et al., FIPO, 2026 (arXiv 2603.19835); the details as in ms-swift, whose distances count
         masked tokens inside a response too.
     """
+    moved = moved_tokens(ratio, token_log_ratio, delta)
+    future = suffix_sums(moved, responses, decay(fipo_decay_rate))
+    return influenced(
+        ratio,
+        advantage,
+        future,
+        epsilon_low=epsilon_low,
+        epsilon_high=epsilon_high,
+        delta=delta,
+        dual_clip=dual_clip,
+        fipo_clip_low=fipo_clip_low,
+        fipo_clip_high=fipo_clip_high,
+        fipo_safety_threshold=fipo_safety_threshold,
+    )
+
+
+def moved_tokens(ratio: F64, token_log_ratio: F64, delta: float | None) -> F64:
+    """[N] d, 0 where ρ > δ."""
+    return token_log_ratio if delta is None else np.where(ratio > delta, 0.0, token_log_ratio)
+
+
+def decay(half_life: float) -> float:
+    """γ of a half-life in tokens."""
+    return float(2.0 ** (-1.0 / half_life))
+
+
+def influenced(
+    ratio: F64,
+    advantage: F64,
+    future: F64,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+    delta: float | None,
+    dual_clip: float | None,
+    fipo_clip_low: float,
+    fipo_clip_high: float,
+    fipo_safety_threshold: float,
+) -> Surrogate:
+    """The clipped surrogate times the weight that [N] F gives."""
     base = clip(
         ratio,
         advantage,
@@ -56,27 +96,22 @@ def fipo(
         delta=delta,
         dual_clip=dual_clip,
     )
-    moved = token_log_ratio if delta is None else np.where(ratio > delta, 0.0, token_log_ratio)
-    future = np.exp(suffix_sums(moved, responses, 2.0 ** (-1.0 / fipo_decay_rate)))
-    weight = np.clip(future, 1.0 - fipo_clip_low, 1.0 + fipo_clip_high)
+    weight = np.clip(np.exp(future), 1.0 - fipo_clip_low, 1.0 + fipo_clip_high)
     unsafe = (advantage < 0) & (ratio > fipo_safety_threshold)
     weight = np.where(unsafe, np.clip(weight, *_SAFE), weight)
     assert base.grad_log_ratio is not None
     return Surrogate(weight * base.value, base.clip, weight * base.grad_log_ratio, None)
 
 
-CHOICES = {
-    "fipo": Choice(
-        fipo,
-        {
-            "epsilon_low": 0.2,
-            "epsilon_high": 0.28,
-            "delta": 10.0,
-            "dual_clip": None,
-            "fipo_decay_rate": 32.0,
-            "fipo_clip_low": 0.0,
-            "fipo_clip_high": 0.2,
-            "fipo_safety_threshold": 4.0,
-        },
-    )
+USUAL = {
+    "epsilon_low": 0.2,
+    "epsilon_high": 0.28,
+    "delta": 10.0,
+    "dual_clip": None,
+    "fipo_decay_rate": 32.0,
+    "fipo_clip_low": 0.0,
+    "fipo_clip_high": 0.2,
+    "fipo_safety_threshold": 4.0,
 }
+
+CHOICES = {"fipo": Choice(fipo, USUAL)}

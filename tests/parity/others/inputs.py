@@ -24,7 +24,7 @@ class Inputs:
         self.mask = column("mask")
         self.new = column("log_probs_new").requires_grad_()
         self.old, self.ref = column("log_probs_old"), column("log_probs_ref")
-        self.gen = column("log_probs_rollout")
+        self.gen, self.entropies = column("log_probs_rollout"), column("entropies")
         self.advantages = torch.tensor(batch.advantages)[:, None].expand(self.mask.shape)
         self.lengths = self.mask.sum(-1)
         self.rewards = torch.tensor(batch.rewards)

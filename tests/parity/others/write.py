@@ -1,7 +1,7 @@
 """Writes tests/golden/others.json.
 
-``cd tests && python -m parity.others.write OWNER/NAME=CLONE...`` with a git clone, which may be
-bare, of each repository of ``framework_sources.COMMITS``.
+``cd tests && python -m parity.others.write OWNER/NAME=CLONE... NAME=WHEEL...`` with a git clone,
+which may be bare, of each repository of ``framework_sources.COMMITS`` and each wheel, unpacked.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Any
 
 import torch
 
-from ..batches import Ragged, far, ragged
+from ..batches import Ragged, far, masked_whole, ragged
 from ..framework_sources import COMMITS, Clones, in_float64
 from .areal import areal, areal_advantages
 from .inputs import SIZE, Case, Inputs, Loss
+from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages
 from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
+from .unsloth import unsloth, unsloth_earlier
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
@@ -30,11 +32,19 @@ FAR = {"far": far(5)}
 """For sequence ratios, on which a small number in a denominator shows."""
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
+LABELLED = masked_whole(GROUPED["groups"])
+"""Equal groups, the first response of which has no token that counts."""
+
+
+FRAMEWORKS = (
+    *(openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct),
+    *(ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
+)
 
 
 def cases(clones: Clones) -> Iterator[Case]:
     """Every case of every framework."""
-    for framework in (openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct):
+    for framework in FRAMEWORKS:
         yield from framework(clones)
 
 
@@ -75,6 +85,10 @@ def golden(clones: Clones) -> dict[str, Any]:
         for case in cases(clones)
         for kind, batch in (BATCHES | (FAR if "gspo" in case[1] else {})).items()
     ]
+    found += [
+        {**_ours(case), "batch": "labelled", **evaluated(LABELLED, case[-1])}
+        for case in ms_swift_groups(clones)
+    ]
     advantages = [
         {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
         for case in advantage_cases(clones)
@@ -87,6 +101,7 @@ def golden(clones: Clones) -> dict[str, Any]:
         "reduced": "slime's and open-instruct's denominators are written out there",
         "batches": {
             **{kind: batch.record() for kind, batch in (BATCHES | FAR).items()},
+            "labelled": LABELLED.record(),
             **{kind: batch.record(rewards=True) for kind, batch in GROUPED.items()},
         },
         "cases": found,
