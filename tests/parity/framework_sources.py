@@ -28,6 +28,8 @@ COMMITS = {
     "allenai/open-instruct": "e6c3044",
     "ms-swift": "ms-swift 4.6.0",
     "ms-swift@4.5": "ms-swift 4.5.3",
+    "trl@1.9": "trl 1.9.2",
+    "trl@1.9.0": "trl 1.9.0",
     "unsloth-zoo": "unsloth-zoo 2026.10.9",
     "unsloth-zoo@2026.9.1": "unsloth-zoo 2026.9.1",
     "unsloth-zoo@2026.9.7": "unsloth-zoo 2026.9.7",

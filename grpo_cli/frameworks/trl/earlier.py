@@ -42,6 +42,7 @@ def _unweighted(name: str) -> Row[Use]:
     return replace(
         row,
         version="trl 1.9.2",
+        checked="executed",
         kl=use("k3", beta=0.0, kl_weight="none"),
         entropy_aggregate=None if name in _WINDOW else row.entropy_aggregate,
         note="As TRL 1.9.1 and 1.9.2 computed it, and 1.8 and 1.9.0 where they have no row of "

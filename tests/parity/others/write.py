@@ -24,6 +24,7 @@ from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages
 from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
+from .trl_earlier import trl_earlier
 from .unsloth import unsloth, unsloth_earlier
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
@@ -38,7 +39,7 @@ LABELLED = masked_whole(GROUPED["groups"])
 
 FRAMEWORKS = (
     *(openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct),
-    *(ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
+    *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
 )
 
 
