@@ -52,13 +52,15 @@ RAN = {case["variant"] for case in CASES} | {case["variant"] for case in GOLDEN[
 
 def test_rows_state_the_commits_that_ran() -> None:
     commits = dict.fromkeys(GOLDEN["commits"].values())
-    for variant in RAN:
+    for variant in (name for name in RAN if "/" in name):  # papers have no version
         row = VARIANTS[variant]
         assert row.version in commits or row.version.split()[0] in commits
         assert row.checked == "executed"
 
 
 def test_rows_that_claim_to_have_run_did() -> None:
-    own = {name.partition("/")[0] for name in RAN if "@" not in name}
+    own = {name.partition("/")[0] for name in RAN if "/" in name and "@" not in name}
     rows = [(n, row) for n, row in VARIANTS.items() if n.partition("/")[0] in own]
-    assert {n for n, row in (*rows, *EARLIER.items()) if row.checked == "executed"} == RAN
+    assert {n for n, row in (*rows, *EARLIER.items()) if row.checked == "executed"} == {
+        name for name in RAN if "/" in name
+    }

@@ -58,7 +58,7 @@ ROWS = {
             "The half-life counts masked tokens inside a response too.",
         ),
         paper="2603.19835",
-        surrogate=use("ms-swift/fipo", epsilon_high=0.2, delta=None),
+        surrogate=use("fipo", epsilon_high=0.2, delta=None),
         aggregate=_ITEMS,
     ),
     "ms-swift/real": replace(

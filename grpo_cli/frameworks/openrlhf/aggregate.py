@@ -15,7 +15,9 @@ def nonempty_response_mean(lengths: I64) -> Weights:
     A response's own mean is over its tokens + 1e-8, as in OpenRLHF.
     """
     counts = (lengths > 0).astype(np.float64)
-    return Weights(per_token(lengths, 1e-8), counts, 1.0, "responses with tokens, each by its own tokens")
+    return Weights(
+        per_token(lengths, 1e-8), counts, 1.0, "responses with tokens, each by its own tokens"
+    )
 
 
 CHOICES = {"openrlhf/response-mean": Choice(nonempty_response_mean)}

@@ -80,9 +80,7 @@ def trl_dapo(
     return Weights(ones, None, divisor, f"num_items_in_batch {scale}")
 
 
-def trl_num_items(
-    lengths: I64, *, num_items_in_batch: float | None, num_processes: int
-) -> Weights:
+def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
     """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
 
     Neither accumulation nor generation steps scale it.

@@ -59,9 +59,7 @@ def masks(
     return None if weight is None else Correction(weight)
 
 
-def top_entropy(
-    entropies: F64 | None, responses: Segments, records: Segments, share: float
-) -> F64:
+def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, share: float) -> F64:
     """[N] 1 for the tokens of each record whose entropy is in its upper ``share``.
 
     TRL's entropies are in single precision: so are they here, where the quantile is interpolated

@@ -42,7 +42,13 @@ def ms_swift(clones: Clones) -> Iterator[Case]:
     for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
         stages = {"correction": f"ms-swift/{mode.replace('_', '-')}"}
         values = _values("dapo") | {"is_high": 1.05, "top_entropy_quantile": 0.4, "beta": 0.1}
-        yield "ms-swift", "ms-swift/dapo", stages, values, run("dapo", 0.1, mode, top_entropy_quantile=0.4)
+        yield (
+            "ms-swift",
+            "ms-swift/dapo",
+            stages,
+            values,
+            run("dapo", 0.1, mode, top_entropy_quantile=0.4),
+        )
     dual = _values("fipo") | {"delta": 1.2, "beta": 0.0}
     yield "ms-swift", "ms-swift/fipo", {}, dual, run("fipo", delta=1.2)
 

@@ -50,7 +50,9 @@ def _cases(clones: Clones, release: str, suffix: str) -> Iterator[Case]:
                 "importance_sampling_level": level,
                 "use_bias_correction_kl": weighted,
             }
-            return own(x.ref, x.new, x.old, None, ids, x.mask, beta, x.advantages[:, 0], **settings)[0]
+            return own(
+                x.ref, x.new, x.old, None, ids, x.mask, beta, x.advantages[:, 0], **settings
+            )[0]
 
         return value
 

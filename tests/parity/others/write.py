@@ -22,6 +22,7 @@ from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages
+from .papers import dppo, fipo, maxrl
 from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
 from .trl_earlier import trl_earlier
@@ -40,7 +41,10 @@ LABELLED = masked_whole(GROUPED["groups"])
 FRAMEWORKS = (
     *(openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct),
     *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
+    *(fipo, dppo),
 )
+
+ADVANTAGES = (openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages, maxrl)
 
 
 def cases(clones: Clones) -> Iterator[Case]:
@@ -51,7 +55,7 @@ def cases(clones: Clones) -> Iterator[Case]:
 
 def advantage_cases(clones: Clones) -> Iterator[Case]:
     """Every case of every framework that gives advantages [R, T]."""
-    for framework in (openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages):
+    for framework in ADVANTAGES:
         yield from framework(clones)
 
 
