@@ -124,8 +124,8 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty", "kl_tau", "kl_ctl"),
     ),
     "kl_weight": Hyperparameter(
-        "what multiplies each token's KL estimate: nothing, the ratio (unbiased KL), or the token's "
-        "own ratio where the ratio stage has another",
+        "what multiplies each token's KL estimate: nothing, the ratio (unbiased KL), or the "
+        "token's own ratio where the ratio stage has another",
         words=("none", "ratio", "token-ratio"),
     ),
     "entropy_coef": Hyperparameter(

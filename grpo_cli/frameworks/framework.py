@@ -36,8 +36,8 @@ class Change:
         since: the first release with the new number.
         what: what changed, in a sentence.
         rows: the names of the rows that it changed.
-        before: what stands behind the @ of the rows that keep the number before, as ``1.9`` in
-            ``trl/dapo@1.9``: the last release that had it.
+        before: what stands behind the @ of the rows that keep the number before, as ``1.9.2`` in
+            ``trl/dapo@1.9.2``: the last release that had it.
     """
 
     since: str
@@ -55,7 +55,7 @@ class Framework:
         rows: its rows by name.
         choices: stage → the choices that only it has, by name.
         aliases: stage → its names for choices that others have, and the choices.
-        earlier: rows of releases before, by name: ``trl/dapo@1.9``.
+        earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.
         changes: what changed between releases.
         read: what a record's ``framework`` settings come to; None: they name a row at most.
     """

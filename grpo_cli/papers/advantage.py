@@ -118,8 +118,9 @@ ROWS = {
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         kl=_NO_KL,
         aggregate=use("prompt-mean"),
-        note="The window [0, 5] on the weight. The ratio is against the generator, the engine that "
-        "sampled: --ratio token where a record has no log-probs of it. Leaving out prompts without variance is up to the "
-        "data; TRL's recipe is cispo with epsilon_high 5 (its cap is ε_high itself).",
+        note="The window [0, 5] on the weight. The ratio is against the generator, the engine "
+        "that sampled: --ratio token where a record has no log-probs of it. Leaving out prompts "
+        "without variance is up to the data; TRL's recipe is cispo with epsilon_high 5 (its cap "
+        "is ε_high itself).",
     ),
 }

@@ -81,8 +81,8 @@ ROWS = {
         aggregate=_TOKEN_MEAN,
         note="The paper's behaviour policy is the one that sampled, and the authors' code takes "
         "the engine's log-probs: --ratio rollout --surrogate dppo-tv-rollout. Here it is the old "
-        "policy, as in their …_recompute masks. δ is 0.2 in verl's recipe and SkyRL; verl's value contains log π_θ and "
-        "caps the ratio.",
+        "policy, as in their …_recompute masks. δ is 0.2 in verl's recipe and SkyRL; verl's "
+        "value contains log π_θ and caps the ratio.",
     ),
     "dppo-kl": replace(
         _PLAIN,

@@ -150,7 +150,7 @@ class _Variants(Mapping[str, Variant]):
 ROWS: Mapping[str, Row[Use]] = _Table(
     papers.ROWS, lambda room: room.rows, lambda room: room.earlier
 )
-"""Every row as it is written; those of earlier releases (``trl/dapo@1.9``) are not listed."""
+"""Every row as it is written; those of earlier releases (``trl/dapo@1.9.2``) are not listed."""
 
 EARLIER: Mapping[str, Row[Use]] = _Table({}, lambda room: room.earlier)
 """The rows of earlier releases."""

@@ -31,7 +31,7 @@ COMMITS = {
     "qwenpilot/FIPO": "3ef4104",
     "sail-sg/Stable-RL": "c6af1d11",
     "tajwarfahim/maxrl": "c0698eb",
-    "trl@1.9": "trl 1.9.2",
+    "trl@1.9.2": "trl 1.9.2",
     "trl@1.9.0": "trl 1.9.0",
     "unsloth-zoo": "unsloth-zoo 2026.10.9",
     "unsloth-zoo@2026.9.1": "unsloth-zoo 2026.9.1",

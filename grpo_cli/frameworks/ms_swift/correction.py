@@ -1,7 +1,8 @@
 """ms-swift's rollout corrections, which weigh the KL too, and its masks.
 
-The entropy mask takes a token out of the policy term alone. A response that the mask removes is gone from the policy term, from the KL and from the token counts
-(bnpo's, and each response's own), but still counts as a response.
+The entropy mask takes a token out of the policy term alone. A response that the off-policy mask
+removes is gone from the policy term, from the KL and from the token counts (bnpo's, and each
+response's own), but still counts as a response.
 """
 
 from __future__ import annotations

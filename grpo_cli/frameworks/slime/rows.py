@@ -17,11 +17,12 @@ GRPO = Row(
     aggregate=use("response-mean"),
     checked="executed",
     version="624b824 (2026-08-21)",
-    note="Each rollout is averaged over its tokens: where several samples share a rollout_id their "
-    "tokens are counted together, here a response is a rollout. Where groups have unequal sizes it "
-    "normalises the whole batch as one group: --advantage slime/one-group. --calculate-per-token-loss is "
-    "--aggregate slime/token-mean, --use-rollout-logprobs is --ratio rollout, --use-unbiased-kl is "
-    "-p kl_weight=token-ratio, and --kl-loss-type low_var_kl is --kl slime/low_var_kl.",
+    note="Each rollout is averaged over its tokens: where several samples share a rollout_id "
+    "their tokens are counted together, here a response is a rollout. Where groups have unequal "
+    "sizes it normalises the whole batch as one group: --advantage slime/one-group. "
+    "--calculate-per-token-loss is --aggregate slime/token-mean, --use-rollout-logprobs is "
+    "--ratio rollout, --use-unbiased-kl is -p kl_weight=token-ratio, and --kl-loss-type "
+    "low_var_kl is --kl slime/low_var_kl.",
 )
 
 ROWS = {

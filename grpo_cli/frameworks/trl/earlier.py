@@ -29,7 +29,7 @@ CHANGES = (
         "bonus of dapo, cispo and vespo is the mean over the micro-batch. luspo masks before its "
         "mean, so padding is out of its KL. max_completion_length is 512, not 256.",
         rows=_LOSSES,
-        before="1.9",
+        before="1.9.2",
     ),
 )
 
@@ -64,6 +64,6 @@ def _whole_batch(name: str) -> Row[Use]:
     )
 
 
-EARLIER = {f"{name}@1.9": _unweighted(name) for name in _LOSSES} | {
+EARLIER = {f"{name}@1.9.2": _unweighted(name) for name in _LOSSES} | {
     f"{name}@1.9.0": _whole_batch(name) for name in _WINDOW
 }

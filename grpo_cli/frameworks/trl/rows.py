@@ -28,7 +28,7 @@ _GRPO = Row(
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("trl/bnpo"),
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.10 left the KL "
-    "unweighted by default (trl/grpo@1.9). " + _MASKS + " multiplies the policy term. "
+    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term. "
     "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
 )
 

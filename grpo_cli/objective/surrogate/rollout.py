@@ -32,7 +32,8 @@ def dppo_rollout(
         divergence_low, divergence_high: δ, in probability.
 
     References:
-        Qi et al., DPPO, 2026 (arXiv 2602.04879); the authors' dppo_binary_tv; prime-rl's default loss.
+        Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_tv; prime-rl's
+        default loss.
     """
     return dppo_tv(
         ratio,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, Dict, Tuple  # noqa: UP035 - the names that its annotations have
+from typing import Any
 
 import torch
 
@@ -77,16 +77,8 @@ def _values(row: str) -> dict[str, Any]:
 
 
 def _runner(clones: Clones, release: str) -> Any:
-    known = dict(
-        Dict=Dict,
-        Tuple=Tuple,
-        Any=Any,
-        WINDOW_NORMALIZED_LOSS_TYPES=WINDOW,
-        gather_object=lambda x: x,
-        gather=lambda x: x,
-        nanmin=lambda x: x,
-        nanmax=lambda x: x,
-    )
+    same = ("gather_object", "gather", "nanmin", "nanmax")
+    known = {"WINDOW_NORMALIZED_LOSS_TYPES": WINDOW, **dict.fromkeys(same, lambda x: x)}
     own = clones.load(release, FILE, [LOSS, *METHODS], **known)
     with suppress(AssertionError):  # since 4.6
         name = "_undo_gradient_accumulation_scaling"

@@ -19,11 +19,14 @@ ACCUMULATION = {"gradient_accumulation_steps": 3, "steps_per_generation": 6}
 
 def trl_earlier(clones: Clones) -> Iterator[Case]:
     """1.9.0, and 1.9.2 which rescales num_items_in_batch."""
-    for release, suffix, names in (("trl@1.9.0", "@1.9.0", WINDOW), ("trl@1.9", "@1.9", LOSSES)):
+    for release, suffix, names in (
+        ("trl@1.9.0", "@1.9.0", WINDOW),
+        ("trl@1.9.2", "@1.9.2", LOSSES),
+    ):
         run = _runner(clones, release)
         for name in names:
             row = f"trl/{name}{suffix}"
-            values = _ours(name, rescaled=suffix == "@1.9")
+            values = _ours(name, rescaled=suffix == "@1.9.2")
             yield release, row, {}, values, run(name)
             if name != "luspo":  # its mean took padding in, which a record does not have
                 yield release, row, {}, values | {"beta": 0.1}, run(name, beta=0.1)
