@@ -44,15 +44,21 @@ _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
 class Clones(NamedTuple):
-    """Git directories by repository, bare ones do; directories of unpacked wheels by name."""
+    """Git directories by repository, bare ones do; directories of unpacked wheels by name.
+
+    ``loaded`` takes ``path:name`` of each class that is loaded, where it is given: configurations,
+    whose defaults no call shows.
+    """
 
     paths: dict[str, Path]
+    commits: dict[str, str] = COMMITS
+    loaded: set[str] | None = None
 
     def text(self, repository: str, path: str) -> str:
         """The file at the repository's commit, or in the wheel."""
         if "/" not in repository:
             return (self.paths[repository] / path).read_text()
-        where = f"{COMMITS[repository]}:{path}"
+        where = f"{self.commits[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -63,6 +69,8 @@ class Clones(NamedTuple):
         wanted = set(names)
         found = [_bare(node) for node in _definitions(self.text(repository, path), wanted)]
         assert {node.name for node in found} == wanted, wanted - {node.name for node in found}
+        if self.loaded is not None:
+            self.loaded.update(f"{path}:{n.name}" for n in found if isinstance(n, ast.ClassDef))
         module = ast.Module(body=[_FUTURE, *found], type_ignores=[])
         space = {**_STAND_INS, **known}
         exec(compile(ast.fix_missing_locations(module), f"{repository}:{path}", "exec"), space)

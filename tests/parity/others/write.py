@@ -64,16 +64,17 @@ def evaluated(batch: Ragged, loss: Loss) -> dict[str, Any]:
     inputs = Inputs(batch)
     value = loss(inputs)
     value.backward()
-    return {"loss": value.item(), "gradient": _rows(batch, -inputs.new.grad)}
+    return {"loss": value.item(), "gradient": rows_of(batch, -inputs.new.grad)}
 
 
-def _rows(batch: Ragged, table: torch.Tensor) -> list[list[float]]:
+def rows_of(batch: Ragged, table: torch.Tensor) -> list[list[float]]:
     """The tokens that count, to 13 digits."""
     rows = batch.counted(table.detach())
     return [[float(f"{x:.12e}") for x in row.tolist()] for row in rows]
 
 
-def _ours(case: Case) -> dict[str, Any]:
+def described(case: Case) -> dict[str, Any]:
+    """Whose case it is, and what of ours should give the same."""
     framework, variant, stages, values, _ = case
     return {
         "framework": framework,
@@ -86,16 +87,16 @@ def _ours(case: Case) -> dict[str, Any]:
 def golden(clones: Clones) -> dict[str, Any]:
     """The whole document."""
     found = [
-        {**_ours(case), "batch": kind, **evaluated(batch, case[-1])}
+        {**described(case), "batch": kind, **evaluated(batch, case[-1])}
         for case in cases(clones)
         for kind, batch in (BATCHES | (FAR if "gspo" in case[1] else {})).items()
     ]
     found += [
-        {**_ours(case), "batch": "labelled", **evaluated(LABELLED, case[-1])}
+        {**described(case), "batch": "labelled", **evaluated(LABELLED, case[-1])}
         for case in ms_swift_groups(clones)
     ]
     advantages = [
-        {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
+        {**described(case), "batch": kind, "advantages": rows_of(batch, case[-1](Inputs(batch)))}
         for case in advantage_cases(clones)
         for kind, batch in GROUPED.items()
     ]
