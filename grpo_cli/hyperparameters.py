@@ -144,12 +144,14 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty", "kl_tau", "kl_ctl"),
     ),
     "kl_weight": Hyperparameter(
-        "what multiplies each token's KL estimate: nothing, or the ratio (unbiased KL)",
-        words=("none", "ratio"),
+        "what multiplies each token's KL estimate: nothing, the ratio (unbiased KL), or the "
+        "token's own ratio where the ratio stage has another",
+        words=("none", "ratio", "token-ratio"),
     ),
     "entropy_coef": Hyperparameter(
         "coefficient of the entropy bonus", aliases=("entropy_coeff", "entropy_loss_coef")
     ),
+    "count_eps": Hyperparameter("added to a response's count of tokens", low=0.0),
     "std_ddof": Hyperparameter("degrees of freedom taken off in the std", low=0, integer=True),
     "std_eps": Hyperparameter("added to the std before dividing by it", low=0.0),
     "std_min": Hyperparameter("a group whose std is below this has advantage 0", low=0.0),

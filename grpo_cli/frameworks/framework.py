@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +29,24 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A release from which on rows have another number than before.
+
+    Attributes:
+        since: the first release with the new number.
+        what: what changed, in a sentence.
+        rows: the names of the rows that it changed.
+        before: what stands behind the @ of the rows that keep the number before, as ``1.9.2`` in
+            ``trl/dapo@1.9.2``: the last release that had it.
+    """
+
+    since: str
+    what: str
+    rows: tuple[str, ...]
+    before: str
+
+
+@dataclass(frozen=True)
 class Framework:
     """A framework's part of the tables.
 
@@ -35,6 +55,8 @@ class Framework:
         rows: its rows by name.
         choices: stage → the choices that only it has, by name.
         aliases: stage → its names for choices that others have, and the choices.
+        earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.
+        changes: what changed between releases.
         read: what a record's ``framework`` settings come to; None: they name a row at most.
     """
 
@@ -42,4 +64,29 @@ class Framework:
     rows: Mapping[str, Row[Use]]
     choices: Mapping[str, Mapping[str, Choice]] = field(default_factory=dict)
     aliases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    earlier: Mapping[str, Row[Use]] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
     read: Callable[[Settings], Reading] | None = None
+
+    def row_of(self, row: str, version: str) -> str:
+        """The row that has a row's number as a release had it.
+
+        Args:
+            row: the name of one of ``rows``.
+            version: the release, as ``1.9.2``; what is no release is taken for the newest one.
+        """
+        changes = [change for change in self.changes if row in change.rows]
+        for change in sorted(changes, key=lambda change: _order(change.since)):
+            if _order(version) < _order(change.since):
+                return f"{row}@{change.before}"
+        return row
+
+
+def _order(version: str) -> tuple[tuple[int, ...], bool]:
+    """What releases are sorted by: 1.9.2 < 1.10.0.dev0 < 1.10.0; a word is behind all of them."""
+    release = re.match(r"v?(\d+(?:\.\d+)*)(.*)", version)
+    if release is None:
+        return (sys.maxsize,), True
+    numbers = tuple(int(number) for number in release[1].split("."))
+    preliminary = re.match(r"[.-]?(dev|a|b|rc)", release[2])
+    return numbers, preliminary is None

@@ -125,6 +125,6 @@ class Weights(NamedTuple):
     of: str
 
 
-def per_token(lengths: I64) -> F64:
-    """[R] 1/|oᵢ|; 1 for a response without tokens, which nothing is multiplied by."""
-    return 1.0 / np.maximum(lengths, 1)
+def per_token(lengths: I64, count_eps: float = 0.0) -> F64:
+    """[R] 1/(|oᵢ| + ε); for a response without tokens, which nothing is multiplied by, about 1."""
+    return 1.0 / (np.maximum(lengths, 1) + count_eps)

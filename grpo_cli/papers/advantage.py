@@ -94,7 +94,9 @@ ROWS = {
         paper="2602.02710",
         aliases=("maxrl", "max_rl"),
         advantage=use("max-rl"),
-        note="For rewards 0 and 1. prime-rl puts the advantage into its own loss; SkyRL adds 1e-6 "
+        note="For rewards 0 and 1. The authors' code adds 1e-6 to the mean it divides by "
+        "(--advantage skyrl/maxrl, but for a lone response, whose reward it multiplies by 1e6). "
+        "prime-rl puts the advantage into its own loss; SkyRL adds 1e-6 "
         "to the mean and keeps the raw reward of a lone response.",
     ),
     "gdpo": replace(
@@ -108,14 +110,17 @@ ROWS = {
     ),
     "scale-rl": replace(
         GRPO,
-        title="ScaleRL (CISPO, batch std, prompt mean)",
+        title="ScaleRL (CISPO, batch-normalised advantages, prompt mean)",
         paper="2510.13786",
         aliases=("scalerl", "scale_rl"),
-        advantage=use("batch-std", std_ddof=1, std_eps=1e-8),
+        advantage=use("batch-whiten", std_ddof=1, std_eps=1e-8),
+        ratio=use("rollout"),
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         kl=_NO_KL,
         aggregate=use("prompt-mean"),
-        note="The window [0, 5] on the weight. Leaving out prompts without variance is up to the "
-        "data; TRL's recipe is cispo with epsilon_high 5 (its cap is ε_high itself).",
+        note="The window [0, 5] on the weight. The ratio is against the generator, the engine "
+        "that sampled: --ratio token where a record has no log-probs of it. Leaving out prompts "
+        "without variance is up to the data; TRL's recipe is cispo with epsilon_high 5 (its cap "
+        "is ε_high itself).",
     ),
 }

@@ -79,9 +79,10 @@ ROWS = {
         aliases=("dppo",),
         surrogate=use("dppo-tv", divergence_low=0.15, divergence_high=0.15),
         aggregate=_TOKEN_MEAN,
-        note="The paper's behaviour policy is the one that sampled: give its log-probs as "
-        "log_probs_old. δ is 0.2 in verl's recipe and SkyRL; verl's value contains log π_θ and "
-        "caps the ratio.",
+        note="The paper's behaviour policy is the one that sampled, and the authors' code takes "
+        "the engine's log-probs: --ratio rollout --surrogate dppo-tv-rollout. Here it is the old "
+        "policy, as in their …_recompute masks. δ is 0.2 in verl's recipe and SkyRL; verl's "
+        "value contains log π_θ and caps the ratio.",
     ),
     "dppo-kl": replace(
         _PLAIN,
@@ -89,7 +90,8 @@ ROWS = {
         paper="2602.04879",
         surrogate=use("dppo-kl", divergence_low=0.05, divergence_high=0.05),
         aggregate=_TOKEN_MEAN,
-        note="As dppo-tv with a KL of the token against all others; SkyRL's documentation has δ = "
+        note="As dppo-tv with a KL of the token against all others; against the engine, as the "
+        "authors' code, --ratio rollout --surrogate dppo-kl-rollout. SkyRL's documentation has δ = "
         "0.05.",
     ),
     "dro": replace(
@@ -120,7 +122,8 @@ ROWS = {
         aliases=("kl_cov",),
         surrogate=use("kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0),
         aggregate=_TOKEN_MEAN,
-        note="Nothing is clipped. The tokens are ranked within a record here, within a "
+        note="Nothing is clipped. The share is the authors' for 32B, 0.0002; for 7B they have "
+        "0.002. The tokens are ranked within a record here, within a "
         "micro-batch in verl and SkyRL; their shares differ a thousandfold.",
     ),
     "clip-cov": replace(
@@ -157,9 +160,12 @@ ROWS = {
         _DAPO,
         title="Future-KL Influenced Policy Optimization",
         paper="2603.19835",
-        surrogate=use("fipo"),
-        note="DAPO weighed by the future log ratios. Checked against ms-swift's reading; its δ "
-        "(10, the authors' script) is off by default there.",
+        ratio=use("token", log_ratio_clamp=20.0),
+        surrogate=use("fipo", log_ratio_clamp=20.0, fipo_safety_threshold=10.0),
+        correction=use("dual-clip-drop"),
+        note="DAPO weighed by the future log ratios, as the authors' code and script for 32B have "
+        "it: a response with more than one token of A < 0 and ρ > δ is dropped. ms-swift drops "
+        "none, its safety threshold is 4, and δ is off by default there.",
     ),
     "real": replace(
         _PLAIN,

@@ -54,11 +54,18 @@ class _Table(Mapping[str, T]):
     Args:
         common: what belongs to no framework.
         part: a framework's part of the table.
+        unlisted: what of a framework is found by its whole name alone.
     """
 
-    def __init__(self, common: Mapping[str, T], part: Callable[[Framework], Mapping[str, T]]):
+    def __init__(
+        self,
+        common: Mapping[str, T],
+        part: Callable[[Framework], Mapping[str, T]],
+        unlisted: Callable[[Framework], Mapping[str, T]] | None = None,
+    ) -> None:
         self._common = common
         self._part = part
+        self._unlisted = unlisted
         self._merged: dict[str, T] | None = None
 
     def __getitem__(self, name: str) -> T:
@@ -66,7 +73,10 @@ class _Table(Mapping[str, T]):
             return self._common[name]
         room, slash, _ = name.partition("/")
         if slash and room in FRAMEWORKS:
-            return self._part(framework(room))[name]
+            found = self._part(framework(room))
+            if name not in found and self._unlisted is not None:
+                found = self._unlisted(framework(room))
+            return found[name]
         return self._all()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -137,8 +147,13 @@ class _Variants(Mapping[str, Variant]):
         return len(self._rows)
 
 
-ROWS: Mapping[str, Row[Use]] = _Table(papers.ROWS, lambda room: room.rows)
-"""Every row as it is written."""
+ROWS: Mapping[str, Row[Use]] = _Table(
+    papers.ROWS, lambda room: room.rows, lambda room: room.earlier
+)
+"""Every row as it is written; those of earlier releases (``trl/dapo@1.9.2``) are not listed."""
+
+EARLIER: Mapping[str, Row[Use]] = _Table({}, lambda room: room.earlier)
+"""The rows of earlier releases."""
 
 VARIANTS: Mapping[str, Variant] = _Variants(ROWS)
 """Every variant by name. A name without a slash follows a paper; one with a slash reproduces a
@@ -150,5 +165,7 @@ def _names(rows: Mapping[str, Row[Use]]) -> dict[str, str]:
     return {name: name for name in rows} | aliases
 
 
-NAMES: Mapping[str, str] = _Table(_names(papers.ROWS), lambda room: _names(room.rows))
+NAMES: Mapping[str, str] = _Table(
+    _names(papers.ROWS), lambda room: _names(room.rows), lambda room: _names(room.earlier)
+)
 """Every name that a variant answers to, and the one it is listed under."""

@@ -31,7 +31,8 @@ def choose(settings: Settings) -> Chosen:
     """The row that a record's ``framework`` names, and what its settings swap in it.
 
     Args:
-        settings: the record's own words: ``name``, and what the framework's room reads beside it.
+        settings: the record's own words: ``name``, and what the framework's room reads beside it;
+            a ``version`` before the newest one picks the row that kept its number.
 
     Raises:
         InputError: where no row reproduces it.
@@ -41,7 +42,7 @@ def choose(settings: Settings) -> Chosen:
     if read is None:
         return _by_variant(settings)
     reading = read(settings)
-    row = _row(settings, reading)
+    row = _as_of(_row(settings, reading), settings)
     stages = {stage: _choice(stage, choice, name) for stage, choice in reading.stages.items()}
     return Chosen(row, stages, reading.hyperparameters)
 
@@ -80,10 +81,20 @@ def _row(settings: Settings, reading: Reading) -> str:
     )
 
 
+def _as_of(row: str, settings: Settings) -> str:
+    """The row that has the number of the record's own release."""
+    room, slash, _ = row.partition("/")
+    version = settings.get("version")
+    if not slash or version is None:
+        return row
+    return framework(room).row_of(row, str(version))
+
+
 def _by_variant(settings: Settings) -> Chosen:
     name = settings.get("variant") or settings.get("loss_type") or settings.get("name")
-    if isinstance(name, str) and name in NAMES:
-        return Chosen(NAMES[name])
+    for wanted in (f"{settings.get('name')}/{name}".lower(), name):
+        if isinstance(wanted, str) and wanted in NAMES:
+            return Chosen(_as_of(NAMES[wanted], settings))
     raise InputError(f"no variant reproduces {name!r}; name one with -v", path="framework")
 
 

@@ -9,8 +9,8 @@ from mpmath import exp, log, mpf
 
 from exactness.cases import Case, Response, Token
 from exactness.pieces import (
+    EPS,
     Values,
-    batch_scaled,
     centered,
     clamp,
     clipped,
@@ -27,6 +27,7 @@ from exactness.pieces import (
     response_mean,
     same,
     standardised,
+    std,
     token_mean,
     token_sum,
 )
@@ -85,16 +86,23 @@ def gspo_token(case: Case) -> mpf:
     return response_mean(case, each(case, same(case, standardised(case)), value))
 
 
-def _cispo(case: Case, a: list[mpf]) -> Values:
-    return each(case, same(case, a), lambda t, x, _: clamp(exp(d0(t)), 0, 5) * x * t.new)
-
-
 def cispo(case: Case) -> mpf:
-    return token_mean(case, _cispo(case, standardised(case)))
+    def value(t: Token, a: mpf, _: Response) -> mpf:
+        return clamp(exp(d0(t)), 0, 5) * a * t.new
+
+    return token_mean(case, each(case, same(case, standardised(case)), value))
 
 
 def scale_rl(case: Case) -> mpf:
-    return prompt_mean(case, _cispo(case, batch_scaled(case)))
+    """Its Â is divided by the std over the batch of Â, not of the rewards."""
+    offsets = centered(case)
+    sigma = std(offsets, 1)
+    normalised = [x / (sigma + EPS) if x else x for x in offsets]
+
+    def value(t: Token, a: mpf, _: Response) -> mpf:
+        return clamp(exp(t.frozen - t.rollout), 0, 5) * a * t.new
+
+    return prompt_mean(case, each(case, same(case, normalised), value))
 
 
 def gmpo(case: Case) -> mpf:
@@ -219,20 +227,22 @@ def dual_clip(case: Case) -> mpf:
 
 def fipo(case: Case) -> mpf:
     gamma = mpf(2) ** (-1 / mpf(32))
-    rows = []
+    kept, rows = [], []
     for r, a in zip(case, standardised(case), strict=True):
         row = []
         for at, t in enumerate(r.tokens):
             ahead = [mpf(0) if exp(d0(x)) > 10 else d0(x) for x in r.tokens[at:]]
             future = exp(sum((gamma**k * x for k, x in enumerate(ahead)), mpf(0)))
             weight = clamp(future, 1, 1 + mpf(0.2))
-            if a < 0 and exp(d0(t)) > 4:
-                weight = clamp(weight, 0.8, 1)
             ratio = exp(d(t))
+            if a < 0 and exp(d0(t)) > 10:
+                weight = clamp(weight, 0.8, 1)
             bounded = clamp(ratio, 1 - mpf(0.2), 1 + mpf(0.28))
             row.append(weight * min(min(ratio, mpf(10)) * a, bounded * a))
-        rows.append(row)
-    return token_mean(case, rows)
+        if sum(a < 0 and exp(d0(t)) > 10 for t in r.tokens) <= 1:
+            kept.append(r)
+            rows.append(row)
+    return token_mean(kept, rows)
 
 
 def real(case: Case) -> mpf:

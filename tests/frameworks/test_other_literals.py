@@ -37,8 +37,8 @@ def test_openrlhf_token_mean_window() -> None:
 
 def test_openrlhf_leaves_empty_responses_out() -> None:
     record = {"log_probs_new": [[-1.0], []], "advantages": [-1.0, 5.0]}
-    assert evaluate(record, "openrlhf/gspo").loss == 1.0
-    assert evaluate(record, "nemo-rl/gspo", beta=0.0).loss == 0.5
+    assert evaluate(record, "openrlhf/gspo").loss == 1.0 / (1.0 + 1e-8)
+    assert evaluate(record, "nemo-rl/gspo", beta=0.0).loss == 0.5 / (1.0 + 1e-8)
 
 
 def test_slime_policy_loss() -> None:

@@ -1,4 +1,4 @@
-"""What the frameworks' own functions returned, loss and gradient, on four ragged batches.
+"""What the frameworks' own functions returned, loss and gradient, on ragged batches.
 
 tests/golden/others.json was written by tests/parity/others/write.py, which runs them in float64
 at the commits that it states; no number in it is of this program.
@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 
 from grpo_cli import VARIANTS, evaluate
+from grpo_cli.variants import EARLIER
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "others.json").read_bytes())
 CASES: list[dict[str, Any]] = GOLDEN["cases"]
-EPSILON = 1e-7
-"""OpenRLHF and NeMo-RL add 1e-8 to the counts that they divide by; we do not."""
+EPSILON = 2e-8
+"""NeMo-RL adds 1e-8 to the counts that its means divide by; we to that of its ratio alone."""
 
 
 def identity(case: dict[str, Any]) -> str:
     swapped = [*case["stages"].values(), *(f"{k}={v}" for k, v in case["hyperparameters"].items())]
-    release = GOLDEN["commits"][case["framework"]]
+    framework = case["framework"]
+    release = GOLDEN["commits"].get(framework, framework)
     return " ".join([case["variant"], release, *swapped, case["batch"]])
 
 
@@ -57,12 +59,17 @@ RAN = {
 
 def test_rows_state_the_commits_that_ran() -> None:
     commits = set(GOLDEN["commits"].values())
-    for variant in RAN:
-        assert commits & set(VARIANTS[variant].version.split())
-        assert VARIANTS[variant].checked == "executed"
+    for variant in (name for name in RAN if "/" in name):  # papers have no version
+        row = VARIANTS[variant]
+        assert row.version in commits or commits & set(row.version.split())
+        assert row.checked == "executed"
 
 
 def test_rows_that_claim_to_have_run_did() -> None:
-    elsewhere = ("trl/", "verl/")
-    claimed = {n for n, row in VARIANTS.items() if row.checked == "executed"}
-    assert {name for name in claimed if not name.startswith(elsewhere)} == RAN
+    elsewhere = ("trl/", "verl/")  # tests/parity runs them
+    claimed = {
+        name
+        for name, row in {**VARIANTS, **EARLIER}.items()
+        if row.checked == "executed" and not (name.startswith(elsewhere) and "@" not in name)
+    }
+    assert {name for name in claimed if "/" in name} == {name for name in RAN if "/" in name}

@@ -58,7 +58,11 @@ SCORED = {"nemo-rl/k1", "nemo-rl/k2", "nemo-rl/k3"}
 
 def stopped() -> list[tuple[str, str]]:
     """(stage, choice) of every choice whose gradient is not its value's."""
-    others = {"surrogate": {*ALONG, *LEAKY}, "ratio": STRAIGHT, "kl": KL_OF_K2 | SCORED}
+    others = {
+        "surrogate": {*ALONG, *LEAKY},
+        "ratio": STRAIGHT,
+        "kl": KL_OF_K2 | KL_OF_WEIGHTED_K2 | SCORED,
+    }
     return [*FIXED, *((stage, name) for stage, names in others.items() for name in names)]
 
 

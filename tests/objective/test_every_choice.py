@@ -26,6 +26,7 @@ NEEDED = {
     "loss_denominator": 30,
     "clip_cov_seed": 1,
     "beta": 0.3,
+    "rejection_threshold": 0.1,
 }
 CHOICES = [(stage, name) for stage, table in STAGES.items() for name in table.choices]
 SEEDS = range(3)

@@ -136,6 +136,22 @@ def ragged(seed: int, kind: str = "usual", *, group_size: int | None = None) -> 
     )
 
 
+def far(seed: int) -> Ragged:
+    """``usual`` with every token of the new policy 15 to 60 nats likelier than of the old one."""
+    batch = ragged(seed)
+    draw = np.random.default_rng([seed, len(KINDS)])
+    shifts = draw.uniform(15.0, 60.0, size=batch.count)
+    columns = dict(batch.columns)
+    for name in columns.keys() - {"entropies", "log_probs_new"}:
+        columns[name] = [row - d for row, d in zip(columns[name], shifts, strict=True)]
+    return replace(batch, columns=columns, kind="far")
+
+
+def masked_whole(batch: Ragged) -> Ragged:
+    """The same with the first response's every token masked."""
+    return replace(batch, mask=[np.zeros_like(batch.mask[0]), *batch.mask[1:]], kind="labelled")
+
+
 def _sizes(draw: np.random.Generator, kind: str, group_size: int | None) -> NDArray[np.int64]:
     count = int(draw.integers(2, 5))
     if group_size is not None:

@@ -1,4 +1,4 @@
-"""Pure functions of frameworks that are not on PyPI, taken from a clone and run in float64.
+"""Pure functions of frameworks, taken from a clone or an unpacked wheel and run in float64.
 
 A function or class is read from a file at a fixed commit and executed by itself, with stand-ins for
 what it imports; nothing of the framework is installed or kept.
@@ -29,8 +29,18 @@ COMMITS = {
     "inclusionAI/AReaL": "4aef98d",
     "PrimeIntellect-ai/prime-rl": "559b447",
     "allenai/open-instruct": "e6c3044",
+    "ms-swift": "ms-swift 4.6.0",
+    "ms-swift@4.5": "ms-swift 4.5.3",
+    "qwenpilot/FIPO": "3ef4104",
+    "sail-sg/Stable-RL": "c6af1d11",
+    "tajwarfahim/maxrl": "c0698eb",
+    "trl@1.9.2": "trl 1.9.2",
+    "trl@1.9.0": "trl 1.9.0",
+    "unsloth-zoo": "unsloth-zoo 2026.10.9",
+    "unsloth-zoo@2026.9.1": "unsloth-zoo 2026.9.1",
+    "unsloth-zoo@2026.9.7": "unsloth-zoo 2026.9.7",
 }
-"""The commit of each repository, and the version of each wheel, that the rows state."""
+"""The commit of each repository, and the release of each wheel, that the rows state."""
 
 AUTHORS = {
     "TianHongZXY/RLVR-Decomposed": "a5d4e7c",
@@ -45,15 +55,23 @@ _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
 class Clones(NamedTuple):
-    """Git directories by repository, bare ones do; wheels by the name of the package."""
+    """Git directories by repository, bare ones do; wheels by name, packed or unpacked.
+
+    ``loaded`` takes ``path:name`` of each class that is loaded, where it is given: configurations,
+    whose defaults no call shows.
+    """
 
     paths: dict[str, Path]
+    commits: dict[str, str] = COMMITS
+    loaded: set[str] | None = None
 
     def text(self, repository: str, path: str) -> str:
-        """The file at the repository's commit, or of the wheel."""
+        """The file at the repository's commit, or in the wheel."""
         if self.paths[repository].suffix == ".whl":
             return _in_wheel(self.paths[repository], f"-{COMMITS[repository]}-", path)
-        where = f"{(COMMITS | AUTHORS)[repository]}:{path}"
+        if "/" not in repository:
+            return (self.paths[repository] / path).read_text()
+        where = f"{(AUTHORS | self.commits)[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -64,6 +82,8 @@ class Clones(NamedTuple):
         wanted = set(names)
         found = [_bare(node) for node in _definitions(self.text(repository, path), wanted)]
         assert {node.name for node in found} == wanted, wanted - {node.name for node in found}
+        if self.loaded is not None:
+            self.loaded.update(f"{path}:{n.name}" for n in found if isinstance(n, ast.ClassDef))
         module = ast.Module(body=[_FUTURE, *found], type_ignores=[])
         space = {**_STAND_INS, **known}
         exec(compile(ast.fix_missing_locations(module), f"{repository}:{path}", "exec"), space)
@@ -148,5 +168,5 @@ _STAND_INS: dict[str, Any] = {
 def in_float64() -> None:
     """Has the frameworks' own casts to float32 give float64, so that rounding hides nothing."""
     torch.set_default_dtype(torch.float64)
-    torch.float32 = torch.float64
+    torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]

@@ -81,9 +81,9 @@ def compute(
     args.gradient_accumulation_steps = settings.get("gradient_accumulation_steps", 1)
     args.steps_per_generation = args.steps_per_generation or args.gradient_accumulation_steps
     leaf = torch.tensor(batch.padded("log_probs_new"), requires_grad=True)
-    stand_in = _stand_in(trainer, args, batch, leaf, num_processes, training=training)
+    stand_in = trainer_of(trainer, args, batch, leaf, num_processes, training=training)
     stand_in.use_vllm = importance_sampling_ratio is not None
-    inputs = _inputs(batch, num_items_in_batch, with_rollout=with_rollout, old=old)
+    inputs = inputs_of(batch, num_items_in_batch, with_rollout=with_rollout, old=old)
     if importance_sampling_ratio is not None:
         inputs["importance_sampling_ratio"] = torch.tensor(importance_sampling_ratio)
     with double():
@@ -111,7 +111,7 @@ def accelerator(num_processes: int = 1) -> SimpleNamespace:
     )
 
 
-def _stand_in(
+def trainer_of(
     trainer: type,
     args: SimpleNamespace,
     batch: Ragged,
@@ -120,6 +120,7 @@ def _stand_in(
     *,
     training: bool,
 ) -> SimpleNamespace:
+    """What ``_compute_loss`` reads of a trainer."""
     entropies = torch.tensor(batch.padded("entropies"))
     stand_in = SimpleNamespace(**vars(args))
     vars(stand_in).update(
@@ -141,7 +142,7 @@ def _stand_in(
     return stand_in
 
 
-def _inputs(
+def inputs_of(
     batch: Ragged, num_items: float | None, *, with_rollout: bool, old: bool
 ) -> dict[str, Any]:
     """What ``_compute_loss`` reads: prompts are empty, tokens that do not count are tool tokens."""

@@ -49,6 +49,21 @@ def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry])
     print_hidden(console, screen, hidden, "--json")
 
 
+def print_changes(console: Console, screen: Screen, document: Entry) -> None:
+    """Prints one line per change, and what it changed below."""
+    for change in document["changes"]:
+        rows = ", ".join(change["rows"])
+        console.print(
+            Text.assemble((f"{change['framework']} {change['since']}", "bold cyan"), f"  {rows}")
+        )
+        for text in (change["what"], f"before: {', '.join(change['before'])}"):
+            console.print(Text(textwrap.indent(_filled(text, screen.width), "  ")))
+
+
+def _filled(text: str, width: int | None) -> str:
+    return textwrap.fill(text, max((width or 100) - GAP, 20), break_on_hyphens=False)
+
+
 def _print(
     console: Console, screen: Screen, rows: Sequence[Entry], names: Sequence[str]
 ) -> list[str]:

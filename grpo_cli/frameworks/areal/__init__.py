@@ -1,6 +1,6 @@
 """AReaL."""
 
-from grpo_cli.frameworks.areal import advantage, aggregate, correction, ratio
+from grpo_cli.frameworks.areal import advantage, aggregate, correction, kl, ratio
 from grpo_cli.frameworks.areal.rows import ROWS
 from grpo_cli.frameworks.framework import Framework
 
@@ -10,6 +10,7 @@ FRAMEWORK = Framework(
     choices={
         "advantage": advantage.CHOICES,
         "ratio": ratio.CHOICES,
+        "kl": kl.CHOICES,
         "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },

@@ -12,15 +12,18 @@ GRPO = Row(
     advantage=use("areal/grpo"),
     ratio=use("token"),
     surrogate=use("clip", epsilon_low=0.4, epsilon_high=0.4),
-    kl=use("k1-in-reward", beta=0.0, kl_output_clamp=10.0),
+    kl=use("areal/k1-in-reward", beta=0.0),
     correction=use("token-mask", is_low=None, is_high=5.0),
     aggregate=use("areal/token-mean"),
     checked="executed",
     version="4aef98d (2026-05-21)",
     note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in "
-    "the group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and "
-    "stay in the denominator; without rejection sampling (--correction none) no behaviour weight "
-    "is applied at all, so that decoupled PPO is plain PPO.",
+    "the group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and stay "
+    "in the denominator; without rejection sampling (--correction none) no behaviour weight is "
+    "applied at all, so that decoupled PPO is plain PPO. With β the KL in the reward is the "
+    "engine's, since the loss is decoupled (else --kl k1-in-reward -p kl_output_clamp=10). A "
+    "response whose last token is masked, not padding, loses its reward in AReaL; a record's "
+    "mask does not tell these apart, so here it keeps it.",
 )
 
 ROWS = {
@@ -47,9 +50,12 @@ ROWS = {
         title="AReaL's SAPO",
         paper="2511.20347",
         surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
+        kl=use("k1-in-reward", beta=0.0, kl_output_clamp=10.0),
         correction=use("none"),
-        note="The ratio is against the old log-probs; its example leaves them those of the engine "
-        "(recompute_logprob false), which is --ratio rollout. Rejection sampling is not applied.",
+        note="The ratio is against the old log-probs; its example leaves them those of the "
+        "engine (recompute_logprob false), which is --ratio rollout. It refuses the decoupled "
+        "loss, so the KL in the reward is that of the old log-probs. Rejection sampling is not "
+        "applied.",
     ),
     "areal/m2po": replace(
         GRPO,

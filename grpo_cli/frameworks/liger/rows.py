@@ -37,8 +37,9 @@ ROWS = {
             "Liger-Kernel GRPO loss, loss_type dapo",
             _LIGER,
             0.04,
-            "Called without num_items_in_batch, as TRL calls it: the tokens of the micro-batch, "
-            "and TRL divides by gradient_accumulation_steps. Its Triton kernel has ε_high 0.4.",
+            "Called without num_items_in_batch, as TRL up to 1.12 calls it: the tokens of the "
+            "micro-batch, and the caller divides by gradient_accumulation_steps. TRL since 1.13 "
+            "calls no loss of Liger's. Its Triton kernel has ε_high 0.4.",
         ),
         aggregate=use("trl/bnpo"),
     ),
@@ -48,8 +49,10 @@ ROWS = {
             "Liger-Kernel GRPO loss, Triton, loss_type luspo",
             _LIGER,
             0.0,
-            "The chunked loss gives trl/luspo; the Triton kernel weighs by |o|² and divides by the "
-            "padded width. Only its reduction was run, not the kernel.",
+            "The chunked loss gives trl/luspo at the sequence level and with β = 0 alone: else "
+            "its mean weighs each token by |o| and divides by the padded width too. The Triton "
+            "kernel weighs by |o|² and divides by the padded width. Only its reduction was run, "
+            "not the kernel.",
         ),
         aggregate=use("liger/luspo", response_length=512),
     ),

@@ -1,7 +1,8 @@
-"""ms-swift's rollout corrections, which weigh the KL too, and its off-policy mask, which removes.
+"""ms-swift's rollout corrections, which weigh the KL too, and its masks.
 
-A response that the mask removes is gone from the policy term, from the KL and from the token counts
-(bnpo's, and each response's own), but still counts as a response.
+The entropy mask takes a token out of the policy term alone. A response that the off-policy mask
+removes is gone from the policy term, from the KL and from the token counts (bnpo's, and each
+response's own), but still counts as a response.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.frameworks.trl.correction import top_entropy
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Correction
 
@@ -21,10 +23,13 @@ def off_policy_mask(
     advantage: F64,
     token_log_ratio: F64,
     responses: Segments,
+    records: Segments,
     log_probs_new: F64 | None = None,
     log_probs_rollout: F64 | None = None,
+    entropies: F64 | None = None,
     *,
     off_policy_mask_threshold: float | None,
+    top_entropy_quantile: float,
 ) -> Correction | None:
     """Removes a response where its mean A < 0 and the mean of log μ − log π_θ > threshold.
 
@@ -36,20 +41,27 @@ def off_policy_mask(
         responses: cuts the tokens into responses.
         log_probs_new: [N] log π_θ, nats.
         log_probs_rollout: [N] log μ, nats.
+        entropies: [N] of π_θ at each token, nats.
         off_policy_mask_threshold: nats per token; None: no mask.
+        top_entropy_quantile: the share of a record's tokens, those of highest entropy, that keep
+            their policy term; 1: all of them.
 
     References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556); ms-swift, off_policy_sequence_mask_delta.
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556); ms-swift, off_policy_sequence_mask_delta and
+        top_entropy_quantile.
     """
+    top = None
+    if top_entropy_quantile < 1.0:
+        top = top_entropy(entropies, responses, records, top_entropy_quantile)
     if off_policy_mask_threshold is None:
-        return None
+        return None if top is None else Correction(top)
     behind = -token_log_ratio
     if log_probs_rollout is not None and log_probs_new is not None:
         behind = log_probs_rollout - log_probs_new
     far = responses.mean(behind) > off_policy_mask_threshold
     kept = np.repeat(~(far & (responses.mean(advantage) < 0)), responses.lengths)
     weight = kept.astype(np.float64)
-    return Correction(weight, weight, kept)
+    return Correction(weight if top is None else weight * top, weight, kept)
 
 
 def _with_weight(weigh: Callable[[F64, Segments, float], F64], doc: str) -> Callable[..., object]:
@@ -59,11 +71,14 @@ def _with_weight(weigh: Callable[[F64, Segments, float], F64], doc: str) -> Call
         advantage: F64,
         token_log_ratio: F64,
         responses: Segments,
+        records: Segments,
         log_probs_new: F64,
         log_probs_old: F64,
         log_probs_rollout: F64,
+        entropies: F64 | None = None,
         *,
         off_policy_mask_threshold: float | None,
+        top_entropy_quantile: float,
         is_high: float | None,
     ) -> Correction:
         difference = np.clip(log_probs_old - log_probs_rollout, -_FARTHEST, _FARTHEST)
@@ -72,13 +87,17 @@ def _with_weight(weigh: Callable[[F64, Segments, float], F64], doc: str) -> Call
             advantage,
             token_log_ratio,
             responses,
+            records,
             log_probs_new,
             log_probs_rollout,
+            entropies,
             off_policy_mask_threshold=off_policy_mask_threshold,
+            top_entropy_quantile=top_entropy_quantile,
         )
         if masked is None:
             return Correction(weight, weight)
-        return Correction(weight * masked.weight, weight * masked.weight, masked.kept)
+        kl_weight = weight if masked.kl_weight is None else weight * masked.kl_weight
+        return Correction(weight * masked.weight, kl_weight, masked.kept)
 
     correction.__doc__ = doc
     return correction
@@ -110,7 +129,7 @@ def _geometric(difference: F64, responses: Segments) -> F64:
     return geometric
 
 
-_MASK = {"off_policy_mask_threshold": None}
+_MASK = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
 _BOUND = {**_MASK, "is_high": 2.0}
 
 CHOICES = {

@@ -11,13 +11,14 @@ from dataclasses import replace
 from grpo_cli.frameworks.liger.rows import relative
 from grpo_cli.objective.row import Row, Use, use
 
-_SWIFT = "ms-swift 4.6.0.dev0"
+_SWIFT = "ms-swift 4.6.0"
 _CLAMPED = use("k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0)
 
 
 def _swift(row: str, title: str, note: str) -> Row[Use]:
     return replace(
         relative(row, f"ms-swift GRPO, {title}", _SWIFT, 0.04, note),
+        checked="executed",
         kl=_CLAMPED,
         correction=use("ms-swift/off-policy-mask"),
     )
@@ -34,7 +35,8 @@ ROWS = {
         _swift(
             "trl/dapo",
             "loss_type dapo",
-            "Divided by num_items_in_batch and by gradient_accumulation_steps. Truncated responses "
+            "Divided by num_items_in_batch alone; before 4.6 by gradient_accumulation_steps too "
+            "(ms-swift/dapo@4.5). Truncated responses "
             "that overlong_filter drops stay in num_items_in_batch. " + _WEIGHED,
         ),
         aggregate=_ITEMS,
@@ -53,7 +55,7 @@ ROWS = {
         _swift(
             "trl/dapo",
             "loss_type fipo",
-            "The half-life counts masked tokens inside a response too, ours only kept ones.",
+            "The half-life counts masked tokens inside a response too.",
         ),
         paper="2603.19835",
         surrogate=use("fipo", epsilon_high=0.2, delta=None),
@@ -63,13 +65,14 @@ ROWS = {
         _swift(
             "trl/grpo",
             "loss_type real",
-            "Groups that are all good or all bad count in the denominator. The KL is averaged over "
+            "A response whose every token is masked counts as a bad one of score 0. Groups that "
+            "are all good or all bad count in the denominator. The KL is averaged over "
             "tokens. The Trainer divides by gradient_accumulation_steps afterwards.",
         ),
         paper="2602.05630",
         advantage=use("group-mean"),
         ratio=use("sequence"),
-        surrogate=use("real", real_tau=0.5),
+        surrogate=use("ms-swift/real"),
         correction=use("none"),
         aggregate=use("prompt-mean"),
         kl_aggregate=use("token-mean"),

@@ -1,7 +1,7 @@
 """NeMo-RL."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.nemo_rl import advantage, kl, reinforce_plus_plus
+from grpo_cli.frameworks.nemo_rl import advantage, aggregate, kl, reinforce_plus_plus
 from grpo_cli.frameworks.nemo_rl.rows import ROWS
 
 FRAMEWORK = Framework(
@@ -10,5 +10,6 @@ FRAMEWORK = Framework(
     choices={
         "advantage": {**advantage.CHOICES, **reinforce_plus_plus.CHOICES},
         "kl": kl.CHOICES,
+        "aggregate": aggregate.CHOICES,
     },
 )

@@ -20,7 +20,7 @@ GRPO = Row(
     note="Mean and std leave the response itself out, and where the others are equal nothing is "
     "divided: [1, 0, 0, 0] gives 1, −0.577, … With use_leave_one_out_baseline false it is "
     "--advantage group-std. The KL is clamped, and has the score function in its gradient. "
-    "token_level_loss false is --aggregate response-mean.",
+    "token_level_loss false is --aggregate nemo-rl/response-mean.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}
@@ -41,17 +41,17 @@ ROWS = {
         GRPO,
         title="NeMo-RL's GSPO",
         paper="2507.18071",
-        ratio=use("sequence"),
-        aggregate=use("response-mean"),
+        ratio=use("sequence-eps"),
+        aggregate=use("nemo-rl/response-mean"),
         note="Requires the response mean. ε is 0.2 unless asked otherwise, the paper's is 3e-4.",
     ),
     "nemo-rl/gspo-is": replace(
         GRPO,
         title="NeMo-RL's GSPO with its importance-sampling correction",
         paper="2507.18071",
-        ratio=use("sequence"),
+        ratio=use("sequence-eps"),
         correction=use("sequence-truncate", **_UNTRUNCATED),
-        aggregate=use("response-mean"),
+        aggregate=use("nemo-rl/response-mean"),
         note="The ratio is a geometric mean but the weight the plain product over the response.",
     ),
     "nemo-rl/cispo": replace(

@@ -45,7 +45,8 @@ ROWS = {
         aliases=(),
         ratio=use("sequence"),
         note="The gradient flows through the mean of the log ratios; verl and SkyRL have "
-        "GSPO-token's.",
+        "GSPO-token's. The 1e-8 in its count is lost: its masks are whole numbers, so the count "
+        "is in single precision.",
     ),
     "roll/vanilla": replace(
         _PPO,

@@ -10,7 +10,9 @@ from grpo_cli.objective.kl.estimate import k3
 from grpo_cli.objective.results import Kl, times
 
 
-def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
+def low_var_kl(
+    log_ratio_ref: F64, ratio: F64, token_log_ratio: F64, *, beta: float, kl_weight: str
+) -> Kl:
     """The ``low_var_kl`` of slime: k3, weighted with ρ first and clamped to ±10 after.
 
     ``k3`` here, and verl's ``low_var_kl``, clamp before any weight.
@@ -20,7 +22,11 @@ def low_var_kl(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -
     """
     del beta
     estimate, slope = k3(log_ratio_ref)
-    weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
+    if kl_weight == "token-ratio":
+        weight = np.exp(token_log_ratio)
+        slope = estimate + slope
+    else:
+        weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
     value = times(weight, estimate)
     within = np.abs(value) <= 10.0
     by_ratio = np.where(within, value, 0.0) if kl_weight == "ratio" else None

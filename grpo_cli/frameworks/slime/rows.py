@@ -17,10 +17,12 @@ GRPO = Row(
     aggregate=use("response-mean"),
     checked="executed",
     version="624b824 (2026-08-21)",
-    note="Each rollout is averaged over its tokens: where several samples share a rollout_id their "
-    "tokens are counted together, here a response is a rollout. --calculate-per-token-loss is "
-    "--aggregate slime/token-mean, --use-rollout-logprobs is --ratio rollout, --use-unbiased-kl is "
-    "-p kl_weight=ratio, and --kl-loss-type low_var_kl is --kl slime/low_var_kl.",
+    note="Each rollout is averaged over its tokens: where several samples share a rollout_id "
+    "their tokens are counted together, here a response is a rollout. Where groups have unequal "
+    "sizes it normalises the whole batch as one group: --advantage slime/one-group. "
+    "--calculate-per-token-loss is --aggregate slime/token-mean, --use-rollout-logprobs is "
+    "--ratio rollout, --use-unbiased-kl is -p kl_weight=token-ratio, and --kl-loss-type "
+    "low_var_kl is --kl slime/low_var_kl.",
 )
 
 ROWS = {
@@ -31,7 +33,8 @@ ROWS = {
         paper="2507.18071",
         ratio=use("sequence"),
         note="ε is 0.2 unless asked otherwise, the paper's is 3e-4. With a train/inference "
-        "correction, token weights multiply the sequence loss. --aggregate slime/token-mean weighs "
+        "correction, token weights multiply the sequence loss, and the unbiased KL has the token's "
+        "ratio as its weight (-p kl_weight=token-ratio). --aggregate slime/token-mean weighs "
         "responses by their length.",
     ),
     "slime/cispo": replace(

@@ -2,6 +2,7 @@
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.trl import advantage, aggregate, correction, surrogate, vespo
+from grpo_cli.frameworks.trl.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.trl.rows import ROWS
 from grpo_cli.frameworks.trl.settings import read
 
@@ -17,5 +18,7 @@ FRAMEWORK = Framework(
     aliases={
         "aggregate": aggregate.ALIASES,
     },
+    earlier=EARLIER,
+    changes=CHANGES,
     read=read,
 )

@@ -41,7 +41,7 @@ def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type luspo: ``token-sum``, ÷ gradient_accumulation_steps.
 
     With the sequence ratio that luspo is meant for, a response's terms are all equal, so its sum
-    is |oᵢ| times its term: length-unbiased. Masked since 1.16; TRL before, and Liger's chunked
+    is |oᵢ| times its term: length-unbiased. Masked since 1.10; TRL before, and Liger's chunked
     loss still, let padding into the mean where a KL or a token weight makes it [B, T].
     """
     of = "responses × gradient_accumulation_steps"
@@ -60,8 +60,8 @@ def trl_dapo(
     """TRL's loss_type dapo, cispo and vespo: Σ over tokens ÷ (N/P · accumulation/generation steps).
 
     N counts the tokens of the whole generation batch, of which one optimiser step takes
-    gradient_accumulation_steps of steps_per_generation parts. TRL before 1.16 divided by N/P
-    alone; Liger by the tokens of the micro-batch; ms-swift by N/P and by accumulation.
+    gradient_accumulation_steps of steps_per_generation parts. TRL before 1.9.1 divided by N/P
+    alone, as ms-swift does; Liger by the tokens of the micro-batch.
 
     Args:
         lengths: [R] tokens of each response.
@@ -103,6 +103,28 @@ def trl_async(
     return Weights(ones, None, divisor, "global_n_tokens ÷ processes × accumulation")
 
 
+def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
+    """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
+
+    Neither accumulation nor generation steps scale it.
+
+    Args:
+        lengths: [R] tokens of each response.
+        num_items_in_batch: N, over all processes; None: the tokens of this batch.
+        num_processes: P.
+    """
+    return over_items(lengths, num_items_in_batch, 1.0 / num_processes, "÷ num_processes")
+
+
+def over_items(lengths: I64, items: float | None, scale: float, of: str) -> Weights:
+    """Σ over tokens ÷ (num_items_in_batch · scale); the tokens of this batch where it is None."""
+    ones = np.ones(len(lengths))
+    if items is None:
+        return Weights(ones, lengths.astype(np.float64), scale, f"tokens {of}")
+    return Weights(ones, None, items * scale, f"num_items_in_batch {of}")
+
+
+ITEMS = {"num_items_in_batch": None, "num_processes": 1}
 _ACCUMULATION = {"gradient_accumulation_steps": 1}
 
 CHOICES = {
@@ -111,11 +133,11 @@ CHOICES = {
     "trl/bnpo": Choice(trl_bnpo, _ACCUMULATION),
     "trl/dr_grpo": Choice(trl_dr_grpo, _ACCUMULATION, total=True),
     "trl/luspo": Choice(trl_luspo, _ACCUMULATION, total=True),
+    "trl/num-items": Choice(trl_num_items, ITEMS),
     "trl/dapo": Choice(
         trl_dapo,
         {
-            "num_items_in_batch": None,
-            "num_processes": 1,
+            **ITEMS,
             "gradient_accumulation_steps": 1,
             "steps_per_generation": None,
         },

@@ -54,17 +54,16 @@ def masks(
         near = responses.mean(behind) <= off_policy_mask_threshold
         weight = ((advantage >= 0) | np.repeat(near, responses.lengths)).astype(np.float64)
     if top_entropy_quantile < 1.0:
-        top = _top_entropy(entropies, responses, records, top_entropy_quantile)
+        top = top_entropy(entropies, responses, records, top_entropy_quantile)
         weight = top if weight is None else weight * top
     return None if weight is None else Correction(weight)
 
 
-def _top_entropy(
-    entropies: F64 | None, responses: Segments, records: Segments, share: float
-) -> F64:
+def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, share: float) -> F64:
     """[N] 1 for the tokens of each record whose entropy is in its upper ``share``.
 
-    The quantile is interpolated in single precision, as TRL's is.
+    TRL's entropies are in single precision: so are they here, where the quantile is interpolated
+    and where they are compared with it.
     """
     if entropies is None:
         raise InputError(
@@ -77,7 +76,7 @@ def _top_entropy(
         if tokens:
             single = entropies[start:end].astype(np.float32)
             least = np.quantile(single, np.float32(1.0 - share))
-            kept[start:end] = entropies[start:end] >= float(least)
+            kept[start:end] = single >= least
     return kept
 
 

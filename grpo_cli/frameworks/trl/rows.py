@@ -1,7 +1,7 @@
 """TRL 1.16.0, with the defaults of its configs.
 
 β is 0 in GRPOConfig, so a row asks for no reference until ``--beta`` is given; a KL is then
-weighted by the ratio (``use_bias_correction_kl``, on since 1.16). ε_high is ε unless it is given.
+weighted by the ratio (``use_bias_correction_kl``, on since 1.10). ε_high is ε unless it is given.
 A record is a micro-batch: ``--batch record``.
 """
 
@@ -27,8 +27,8 @@ _GRPO = Row(
     aggregate=use("trl/grpo"),
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("trl/bnpo"),
-    note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.16 left the KL "
-    "unweighted (--kl k3 -p kl_weight=none) by default. " + _MASKS + " multiplies the policy term. "
+    note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.10 left the KL "
+    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term. "
     "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
 )
 

@@ -1,13 +1,16 @@
-"""Unsloth 2026.8.13."""
+"""Unsloth 2026.10.9."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.unsloth import aggregate
+from grpo_cli.frameworks.unsloth import kl
+from grpo_cli.frameworks.unsloth.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.unsloth.rows import ROWS
 
 FRAMEWORK = Framework(
     name="unsloth",
     rows=ROWS,
     choices={
-        "aggregate": aggregate.CHOICES,
+        "kl": kl.CHOICES,
     },
+    earlier=EARLIER,
+    changes=CHANGES,
 )

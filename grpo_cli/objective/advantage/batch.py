@@ -49,7 +49,8 @@ def batch_whiten(
 
     References:
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), read per response, as TRL
-        and ms-swift do. ``token-whiten`` reads it per token.
+        and ms-swift do; Khatri et al., ScaleRL, 2025 (arXiv 2510.13786).
+        ``token-whiten`` reads it per token.
     """
     return scaled(groups.offsets(rewards), moments, std_ddof, std_eps)
 

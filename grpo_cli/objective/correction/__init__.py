@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.correction import none, rollout
+from grpo_cli.objective.correction import dual_clip, none, rollout
 
-CHOICES: Mapping[str, Choice] = {**none.CHOICES, **rollout.CHOICES}
+CHOICES: Mapping[str, Choice] = {**none.CHOICES, **rollout.CHOICES, **dual_clip.CHOICES}
 ALIASES: Mapping[str, str] = {**rollout.ALIASES}

@@ -52,6 +52,7 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
     def penalty(
         log_ratio_ref: F64,
         ratio: F64,
+        token_log_ratio: F64 | None = None,
         *,
         beta: float,
         kl_weight: str,
@@ -62,6 +63,10 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
         value, slope = _clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
         if kl_weight == "none":
             return Kl(value, slope, None)
+        if kl_weight == "token-ratio":
+            assert token_log_ratio is not None
+            own = np.exp(token_log_ratio)
+            return Kl(times(own, value), times(own, value + slope), None)
         weighted = times(ratio, value)
         return Kl(weighted, times(ratio, slope), weighted)
 

@@ -59,6 +59,26 @@ def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: floa
     return _whole(responses, responses.mean(token_log_ratio), pull, log_ratio_clamp)
 
 
+def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float) -> Ratio:
+    """``sequence`` with ε added to the count: ρᵢ = exp(Σₜ dₜ / (|oᵢ| + ε)).
+
+    Args:
+        token_log_ratio: [N] d, nats.
+        responses: cuts the tokens into responses.
+        count_eps: ε, tokens. A sum of 60 nats over one token moves ρᵢ by 6e-7 with ε = 1e-8.
+
+    References:
+        NeMo-RL's masked_mean, in double precision: in single precision ε is lost beside a count.
+        OpenRLHF's GSPO divides by the count itself, ROLL's counts are in single precision.
+    """
+    divisors = np.where(responses.lengths > 0, responses.lengths + count_eps, 1.0)
+
+    def pull(slope: F64) -> F64:
+        return np.repeat(responses.sum(slope) / divisors, responses.lengths)
+
+    return _whole(responses, responses.sum(token_log_ratio) / divisors, pull, None)
+
+
 def sequence_token(
     token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None
 ) -> Ratio:
@@ -104,6 +124,7 @@ def _whole(
 CHOICES = {
     "token": Choice(token, {"log_ratio_clamp": None}, given=True),
     "sequence": Choice(sequence, {"log_ratio_clamp": None}, per_response=True),
+    "sequence-eps": Choice(sequence_eps, {"count_eps": 1e-8}, per_response=True),
     "sequence-token": Choice(
         sequence_token,
         {"log_ratio_clamp": None},

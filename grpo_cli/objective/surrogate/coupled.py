@@ -71,7 +71,18 @@ def real(
     """
     filled = responses.lengths > 0
     good = filled & (responses.mean(advantage) > 0)
-    bad = filled & ~good
+    return of_labels(log_ratio, good, filled & ~good, responses, groups, real_tau)
+
+
+def of_labels(
+    log_ratio: F64,
+    good: NDArray[np.bool_],
+    bad: NDArray[np.bool_],
+    responses: Segments,
+    groups: Groups,
+    real_tau: float,
+) -> Surrogate:
+    """``real`` of the responses that are good and bad; one without tokens has s̄ = 0."""
     scores = responses.mean(log_ratio) / real_tau
     losing, winning = _soft_count(scores, bad, groups), _soft_count(-scores, good, groups)
     valid = (groups.sum(good.astype(np.float64)) > 0) & (groups.sum(bad.astype(np.float64)) > 0)

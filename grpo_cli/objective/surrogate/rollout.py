@@ -8,7 +8,7 @@ from __future__ import annotations
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate
-from grpo_cli.objective.surrogate.divergence import dppo_tv
+from grpo_cli.objective.surrogate.divergence import dppo_kl, dppo_tv
 from grpo_cli.objective.surrogate.offpolicy import dro
 
 
@@ -32,9 +32,35 @@ def dppo_rollout(
         divergence_low, divergence_high: δ, in probability.
 
     References:
-        Qi et al., DPPO, 2026 (arXiv 2602.04879); prime-rl's default loss.
+        Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_tv; prime-rl's
+        default loss.
     """
     return dppo_tv(
+        ratio,
+        advantage,
+        log_probs_new,
+        log_probs_rollout,
+        divergence_low=divergence_low,
+        divergence_high=divergence_high,
+    )
+
+
+def dppo_kl_rollout(
+    ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    log_probs_rollout: F64,
+    *,
+    divergence_low: float,
+    divergence_high: float,
+) -> Surrogate:
+    """``dppo-kl`` against the sampling engine: KL(π_rollout ‖ π_θ) of the token and the others.
+
+    References:
+        Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_kl, which adds 1e-8
+        inside its second logarithm.
+    """
+    return dppo_kl(
         ratio,
         advantage,
         log_probs_new,
@@ -59,5 +85,6 @@ _DPPO = {"divergence_low": 0.2, "divergence_high": 0.2}
 
 CHOICES = {
     "dppo-tv-rollout": Choice(dppo_rollout, _DPPO),
+    "dppo-kl-rollout": Choice(dppo_kl_rollout, {"divergence_low": 0.05, "divergence_high": 0.05}),
     "dro-rollout": Choice(dro_rollout, {"dro_beta": 0.05}),
 }

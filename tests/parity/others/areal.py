@@ -129,3 +129,53 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
         return norm("batch")(scores[:, None] * x.mask, x.mask)
 
     yield name, "areal/grpo", {}, {}, value
+    data = clones.load(name, "areal/utils/data.py", ["KLEstimator"])
+    actor = clones.load(name, "areal/trainer/ppo/actor.py", ["_compute_advantages"])
+
+    def computed(x: Inputs, estimator: str, beta: float, *, decoupled: bool) -> torch.Tensor:
+        """PPOActor._compute_advantages on a prompt of one token; the last token that counts ends
+        a response, for what is masked behind it would be the one that has the reward."""
+        trainer = SimpleNamespace(
+            config=SimpleNamespace(
+                overlong_reward_penalty=False, use_decoupled_loss=decoupled, recompute_logprob=True
+            ),
+            reward_bias=-0.5,
+            reward_scaling=10.0,
+            reward_clip=20.0,
+            reward_norm=norm("group"),
+            adv_norm=norm("batch"),
+            kl_ctl=beta,
+            kl_estimator=data.KLEstimator(estimator),
+            mask_no_eos_with_zero=False,
+            discount=1.0,
+            gae_lambda=1.0,
+        )
+
+        def behind_prompt(table: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(table, (1, 0))
+
+        def predicted(table: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(table.detach(), (0, 1))
+
+        ends = (x.mask * torch.arange(1, x.mask.shape[1] + 1)).amax(-1, keepdim=True)
+        there = torch.arange(x.mask.shape[1] + 1) <= ends
+        given = {
+            "input_ids": behind_prompt(x.mask),
+            "rewards": x.rewards,
+            "loss_mask": behind_prompt(x.mask),
+            "attention_mask": there.double(),
+            "logprobs": behind_prompt(x.gen),
+            "prox_logp": predicted(x.old),
+            "ref_logp": predicted(x.ref),
+        }
+        return actor._compute_advantages(trainer, given)["advantages"]
+
+    for estimator in ("k1", "k2", "k3"):
+        for decoupled in (True, False):
+            yield (
+                name,
+                "areal/grpo",
+                {"kl": f"{'areal/' if decoupled else ''}{estimator}-in-reward"},
+                {"beta": 0.1, "kl_output_clamp": 10.0},
+                lambda x, e=estimator, d=decoupled: computed(x, e, 0.1, decoupled=d),
+            )

@@ -62,7 +62,13 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
         yield name, "nemo-rl/grpo", {"kl": f"nemo-rl/{kind}"}, {"beta": 0.1}, run(**kl)
         approximate = run(**kl, use_on_policy_kl_approximation=True)
         yield name, "nemo-rl/grpo", {"kl": f"nemo-rl/{kind}-rollout"}, {"beta": 0.1}, approximate
-    yield name, "nemo-rl/grpo", {"aggregate": "response-mean"}, {}, run(token_level_loss=False)
+    yield (
+        name,
+        "nemo-rl/grpo",
+        {"aggregate": "nemo-rl/response-mean"},
+        {},
+        run(token_level_loss=False),
+    )
     yield (
         name,
         "nemo-rl/dapo",

@@ -43,9 +43,10 @@ def slime(clones: Clones) -> Iterator[Case]:
         rows = [list(table) for table in (x.new, x.old, x.advantages, x.mask)]
         return own.compute_opsm_mask(args, *rows)[0].reshape(x.mask.shape) * ppo(x, 0.2, 0.2)
 
-    def kl(x: Inputs, kind: str, *, unbiased: bool) -> torch.Tensor:
-        ratio = (x.new - x.old).exp() if unbiased else None
-        return ppo(x, 0.2, 0.2) + 0.1 * own.compute_approx_kl(x.new, x.ref, kind, ratio)
+    def kl(x: Inputs, kind: str, policy: Loss | None = None, *, unbiased: bool) -> torch.Tensor:
+        ratio = (x.new - x.old).exp() if unbiased else None  # as policy_loss_function has it
+        policy_loss = ppo(x, 0.2, 0.2) if policy is None else policy(x)
+        return policy_loss + 0.1 * own.compute_approx_kl(x.new, x.ref, kind, ratio)
 
     engine = clones.load(
         name,
@@ -99,6 +100,14 @@ def slime(clones: Clones) -> Iterator[Case]:
                     lambda x, kind=kind, unbiased=unbiased: kl(x, kind, unbiased=unbiased),
                 )
             )
+            tables.append(
+                (
+                    "slime/gspo",
+                    {"kl": ours},
+                    {"beta": 0.1, "kl_weight": "token-ratio" if unbiased else "none"},
+                    lambda x, kind=kind, unbiased=unbiased: kl(x, kind, gspo, unbiased=unbiased),
+                )
+            )
     for variant, stages, values, table in tables:
         yield name, variant, stages, values, lambda x, table=table: x.response_mean(table(x))
         by_token = {**stages, "aggregate": "slime/token-mean"}
@@ -124,3 +133,21 @@ def slime_advantages(clones: Clones) -> Iterator[Case]:
         return whiten.distributed_masked_whiten(torch.stack(known), x.mask)
 
     yield name, "slime/reinforce_plus_plus_baseline", {}, {"beta": 0.1}, value
+    rewards = clones.load(name, "slime/ray/rollout.py", ["_post_process_rewards"])
+
+    def normalised(x: Inputs, per_prompt: int, prompts: int) -> torch.Tensor:
+        args = SimpleNamespace(
+            advantage_estimator="grpo",
+            rewards_normalization=True,
+            grpo_std_normalization=True,
+            n_samples_per_prompt=per_prompt,
+            rollout_batch_size=prompts,
+        )
+        manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
+        samples = [SimpleNamespace(get_reward_value=lambda _, r=r: r) for r in x.rewards.tolist()]
+        _, scores = rewards._post_process_rewards(manager, samples)
+        return torch.tensor(scores)[:, None].expand(x.mask.shape)
+
+    yield name, "slime/grpo", {}, {}, lambda x: normalised(x, SIZE, len(x.rewards) // SIZE)
+    one = {"advantage": "slime/one-group"}
+    yield name, "slime/grpo", one, {}, lambda x: normalised(x, SIZE + 1, len(x.rewards) // SIZE)

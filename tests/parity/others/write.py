@@ -1,7 +1,7 @@
 """Writes tests/golden/others.json.
 
-``cd tests && python -m parity.others.write OWNER/NAME=CLONE... PACKAGE=WHEEL...`` with a git clone,
-which may be bare, or a wheel of each name in ``framework_sources.COMMITS``.
+``cd tests && python -m parity.others.write OWNER/NAME=CLONE... NAME=WHEEL...`` with a git clone,
+which may be bare, of each repository of ``framework_sources.COMMITS``, and each wheel.
 """
 
 from __future__ import annotations
@@ -14,29 +14,41 @@ from typing import Any
 
 import torch
 
-from ..batches import Ragged, ragged
+from ..batches import Ragged, far, masked_whole, ragged
 from ..framework_sources import COMMITS, Clones, in_float64
 from .areal import areal, areal_advantages
 from .inputs import SIZE, Case, Inputs, Loss
+from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
+from .papers import dppo, fipo, maxrl
 from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
 from .tinker import tinker, tinker_advantages
+from .trl_earlier import trl_earlier
+from .unsloth import unsloth, unsloth_earlier
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
-FRAMEWORKS = (openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker)
-ADVANTAGES = (
-    openrlhf_advantages,
-    slime_advantages,
-    nemo_advantages,
-    areal_advantages,
-    tinker_advantages,
-)
+FAR = {"far": far(5)}
+"""For sequence ratios, on which a small number in a denominator shows."""
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
+LABELLED = masked_whole(GROUPED["groups"])
+"""Equal groups, the first response of which has no token that counts."""
+
+
+FRAMEWORKS = (
+    *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
+    *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
+    *(fipo, dppo),
+)
+
+ADVANTAGES = (
+    *(openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages),
+    *(tinker_advantages, maxrl),
+)
 
 
 def cases(clones: Clones) -> Iterator[Case]:
@@ -56,16 +68,17 @@ def evaluated(batch: Ragged, loss: Loss) -> dict[str, Any]:
     inputs = Inputs(batch)
     value = loss(inputs)
     value.backward()
-    return {"loss": value.item(), "gradient": _rows(batch, -inputs.new.grad)}
+    return {"loss": value.item(), "gradient": rows_of(batch, -inputs.new.grad)}
 
 
-def _rows(batch: Ragged, table: torch.Tensor) -> list[list[float]]:
+def rows_of(batch: Ragged, table: torch.Tensor) -> list[list[float]]:
     """The tokens that count, to 13 digits."""
     rows = batch.counted(table.detach())
     return [[float(f"{x:.12e}") for x in row.tolist()] for row in rows]
 
 
-def _ours(case: Case) -> dict[str, Any]:
+def described(case: Case) -> dict[str, Any]:
+    """Whose case it is, and what of ours should give the same."""
     framework, variant, stages, values, _ = case
     return {
         "framework": framework,
@@ -78,12 +91,16 @@ def _ours(case: Case) -> dict[str, Any]:
 def golden(clones: Clones) -> dict[str, Any]:
     """The whole document."""
     found = [
-        {**_ours(case), "batch": kind, **evaluated(batch, case[-1])}
+        {**described(case), "batch": kind, **evaluated(batch, case[-1])}
         for case in cases(clones)
-        for kind, batch in BATCHES.items()
+        for kind, batch in (BATCHES | (FAR if "gspo" in case[1] else {})).items()
+    ]
+    found += [
+        {**described(case), "batch": "labelled", **evaluated(LABELLED, case[-1])}
+        for case in ms_swift_groups(clones)
     ]
     advantages = [
-        {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
+        {**described(case), "batch": kind, "advantages": rows_of(batch, case[-1](Inputs(batch)))}
         for case in advantage_cases(clones)
         for kind, batch in GROUPED.items()
     ]
@@ -93,7 +110,8 @@ def golden(clones: Clones) -> dict[str, Any]:
         "commits": COMMITS,
         "reduced": "slime's and open-instruct's denominators are written out there",
         "batches": {
-            **{kind: batch.record() for kind, batch in BATCHES.items()},
+            **{kind: batch.record() for kind, batch in (BATCHES | FAR).items()},
+            "labelled": LABELLED.record(),
             **{kind: batch.record(rewards=True) for kind, batch in GROUPED.items()},
         },
         "cases": found,

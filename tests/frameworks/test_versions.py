@@ -1,0 +1,75 @@
+"""Rows of earlier releases: how they are found, and which a record's version picks.
+
+What changed when was read off the releases themselves: trl 1.8.0, 1.9.0, 1.9.1, 1.9.2 and 1.10.0,
+ms-swift 4.5.3 and 4.6.0, unsloth-zoo 2026.9.1, .3, .7 and .9. Their numbers are in others.json.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grpo_cli import VARIANTS, evaluate
+from grpo_cli.variants import EARLIER, NAMES
+from grpo_cli.variants.registry import FRAMEWORKS, framework
+from grpo_cli.variants.trainer import choose
+
+CHANGED = [(room, change) for room in FRAMEWORKS for change in framework(room).changes]
+
+
+def test_earlier_rows_are_found_by_name_and_not_listed() -> None:
+    assert "trl/dapo@1.9.2" in VARIANTS
+    assert NAMES["trl/dapo@1.9.2"] == "trl/dapo@1.9.2"
+    assert not [name for name in (*VARIANTS, *NAMES) if "@" in name]
+    assert len(EARLIER) == sum(len(framework(room).earlier) for room in FRAMEWORKS)
+    assert "trl/dapo@0.1" not in VARIANTS
+
+
+@pytest.mark.parametrize(("room", "change"), CHANGED)
+def test_each_change_has_its_rows(room: str, change: Any) -> None:
+    for row in change.rows:
+        assert row in VARIANTS
+        assert f"{row}@{change.before}" in EARLIER
+        assert VARIANTS[f"{row}@{change.before}"].version
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
+    row, _, tag = name.partition("@")
+    assert framework(name.partition("/")[0]).row_of(row, tag) == name
+
+
+@pytest.mark.parametrize(
+    ("settings", "row"),
+    [
+        ({"name": "trl", "loss_type": "dapo", "version": "1.8.0"}, "trl/dapo@1.9.0"),
+        ({"name": "trl", "loss_type": "dapo", "version": "1.9.0"}, "trl/dapo@1.9.0"),
+        ({"name": "trl", "loss_type": "dapo", "version": "1.9.2"}, "trl/dapo@1.9.2"),
+        ({"name": "trl", "loss_type": "dapo", "version": "1.10.0.dev0"}, "trl/dapo@1.9.2"),
+        ({"name": "trl", "loss_type": "dapo", "version": "1.10.0"}, "trl/dapo"),
+        ({"name": "trl", "loss_type": "dapo", "version": "2.0.0"}, "trl/dapo"),
+        ({"name": "trl", "loss_type": "dapo"}, "trl/dapo"),
+        ({"name": "trl", "loss_type": "grpo", "version": "1.9.0"}, "trl/grpo@1.9.2"),
+        ({"name": "trl", "loss_type": "grpo", "version": "main"}, "trl/grpo"),
+        ({"name": "ms-swift", "loss_type": "dapo", "version": "4.5.1"}, "ms-swift/dapo@4.5"),
+        ({"name": "ms-swift", "loss_type": "dapo", "version": "4.6.0"}, "ms-swift/dapo"),
+        ({"name": "ms-swift", "loss_type": "grpo", "version": "4.5.1"}, "ms-swift/grpo"),
+        ({"name": "unsloth", "loss_type": "dapo", "version": "2026.8.13"}, "unsloth/dapo@2026.9.1"),
+        ({"name": "verl", "policy_loss": "gspo", "version": "0.7.0"}, "verl/gspo"),
+    ],
+)
+def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str) -> None:
+    assert choose(settings).variant == row
+
+
+def test_top_entropy_is_compared_in_single_precision() -> None:
+    # TRL 1.16.0's get_high_entropy_mask keeps two of them: its entropies are float32
+    record = {
+        "log_probs_new": [[-1.0, -1.0, -1.0]],
+        "entropies": [[0.1, 0.2, 0.3]],
+        "advantages": [1.0],
+    }
+    for row in ("trl/bnpo", "ms-swift/bnpo"):
+        found = evaluate(record, row, top_entropy_quantile=0.5, beta=0.0)
+        assert found.loss == pytest.approx(-2.0 / 3.0, rel=1e-15)

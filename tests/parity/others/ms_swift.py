@@ -1,0 +1,168 @@
+"""ms-swift: GRPOTrainer._compute_loss_and_metrics of two releases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..framework_sources import Clones
+from .inputs import SIZE, Case, Inputs, Loss
+
+FILE = "swift/rlhf_trainers/grpo_trainer.py"
+LOSS = "_compute_loss_and_metrics"
+METHODS = (
+    "_apply_rollout_importance_sampling",
+    "_compute_fipo_influence",
+    "_compute_off_policy_sequence_mask",
+    "_compute_sequence_level_ratios",
+    "_get_rollout_is_correction",
+)
+WINDOW = ("cispo", "dapo", "fipo")
+LEVELS = {"gspo": ("grpo", "sequence"), "gspo-token": ("grpo", "sequence_token")}
+STEPS = 3
+"""gradient_accumulation_steps of every case, by which the Trainer divides the loss."""
+
+
+def ms_swift(clones: Clones) -> Iterator[Case]:
+    """Every loss type, with a KL, each mask and each rollout correction."""
+    run = _runner(clones, "ms-swift")
+    for row in ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "fipo", *LEVELS):
+        name = f"ms-swift/{row}"
+        values = _values(row)
+        yield "ms-swift", name, {}, {**values, "beta": 0.0}, run(row)
+        yield "ms-swift", name, {}, {**values, "beta": 0.1}, run(row, beta=0.1)
+        masked = {"off_policy_mask_threshold": 0.02, "top_entropy_quantile": 0.4, "beta": 0.1}
+        theirs = {"off_policy_sequence_mask_delta": 0.02, "top_entropy_quantile": 0.4}
+        yield "ms-swift", name, {}, values | masked, run(row, beta=0.1, **theirs)
+    for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
+        stages = {"correction": f"ms-swift/{mode.replace('_', '-')}"}
+        values = _values("dapo") | {"is_high": 1.05, "top_entropy_quantile": 0.4, "beta": 0.1}
+        yield (
+            "ms-swift",
+            "ms-swift/dapo",
+            stages,
+            values,
+            run("dapo", 0.1, mode, top_entropy_quantile=0.4),
+        )
+    dual = _values("fipo") | {"delta": 1.2, "beta": 0.0}
+    yield "ms-swift", "ms-swift/fipo", {}, dual, run("fipo", delta=1.2)
+
+
+def ms_swift_earlier(clones: Clones) -> Iterator[Case]:
+    """What 4.5 divided by accumulation."""
+    run = _runner(clones, "ms-swift@4.5")
+    for row in WINDOW:
+        values = _values(row) | {"gradient_accumulation_steps": STEPS}
+        yield "ms-swift@4.5", f"ms-swift/{row}@4.5", {}, {**values, "beta": 0.1}, run(row, beta=0.1)
+
+
+def ms_swift_groups(clones: Clones) -> Iterator[Case]:
+    """real, which wants equal groups; one response of the batch has no token that counts."""
+    run = _runner(clones, "ms-swift")
+    for beta in (0.0, 0.1):
+        yield "ms-swift", "ms-swift/real", {}, {"beta": beta}, run("real", beta)
+
+
+def _values(row: str) -> dict[str, Any]:
+    """What our rows take of the settings that every case has."""
+    if row in WINDOW:
+        return {"num_items_in_batch": 50, "num_processes": 2}
+    values: dict[str, Any] = {} if row == "real" else {"gradient_accumulation_steps": STEPS}
+    return values | ({"max_completion_length": 512} if row == "dr_grpo" else {})
+
+
+def _runner(clones: Clones, release: str) -> Any:
+    same = ("gather_object", "gather", "nanmin", "nanmax")
+    known = {"WINDOW_NORMALIZED_LOSS_TYPES": WINDOW, **dict.fromkeys(same, lambda x: x)}
+    own = clones.load(release, FILE, [LOSS, *METHODS], **known)
+    with suppress(AssertionError):  # since 4.6
+        name = "_undo_gradient_accumulation_scaling"
+        own.undo = getattr(clones.load(release, FILE, [name], **known), name)
+
+    def run(row: str, beta: float = 0.0, mode: str | None = None, **settings: Any) -> Loss:
+        loss_type, level = LEVELS.get(row, (row, "token"))
+
+        def value(x: Inputs) -> torch.Tensor:
+            trainer = _trainer(own, x, loss_type, level, beta, mode, settings)
+            batch = SimpleNamespace(
+                completion_mask=x.mask.bool(),
+                truncated_mask=None,
+                ref_per_token_logps=x.ref,
+                old_per_token_logps=x.old,
+                rollout_per_token_logps=x.gen,
+                advantages=x.advantages,
+                num_items_in_batch=50,
+                teacher_per_token_logps=None,
+            )
+            loss = getattr(own, LOSS)(trainer, None, {}, batch)[0]
+            return loss if row == "real" else loss / STEPS
+
+        return value
+
+    return run
+
+
+def _trainer(
+    own: Any,
+    x: Inputs,
+    loss_type: str,
+    level: str,
+    beta: float,
+    mode: str | None,
+    settings: dict[str, Any],
+) -> SimpleNamespace:
+    """What the loss reads of a trainer."""
+    share = settings.get("top_entropy_quantile", 1.0)
+    args = SimpleNamespace(
+        delta=settings.get("delta"),
+        log_entropy=False,
+        top_entropy_quantile=share,
+        gradient_accumulation_steps=STEPS,
+    )
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=True),
+        args=args,
+        loss_type=loss_type,
+        importance_sampling_level=level,
+        beta=beta,
+        kl_in_reward=False,
+        epsilon_low=0.2,
+        epsilon_high=0.2,
+        tau_pos=1.0,
+        tau_neg=1.05,
+        real_tau=0.5,
+        num_generations=SIZE,
+        max_completion_length=512,
+        fipo_gamma=math.pow(2.0, -1.0 / 32.0),
+        fipo_clip_range=0.2,
+        fipo_clip_high_only=True,
+        fipo_safety_threshold=4.0,
+        overlong_filter=False,
+        compute_entropy=share < 1.0,
+        top_entropy_quantile=share,
+        off_policy_sequence_mask_delta=settings.get("off_policy_sequence_mask_delta"),
+        rollout_importance_sampling_mode=mode,
+        rollout_importance_sampling_threshold=1.05,
+        log_rollout_offpolicy_metrics=False,
+        disable_rollout_importance_sampling=False,
+        _has_teacher=False,
+        sdar_loss_coef=0.0,
+        chord_sft_iterator=None,
+        model_accepts_loss_kwargs=False,
+        compute_loss_func=None,
+        accelerator=SimpleNamespace(num_processes=2, gather_for_metrics=lambda value: value),
+        _compute_rollout_offpolicy_metrics=lambda *_: {},
+        _compute_is_correction_metrics=lambda *_: {},
+        _get_per_token_logps_and_entropies=lambda *_, **__: (x.new, x.entropies),
+    )
+    methods = {name: getattr(own, name) for name in METHODS}
+    for name, method in methods.items():
+        setattr(trainer, name, lambda *a, method=method, **k: method(trainer, *a, **k))
+    if hasattr(own, "undo"):
+        trainer._undo_gradient_accumulation_scaling = lambda loss: own.undo(trainer, loss)
+    return trainer
