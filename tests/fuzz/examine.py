@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fuzz.case import Case
 from fuzz.oracle import MEGABYTES, OLD, Finding, findings
-from fuzz.product import peak_of_process, run
+from fuzz.product import watched, run
 from fuzz.relations import related
 
 
@@ -74,11 +74,11 @@ def _place(case: Case, folder: Path) -> None:
         return
 
 
-def _confirmed(case: Case, folder: Path) -> bool:
+def _confirmed(case: Case) -> bool:
     """Whether a process of its own takes too much as well."""
-    return (
-        len(case.data) < 1 << 20 and peak_of_process(case.words_for(case.name), folder) > MEGABYTES
-    )
+    if len(case.data) >= 1 << 20:
+        return False
+    return watched(case.words_for(case.name), MEGABYTES).megabytes > MEGABYTES
 
 
 def _clear(folder: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _ENTRIES = ("grpo_cli.commands.main", "grpo_cli.cli.main")
@@ -164,11 +165,19 @@ def _streams(*streams: io.TextIOWrapper) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
+            warnings.showwarning = _on_standard_error
             for unseen in (ResourceWarning, DeprecationWarning, PendingDeprecationWarning):
                 warnings.simplefilter("ignore", unseen)  # as Python itself does
             yield
     finally:
         sys.stdin, sys.stdout, sys.stderr = kept
+
+
+def _on_standard_error(
+    message: Warning | str, category: type[Warning], filename: str, line: int, *_: object
+) -> None:
+    """As a process of its own does, whatever the tests do with warnings."""
+    sys.stderr.write(warnings.formatwarning(message, category, filename, line))
 
 
 @contextmanager
@@ -235,33 +244,40 @@ def _reset_peak() -> float:
     return _peak()
 
 
-def _peak() -> float:
+def _peak(process: int | str = "self") -> float:
     try:
-        with open("/proc/self/status", "rb") as status:  # noqa: PTH123 - often, and this is faster
+        with open(f"/proc/{process}/status", "rb") as status:  # noqa: PTH123 - often; it is faster
             text = status.read()
     except OSError:
         return 0.0
     at = text.find(b"VmHWM:")
-    return int(text[at + 6 : text.find(b"kB", at)]) / 1024
+    return int(text[at + 6 : text.find(b"kB", at)]) / 1024 if at >= 0 else 0.0
 
 
-def peak_of_process(arguments: Sequence[str], cwd: Path, stdin: Path | None = None) -> float:
-    """The peak of a real process's resident memory, in megabytes; infinite where it was killed."""
-    with open(stdin or os.devnull, "rb") as given:  # noqa: PTH123
+class Watched(NamedTuple):
+    """What became of a real process: the peak of its resident memory, exit code, standard error."""
+
+    megabytes: float
+    code: int
+    err: bytes
+
+
+def watched(arguments: Sequence[str], limit: float, seconds: float = 60) -> Watched:
+    """Runs a real process in the current folder; ends it when it takes more memory, or longer."""
+    ends = time.monotonic() + seconds
+    with tempfile.TemporaryFile() as err:
         child = subprocess.Popen(
-            [*COMMAND, *arguments], cwd=cwd, stdin=given, env=environment(),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [*COMMAND, *arguments], env=environment(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=err,
         )  # fmt: skip
-    ends = time.monotonic() + 60
-    while time.monotonic() < ends:
-        number, status, usage = os.wait4(child.pid, os.WNOHANG)
-        if number:
-            child.returncode = os.waitstatus_to_exitcode(status)
-            return float("inf") if child.returncode < 0 else usage.ru_maxrss / 1024
-        time.sleep(0.01)
-    child.kill()
-    child.wait()
-    return float("inf")
+        peak = 0.0
+        while child.poll() is None:
+            peak = max(peak, _peak(child.pid))
+            if peak > limit or time.monotonic() > ends:
+                child.kill()
+            time.sleep(0.003)
+        err.seek(0)
+        return Watched(peak, child.returncode, err.read())
 
 
 def process_megabytes() -> float:
