@@ -3,12 +3,12 @@
     python tests/soak.py                       # some minutes
     python tests/soak.py --records 60          # the size that the tests run
 
-Each command is a process of its own under ``PYTHONMALLOC=debug``, which fences every block of memory:
-a library that writes past its buffer, as orjson 3.12.0 and 3.13.0 do, ends it with an abort instead
-of a wrong byte some time later. The data are made to provoke that: columns of nothing but numbers of
-24 characters, in hundreds of records of all lengths, since what is past the end of a buffer depends on
-where in it a list begins; int8 columns; extra fields nested deeply. What is asserted: every command
-ends as it should (0, or 1 where the answer is no), with no traceback.
+Each command is a process of its own under ``PYTHONMALLOC=debug``, which fences every block of
+memory: a library that writes past its buffer, as orjson 3.12.0 and 3.13.0 do, ends it with an abort
+instead of a wrong byte some time later. The data are made to provoke that: columns of nothing but
+numbers of 24 characters, in hundreds of records of all lengths, since what is past the end of a
+buffer depends on where in it a list begins; int8 columns; extra fields nested deeply. What is
+asserted: every command ends as it should (0, or 1 where the answer is no), with no traceback.
 """
 
 from __future__ import annotations

@@ -90,6 +90,18 @@ def until(what: Callable[[], object], seconds: float = PATIENCE) -> bool:
     return bool(what())
 
 
+def idle(processes: Sequence[int]) -> bool:
+    """Whether they sleep, and take no processor time for a while."""
+    before = [*map(_state, processes)]
+    time.sleep(0.3)
+    return before == [*map(_state, processes)] and all(state == "S" for state, _ in before)
+
+
+def _state(process: int) -> tuple[str, int]:
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return words[0], int(words[11]) + int(words[12])
+
+
 def limited(**limits: int) -> Callable[[], None]:
     """For ``preexec_fn``: limits of the process, as ``AS=…``, ``NOFILE=…``, ``FSIZE=…``."""
 

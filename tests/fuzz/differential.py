@@ -2,9 +2,9 @@
 
     python tests/fuzz/differential.py --records 1000000 --seed 1 --jobs 4
 
-Records come nested, padded with a mask, under aliases, with empty responses, dead groups and several
-groups each; a file of them is one batch. Numbers agree when they differ by at most 1e-12 of the
-magnitudes that cancel in them. Exit code 1: some do not, and the first record of each file that has
+Records come nested, padded with a mask, under aliases, with empty responses, dead groups and
+several groups each; a file of them is one batch. Numbers agree when they differ by at most 1e-12 of
+the magnitudes that cancel in them. Exit code 1: some do not, and the first record of each file that has
 one is printed.
 """
 
@@ -48,7 +48,7 @@ Pair = tuple[float, float]
 
 
 def made(draw: random.Random) -> plain.Record:
-    """A record in canonical form: up to three groups, of up to four responses, of up to six tokens."""
+    """A record in canonical form: up to three groups of four responses of six tokens."""
     sizes = [draw.choice((1, 2, 2, 3, 4)) for _ in range(draw.choice((1, 1, 2, 3)))]
     groups = [f"g{at}" for at, size in enumerate(sizes) for _ in range(size)]
     rewards = draw.choice((_binary, _binary, _halves, _normal, _dead))(groups, draw)
@@ -123,7 +123,7 @@ def _sums(tokens: list[Any], found: list[float], rule: plain.Rule) -> list[Pair]
     every = [(w, one) for w, row in zip(found, tokens, strict=True) for one in row]
     policy, p_size = fsum(w * one[3] for w, one in every), fsum(w * one[7] for w, one in every)
     kl, k_size = fsum(w * one[4] for w, one in every), fsum(w * one[8] for w, one in every)
-    J, size = policy - rule.beta * kl, p_size + k_size
+    objective, size = policy - rule.beta * kl, p_size + k_size
     gradients = [w * (one[5] - one[6]) for w, one in every]
     norm = sqrt(fsum(g * g for g in gradients))
     sizes = sqrt(fsum((w * (one[7] + one[8])) ** 2 for w, one in every))
@@ -131,7 +131,7 @@ def _sums(tokens: list[Any], found: list[float], rule: plain.Rule) -> list[Pair]
         sum(one[2] == side for _, one in every) / len(every) if every else nan for side in (-1, 1)
     ]
     return [
-        *((J, size), (-J, size), (policy, p_size), (kl, k_size), (norm, sizes)),
+        *((objective, size), (-objective, size), (policy, p_size), (kl, k_size), (norm, sizes)),
         *((clip, 1.0) for clip in clips),
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fuzz.case import Case
 from fuzz.oracle import MEGABYTES, OLD, Finding, findings
-from fuzz.product import watched, run
+from fuzz.product import run, watched
 from fuzz.relations import related
 
 

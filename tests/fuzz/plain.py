@@ -57,8 +57,8 @@ def advantages(record: Record, rule: Rule) -> list[tuple[float, float]]:
 
 
 def tokens_of(at: int, record: Record, variant: str, advantage: tuple[float, float]) -> list[Any]:
-    """A response's tokens: log ratio, ratio, clip, s, k, ∂s, β·∂k, and the magnitudes of s and β·k."""
-    rule, (A, size) = RULES[variant], advantage
+    """Of each token: log ratio, ratio, clip, s, k, ∂s, β·∂k, and the magnitudes of s and β·k."""
+    rule, (A, size) = RULES[variant], advantage  # noqa: N806 - as in the formulas
     news, olds, refs = record["new"][at], record["old"][at], record["ref"][at]
     logs = [new - old for new, old in zip(news, olds, strict=True)]
     if variant == "gspo" and logs:

@@ -186,7 +186,7 @@ CHEAP: tuple[tuple[Relation, float], ...] = (
 def related(
     case: Case, outcome: Outcome, folder: Path, draw: random.Random, share: float, *, thorough: bool
 ) -> Iterator[Finding]:
-    """What differs; ``share`` of the cases run as real processes too, ``thorough`` ones all ways."""
+    """What differs; ``share`` of the cases run as real processes too, ``thorough`` in all ways."""
     if "-" in case.words or (case.command == "explain" and "." not in case.name):
         return  # it reads standard input as well, or explains a variant
     for relation, often in CHEAP:

@@ -171,9 +171,8 @@ def campaign(seed: int, inputs: int, jobs: int, folder: Path = CORPUS) -> list[s
 def _keep(kind: str, row: dict[str, Any], folder: Path, origin: str) -> None:
     if len(json.dumps(row.get("case", "x" * _SMALL))) < _SMALL:
         slug = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:100]
-        print(
-            f"        kept as {keep(Kept(slug, Case.loaded(row['case']), kind), folder).name} ({origin})"
-        )
+        place = keep(Kept(slug, Case.loaded(row["case"]), kind), folder)
+        print(f"        kept as {place.name} ({origin})")
 
 
 def again(seed: int, number: int) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from fuzz.product import Outcome, run
 
 RECORD: dict[str, Any] = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from fuzz.product import watched
+
 from regressions import unmet
 
 MEGABYTES = 300
@@ -111,5 +111,5 @@ def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
 @pytest.mark.parametrize("key", ["id", "step", "uid"])
 def test_memory_is_flat_in_groups_and_steps(key):
     """A group, an id and a step of its own for each of many records."""
-    row = '{"log_probs": [-0.5, -1.0], "rewards": [1, 0], "%s": #, "group_ids": [#, -1]}\n' % key
+    row = f'{{"log_probs": [-0.5, -1], "rewards": [1, 0], "{key}": #, "group_ids": [#, -1]}}\n'
     assert _grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 10_000) < 15

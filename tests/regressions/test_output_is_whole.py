@@ -1,4 +1,4 @@
-"""``-o FILE`` is written whole or not at all: a command that fails leaves an older file as it was."""
+"""``-o FILE`` is written whole or not at all: a failure leaves an older file as it was."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from formats import dumps
 from fuzz.product import blocks_of
+
 from regressions import unmet
 from regressions.conftest import RECORD
 
@@ -69,7 +69,9 @@ def test_unipo_advantages_of_some_responses_only(grpo):
 @unmet("--record finds nothing by the id that reports print")
 def test_unipo_record_by_the_id_that_is_printed(grpo):
     steps = [one for one in dumps.unipo_lines() if one["type"] == "step"]
-    for response in (r for step in steps for prompt in step["prompts"] for r in prompt["responses"]):
+    for response in (
+        r for step in steps for prompt in step["prompts"] for r in prompt["responses"]
+    ):
         del response["id"]
     Path("steps.jsonl").write_bytes(dumps.lines(steps))
     printed = numbers(grpo("eval", "-v", "dr", "-f", "jsonl", "steps.jsonl"), "id")
@@ -81,8 +83,10 @@ def test_unipo_record_by_the_id_that_is_printed(grpo):
 
 @unmet("ids beyond 64 bits are one group")
 def test_integer_ids_beyond_64_bits_are_told_apart(grpo, dump):
-    rows = ['{"uid": %d, "logps": [-0.5], "reward": %d}' % (2**70 + at, at) for at in (0, 1)]
-    outcome = grpo("eval", "-v", "dr", "--group-by", "uid", "--only", "groups", "--level", "batch", dump(*rows))
+    rows = [f'{{"uid": {2**70 + at}, "logps": [-0.5], "reward": {at}}}' for at in (0, 1)]
+    outcome = grpo(
+        "eval", "-v", "dr", "--group-by", "uid", "--only", "groups", "--level", "batch", dump(*rows)
+    )
     assert outcome.out == b"2\n"
 
 
@@ -143,13 +147,18 @@ def test_safetensors_offsets_are_checked(grpo, offsets):
 RATIOS = {"ratios": [1.2, 0.8], "advantages": [1.0, 1.0], "probs_old": [0.9, 1.0]}
 REFERENCE = {"log_probs_ref": [[-1.0, -0.5], [-1.0]]}
 FAR = {"log_probs_rollout": [[-1e308, -0.2, -1.0] * 20, [-1e308, -0.3]]}
-FAR |= {name: [[-1.0, -0.25, -0.5] * 20, [-1.0, -0.5]] for name in ("log_probs_new", "log_probs_old")}
+FAR |= {
+    name: [[-1.0, -0.25, -0.5] * 20, [-1.0, -0.5]] for name in ("log_probs_new", "log_probs_old")
+}
 
 
 @pytest.mark.parametrize(
     ("words", "record"),
     [
-        (["verify", "--beta", "1e308"], RATIOS | {"probs_ref": [1.0, 0.5], "expected": {"loss": 1}}),
+        (
+            ["verify", "--beta", "1e308"],
+            RATIOS | {"probs_ref": [1.0, 0.5], "expected": {"loss": 1}},
+        ),
         (["split", "-n", "1", "--beta", "1e308"], REFERENCE),
         (["match", "--loss", "1", "-v", "dr"], {"rewards": [1e-300, 0.0]}),
         (["verify", "-v", "dr"], {"rewards": [1e-300, 0.0], "expected": {"loss": 1}}),

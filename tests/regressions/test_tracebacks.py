@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-
 from fuzz.product import process
+
 from regressions import unmet
 
 
