@@ -4,8 +4,8 @@
 
 Records come nested, padded with a mask, under aliases, with empty responses, dead groups and
 several groups each; a file of them is one batch. Numbers agree when they differ by at most 1e-12 of
-the magnitudes that cancel in them. Exit code 1: some do not, and the first record of each file that has
-one is printed.
+the magnitudes that cancel in them. Exit code 1: some do not, and the first record of each such file
+is printed.
 """
 
 from __future__ import annotations
@@ -201,14 +201,14 @@ def _differing(wanted: list[Pair], found: list[Any]) -> str:
     )
 
 
-def campaign(seed: int, numbers: range) -> tuple[int, int, list[str]]:
+def campaign(seed: int, numbers: range, batch: int = BATCH) -> tuple[int, int, list[str]]:
     """So many files: how many records and numbers were compared, and what differs."""
     count, compared, bad = 0, 0, []
     variants = [*plain.RULES]
     with sandbox():
         for number in numbers:
             draw = random.Random(f"differential {seed}/{number}")
-            records = [made(draw) for _ in range(BATCH)]
+            records = [made(draw) for _ in range(batch)]
             variant = variants[number % len(variants)]
             size, said = compare(records, variant, draw)
             count, compared = count + len(records), compared + size

@@ -59,9 +59,7 @@ def examine(
         if not found:
             draw = random.Random(f"relations {seed}")
             found = [*related(case, outcome, folder, draw, processes, thorough=thorough)]
-        return [
-            one for one in found if not one.kind.endswith(": memory") or _confirmed(case, folder)
-        ]
+        return [one for one in found if not one.kind.endswith(": memory") or _confirmed(case)]
     finally:
         _clear(folder)
 

@@ -109,14 +109,18 @@ def environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
 
 
 @contextmanager
-def blocks_of(size: int) -> Iterator[None]:
-    """Has the package read input in blocks of another size, wherever a default says ``BLOCK``."""
+def blocks_of(size: int) -> Iterator[int]:
+    """Has the package read input in blocks of another size, wherever a default says ``BLOCK``.
+
+    Yields:
+        How many defaults there are.
+    """
     kept = _with_blocks(sum(name.startswith("grpo_cli.") for name in sys.modules))
     for function, defaults, named in kept:
         function.__defaults__ = defaults and tuple(size if _is(one) else one for one in defaults)
         function.__kwdefaults__ = named and {k: size if _is(v) else v for k, v in named.items()}
     try:
-        yield
+        yield len(kept)
     finally:
         for function, defaults, named in kept:
             function.__defaults__, function.__kwdefaults__ = defaults, named
