@@ -1,0 +1,148 @@
+"""Real processes in sessions of their own, so that none of theirs is overlooked."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from fuzz.product import COMMAND, environment
+
+PATIENCE = 60.0
+"""Seconds after which what should have happened has not."""
+
+
+class Run:
+    """A command that goes on while the test does other things."""
+
+    def __init__(self, *words: str, env: dict[str, str] | None = None, **more: Any) -> None:
+        settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **more}
+        self.process = subprocess.Popen(
+            [*COMMAND, *words], stderr=subprocess.PIPE, start_new_session=True,
+            env=environment(env or {}), **settings,
+        )  # fmt: skip
+
+    @property
+    def out(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    @property
+    def members(self) -> list[int]:
+        """The processes of its session that run, itself among them."""
+        return [*_members(self.process.pid)]
+
+    @property
+    def workers(self) -> list[int]:
+        """The others."""
+        return [one for one in self.members if one != self.process.pid]
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal; it may have ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def end(self, patience: float = PATIENCE) -> tuple[int, bytes, bytes]:
+        """Waits until it has ended: exit code, output, errors."""
+        try:
+            out, err = self.process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError("it hangs") from None
+        return self.process.returncode, out or b"", err or b""
+
+    def kill(self) -> None:
+        """Ends all of its session."""
+        for one in self.members:
+            os.kill(one, signal.SIGKILL)
+        self.process.communicate()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _members(session: int) -> Iterator[int]:
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, its = (place / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if int(its) == session and state not in "ZX":
+            yield int(place.name)
+
+
+def until(what: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    """Waits for something; whether it has happened."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if what():
+            return True
+        time.sleep(0.01)
+    return bool(what())
+
+
+def idle(processes: Sequence[int]) -> bool:
+    """Whether they sleep, and take no processor time for a while."""
+    before = [*map(_state, processes)]
+    time.sleep(0.3)
+    return before == [*map(_state, processes)] and all(state == "S" for state, _ in before)
+
+
+def _state(process: int) -> tuple[str, int]:
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return words[0], int(words[11]) + int(words[12])
+
+
+def limited(**limits: int) -> Callable[[], None]:
+    """For ``preexec_fn``: limits of the process, as ``AS=…``, ``NOFILE=…``, ``FSIZE=…``."""
+
+    def settle() -> None:
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+
+    return settle
+
+
+_NEW, _OLD = "-0.5, -1.0, -0.25, -0.75, -0.125", "-0.625, -1.0, -0.25, -0.5, -0.375"
+LINE = (
+    f'{{"id": "%s-%d", "log_probs_new": [[{", ".join([_NEW] * 60)}], [{_NEW}]],'
+    f' "log_probs_old": [[{", ".join([_OLD] * 60)}], [{_OLD}]], "rewards": [1.0, 0.0]}}\n'
+)
+
+
+def write_records(path: Path, megabytes: float, name: str = "r") -> Path:
+    """A file of so many records, all of the same numbers, called ``name-0``, ``name-1``, …"""
+    count = int(megabytes * (1 << 20) / len(LINE % (name, 10_000)))
+    path.write_text("".join(LINE % (name, at) for at in range(max(count, 20))))
+    return path
+
+
+def moments(name: str, times: int, most: float) -> Iterator[float]:
+    """Random moments, the same for the same test."""
+    draw = random.Random(name)
+    return (draw.uniform(0, most) for _ in range(times))
+
+
+def clean(err: bytes) -> bool:
+    """Whether standard error holds only lines of ours."""
+    return all(line.startswith(b"grpo: ") for line in err.splitlines())
+
+
+def shell(line: str, cwd: Path, **env: str) -> tuple[int, bytes, bytes]:
+    """A line of bash in which ``grpo`` is the command."""
+    words: Sequence[str] = COMMAND
+    start = f'grpo() {{ {" ".join(words)} "$@"; }}; {line}'
+    done = subprocess.run(
+        ["bash", "-c", start], cwd=cwd, env=environment(env), capture_output=True, check=False,
+        stdin=subprocess.DEVNULL, timeout=PATIENCE,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr

@@ -1,0 +1,118 @@
+"""Input that is truncated, grows, is replaced or deleted while it is read; pipes with names."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from regressions import unmet
+
+from faults import some
+from faults.runs import Run, clean, shell, write_records
+
+EVAL = ("eval", "-v", "dr", "--level", "token", "-f", "jsonl", "--fields", "id,gradient,ratio")
+
+
+def while_running(change, jobs):
+    """Changes the file when its first rows are out.
+
+    Returns:
+        The exit code, the ids that came out, errors, and how many records there were.
+    """
+    path = write_records(Path("in.jsonl"), 12 * jobs, "old")
+    count = path.read_bytes().count(b"\n")
+    with Run(*EVAL, "--jobs", str(jobs), "in.jsonl") as run:
+        first = run.out.readline()
+        change(path)
+        rest = run.out.read()
+        code, _, err = run.end()
+    ids = [json.loads(line)["id"] for line in (first + rest).splitlines()]
+    return code, ids, err, count
+
+
+def replace(path):
+    write_records(Path("new.jsonl"), 24, "new")
+    Path("new.jsonl").replace(path)
+
+
+def truncate(path):
+    """Behind a line, so that what is left is sound."""
+    os.truncate(path, path.read_bytes().rindex(b"\n", 0, path.stat().st_size // 10 * 9) + 1)
+
+
+def grow(path):
+    with path.open("a") as file:
+        file.write(path.read_text()[:-1].splitlines()[0] + "\n")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_is_replaced_is_read_to_its_end_or_refused(jobs, request):
+    if jobs == 2:
+        request.applymarker(unmet("workers open the file again, by its name"))
+    code, ids, err, count = while_running(replace, jobs)
+    assert {one.partition("-")[0] for one in ids} == {"old"}
+    assert (code, len(ids)) == (0, count) or (code, clean(err)) == (3, True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_is_deleted_is_read_to_its_end_or_refused(jobs, request):
+    if jobs == 2:
+        request.applymarker(unmet("workers open the file again, by its name"))
+    code, ids, err, count = while_running(Path.unlink, jobs)
+    assert (code, len(ids)) == (0, count) or (code, clean(err)) == (3, True)
+    assert clean(err)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_becomes_shorter_is_refused(jobs, request):
+    request.applymarker(unmet("a file that becomes shorter"))
+    code, _, err, _ = while_running(truncate, jobs)
+    assert (code, clean(err)) == (3, True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_grows_is_read_as_it_was_or_as_it_is(jobs):
+    code, ids, err, count = while_running(grow, jobs)
+    assert (code, clean(err)) == (0, True)
+    assert len(ids) in (count, count + 1)
+
+
+def through_a_pipe(words, data):
+    """Runs a command on a pipe with a name, into which the data are written once."""
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: Path("pipe").write_bytes(data), daemon=True)
+    writer.start()
+    with Run(*words, "pipe") as run:
+        return run.end(patience=4)
+
+
+@pytest.mark.parametrize("words", some([EVAL, ("convert",), (*EVAL, "--jobs", "2")], 2), ids=str)
+def test_a_pipe_with_a_name_is_read_as_a_file(small, words):
+    code, out, err = through_a_pipe(words, small.read_bytes())
+    Path("pipe").unlink()
+    Path("pipe").write_bytes(small.read_bytes())
+    with Run(*words, "pipe") as run:
+        assert run.end() == (code, out, err)
+    assert code in (0, 1)
+
+
+TWICE = ("eval", "--advantage", "batch-whiten", "--beta", "0", "--only", "loss", "--level", "batch")
+
+
+@unmet("a pipe is read for the second time where there is nothing left")
+def test_a_pipe_with_a_name_can_be_read_twice(small):
+    with Run(*TWICE, str(small)) as run:
+        wanted = run.end()
+    assert wanted[0] == 0
+    assert through_a_pipe(TWICE, small.read_bytes())[:2] == wanted[:2]
+
+
+@unmet("a pipe is read for the second time where there is nothing left")
+def test_the_output_of_a_process_can_be_read_twice(small, folder):
+    with Run(*TWICE, str(small)) as run:
+        wanted = run.end()
+    code, out, _ = shell(f"grpo {' '.join(TWICE)} <(cat {small})", folder)
+    assert (code, out) == wanted[:2]

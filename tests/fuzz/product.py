@@ -1,0 +1,290 @@
+"""The product as the harnesses drive it: its command line in this process, or as a real process.
+
+This is the only file here that knows a name inside the package.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_ENTRIES = ("grpo_cli.commands.main", "grpo_cli.cli.main")
+SECONDS = 10.0
+"""How much processor time a command may take with a small input."""
+BLOCK = 4 << 20
+"""The size of the blocks that input is read in, as the package's defaults have it."""
+
+
+class TooLongError(BaseException):
+    """A command took more than ``SECONDS``; no Exception, so that nothing catches it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command.
+
+    Attributes:
+        code: the exit code; of a real process negative for a signal.
+        out, err: what it wrote.
+        trouble: what escaped it in this process: a traceback's last line and function, a timeout.
+        megabytes: how much the peak of resident memory was above what it was before.
+    """
+
+    code: int
+    out: bytes
+    err: bytes
+    trouble: str = ""
+    megabytes: float = 0.0
+
+
+@cache
+def entry() -> ModuleType:
+    """The module with ``main`` and ``app``.
+
+    Raises:
+        ModuleNotFoundError: where none of the places has it.
+    """
+    for name in _ENTRIES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise
+    raise ModuleNotFoundError(f"no command line at {' or '.join(_ENTRIES)}")
+
+
+def run(arguments: Sequence[str], stdin: bytes | None = None) -> Outcome:
+    """Runs a command in this process as ``main`` would, exit code and all."""
+    out, err = _stream(b""), _stream(b"", "backslashreplace")
+    before = _reset_peak()
+    trouble, code = "", 70
+    with _streams(_stream(stdin or b""), out, err), _arguments(arguments), _quick(), _timed():
+        try:
+            entry().main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except TooLongError:
+            trouble = f"more than {SECONDS:.0f} s"
+        except BaseException as error:
+            trouble = f"escaped: {error!r}"
+    return Outcome(code, _written(out), _written(err), trouble, _peak() - before)
+
+
+def process(
+    arguments: Sequence[str], stdin: bytes | None = None, **more: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command as a real process, in the current folder unless ``cwd`` says otherwise."""
+    more.setdefault("timeout", 120)
+    extra: Mapping[str, str] = more.pop("env", {})
+    more.setdefault("stdin", subprocess.DEVNULL) if stdin is None else None
+    return subprocess.run(
+        [*COMMAND, *arguments], input=stdin, capture_output=True, check=False,
+        env=environment(extra), **more,
+    )  # fmt: skip
+
+
+COMMAND = (sys.executable, "-m", "grpo_cli")
+
+
+def environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
+    """The environment of real processes: this tree first, no colours, a fixed width."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**kept, "PYTHONPATH": path, "COLUMNS": "80", **extra}
+
+
+@contextmanager
+def blocks_of(size: int) -> Iterator[int]:
+    """Has the package read input in blocks of another size, wherever a default says ``BLOCK``.
+
+    Yields:
+        How many defaults there are.
+    """
+    kept = _with_blocks(sum(name.startswith("grpo_cli.") for name in sys.modules))
+    for function, defaults, named in kept:
+        function.__defaults__ = defaults and tuple(size if _is(one) else one for one in defaults)
+        function.__kwdefaults__ = named and {k: size if _is(v) else v for k, v in named.items()}
+    try:
+        yield len(kept)
+    finally:
+        for function, defaults, named in kept:
+            function.__defaults__, function.__kwdefaults__ = defaults, named
+
+
+def _is(value: object) -> bool:
+    return type(value) is int and value == BLOCK
+
+
+@cache
+def _with_blocks(_: int) -> list[tuple[FunctionType, Any, Any]]:
+    """The functions with such a default, in so many modules, and their defaults."""
+    return [
+        (one, one.__defaults__, one.__kwdefaults__)
+        for one in _functions()
+        if any(map(_is, (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())))
+    ]
+
+
+def _functions() -> Iterator[FunctionType]:
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("grpo_cli."):
+            for one in [*vars(module).values()]:
+                members = vars(one).values() if isinstance(one, type) else (one,)
+                yield from (m for m in members if isinstance(m, FunctionType))
+
+
+def _stream(data: bytes, errors: str = "strict") -> io.TextIOWrapper:
+    raw = io.BytesIO(data)
+    buffer: Any = io.BufferedReader(raw) if data else raw  # type: ignore[type-var]
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, write_through=True)
+
+
+def _written(stream: io.TextIOWrapper) -> bytes:
+    try:
+        stream.flush()
+        return stream.buffer.getvalue()  # type: ignore[attr-defined]
+    except ValueError:  # it was closed
+        return b""
+
+
+@contextmanager
+def _streams(*streams: io.TextIOWrapper) -> Iterator[None]:
+    kept = sys.stdin, sys.stdout, sys.stderr
+    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = _on_standard_error
+            for unseen in (ResourceWarning, DeprecationWarning, PendingDeprecationWarning):
+                warnings.simplefilter("ignore", unseen)  # as Python itself does
+            yield
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = kept
+
+
+def _on_standard_error(
+    message: Warning | str, category: type[Warning], filename: str, line: int, *_: object
+) -> None:
+    """As a process of its own does, whatever the tests do with warnings."""
+    sys.stderr.write(warnings.formatwarning(message, category, filename, line))
+
+
+@contextmanager
+def _arguments(arguments: Sequence[str]) -> Iterator[None]:
+    kept = sys.argv
+    sys.argv = ["grpo", *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = kept
+
+
+@contextmanager
+def _quick() -> Iterator[None]:
+    """Spares what a process does once: building the commands, setting its memory up."""
+    kept = [(module, name, getattr(module, name)) for module, name, _ in _spared()]
+    for module, name, instead in _spared():
+        setattr(module, name, instead)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for module, name, value in kept:
+            setattr(module, name, value)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@cache
+def _spared() -> list[tuple[ModuleType, str, Callable[..., Any]]]:
+    import typer.main
+
+    found = [(typer.main, "get_command", cache(typer.main.get_command))]
+    if callable(made := getattr(entry(), "application", None)):
+        found.append((entry(), "application", cache(made)))
+    memory = sys.modules.get("grpo_cli.engine.memory")
+    if hasattr(memory, "settle"):
+        found.append((memory, "settle", lambda: None))
+    return found
+
+
+@contextmanager
+def _timed() -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise TooLongError
+
+    kept = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, kept)
+
+
+def _reset_peak() -> float:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return 0.0
+    return _peak()
+
+
+def _peak(process: int | str = "self") -> float:
+    try:
+        with open(f"/proc/{process}/status", "rb") as status:  # noqa: PTH123 - often; it is faster
+            text = status.read()
+    except OSError:
+        return 0.0
+    at = text.find(b"VmHWM:")
+    return int(text[at + 6 : text.find(b"kB", at)]) / 1024 if at >= 0 else 0.0
+
+
+class Watched(NamedTuple):
+    """What became of a real process: the peak of its resident memory, exit code, standard error."""
+
+    megabytes: float
+    code: int
+    err: bytes
+
+
+def watched(arguments: Sequence[str], limit: float, seconds: float = 60) -> Watched:
+    """Runs a real process in the current folder; ends it when it takes more memory, or longer."""
+    ends = time.monotonic() + seconds
+    with tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(
+            [*COMMAND, *arguments], env=environment(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=err,
+        )  # fmt: skip
+        peak = 0.0
+        while child.poll() is None:
+            peak = max(peak, _peak(child.pid))
+            if peak > limit or time.monotonic() > ends:
+                child.kill()
+            time.sleep(0.003)
+        err.seek(0)
+        return Watched(peak, child.returncode, err.read())
+
+
+def process_megabytes() -> float:
+    """The resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

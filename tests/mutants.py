@@ -1,0 +1,176 @@
+"""Breaks the package in one place after the other, and counts what the tests do not notice.
+
+    python tests/mutants.py --count 200 --seed 7 --only objective    # needs: pip install coverage
+    python tests/mutants.py --list --only records                    # what could be broken
+
+Comparison operators, signs, min and max, and and or, constants off by one, dropped masks and
+statements, exchanged arguments of ``np.where``, slices off by one: each mutant is one of them,
+drawn by the seed from all there are. It runs in a copy of the tree: first under the tests that run
+its line (found once with coverage), then under all but those in ``mutation.covering.LEFT_OUT``.
+Those that cannot be noticed stand in ``mutation/equivalent.txt`` with the reason. Exit code 1: some
+survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import queue
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+sys.path[0] = str(TESTS)
+
+from mutation.covering import collected, nearest, sizes, without  # noqa: E402
+from mutation.running import copied, verdict  # noqa: E402
+from mutation.sites import Mutant, mutants  # noqa: E402
+
+PACKAGE = "grpo_cli"
+EQUIVALENT = TESTS / "mutation" / "equivalent.txt"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    said: str
+    tests: int
+
+    @property
+    def survived(self) -> bool:
+        return self.said == "survived"
+
+    @property
+    def folder(self) -> str:
+        """The package's folder that it is in."""
+        parts = self.mutant.path.split("/")
+        return parts[1] if len(parts) > 2 else "."
+
+
+def every(only: str) -> list[Mutant]:
+    """Every mutant of the files whose path holds ``only``."""
+    paths = sorted((ROOT / PACKAGE).rglob("*.py"))
+    wanted = [path for path in paths if only in path.relative_to(ROOT / PACKAGE).as_posix()]
+    return [mutant for path in wanted for mutant in mutants(ROOT, path)]
+
+
+def drawn(found: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """So many of them, no two of one line."""
+    random.Random(seed).shuffle(found)
+    lines = {(one.path, one.line): one for one in reversed(found)}
+    return [*lines.values()][::-1][:count]
+
+
+def difference(mutant: Mutant) -> tuple[list[str], list[str]]:
+    """The lines that it takes away, and those it puts in their place, stripped."""
+    text = (ROOT / mutant.path).read_text(encoding="utf-8")
+    rows = difflib.ndiff(text.splitlines(), mutant.applied(text).splitlines())
+    changed = [row for row in rows if row[:2] in ("- ", "+ ")]
+    return tuple([row[2:].strip() for row in changed if row[0] == sign] for sign in "-+")
+
+
+def equivalents() -> set[tuple[str, str]]:
+    """The mutants that cannot be noticed, by the lines that they change."""
+    found, taken = set(), ""
+    text = EQUIVALENT.read_text(encoding="utf-8") if EQUIVALENT.exists() else ""
+    for line in text.splitlines():
+        if line.startswith("- "):
+            taken = line[2:].strip()
+        elif line.startswith("+ "):
+            found.add((taken, line[2:].strip()))
+    return found
+
+
+def is_equivalent(mutant: Mutant, known: set[tuple[str, str]]) -> bool:
+    """Whether it is one of them; where several lines change, the first counts."""
+    taken, put = difference(mutant)
+    return (" ".join(taken), " ".join(put)) in known
+
+
+def judged(
+    chosen: list[Mutant], workers: int, seconds: float, cache: Path | None
+) -> Iterator[Result]:
+    """Runs the mutants, each in a copy that no other uses at the time."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        base = copied(ROOT, Path(folder) / "base")
+        lines, failing = collected(base, PACKAGE, workers, cache)
+        if failing:
+            print(f"{len(failing)} tests fail as it is and are left out: {', '.join(failing[:5])}")
+        counts = sizes(lines)
+        places: queue.Queue[Path] = queue.Queue()
+        for number in range(workers):
+            places.put(copied(ROOT, Path(folder) / str(number)))
+
+        def judge(mutant: Mutant) -> Result:
+            tests = without(nearest(lines, mutant.path, mutant.line, mutant.end, counts), failing)
+            place = places.get()
+            try:
+                return Result(mutant, verdict(place, mutant, tests, failing, seconds), len(tests))
+            finally:
+                places.put(place)
+
+        with ThreadPoolExecutor(workers) as pool:
+            yield from pool.map(judge, chosen)
+
+
+def shown(result: Result) -> str:
+    """A survivor as a reader wants to see it."""
+    taken, put = difference(result.mutant)
+    mutant = result.mutant
+    of = f"{mutant.path}:{mutant.line} ({mutant.kind}; {result.tests} tests run its line)"
+    return "\n".join([of, *(f"  - {row}" for row in taken), *(f"  + {row}" for row in put)])
+
+
+def report(results: list[Result]) -> None:
+    """Killed and survived in each folder of the package, then the survivors."""
+    totals, killed = Counter(one.folder for one in results), Counter[str]()
+    killed.update(one.folder for one in results if not one.survived)
+    for folder, total in sorted(totals.items()):
+        print(f"{folder:12} {killed[folder]:4} of {total:4} killed  {killed[folder] / total:5.0%}")
+    print(f"{'all':12} {killed.total():4} of {totals.total():4} killed")
+    for one in results:
+        if one.survived:
+            print("\n" + shown(one))
+
+
+def main() -> int:
+    """Does what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="files whose path in the package holds this")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=600, help="for each round of tests")
+    parser.add_argument("--cache", type=Path, help="where to keep which test runs which line")
+    parser.add_argument("--list", action="store_true", help="only how many there are")
+    given = parser.parse_args()
+    found = every(given.only)
+    if given.list:
+        print(*sorted(Counter(one.kind for one in found).items()), f"all: {len(found)}", sep="\n")
+        return 0
+    known = equivalents()
+    chosen = drawn(found, given.count, given.seed)
+    tried = [one for one in chosen if not is_equivalent(one, known)]
+    print(f"{len(chosen)} of {len(found)} mutants, {len(chosen) - len(tried)} of them equivalent")
+    began, results = time.monotonic(), []
+    for result in judged(tried, given.workers, given.seconds, given.cache):
+        results.append(result)
+        place = f"{result.mutant.path}:{result.mutant.line}"
+        print(f"{len(results):4} {place} {result.said}", flush=True)
+    report(results)
+    print(f"{time.monotonic() - began:.0f} s")
+    return int(any(one.survived for one in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

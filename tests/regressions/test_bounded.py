@@ -1,0 +1,114 @@
+"""Memory is bounded whatever comes, or an error names the limit and the flag that raises it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzz.product import watched
+
+from regressions import unmet
+
+MEGABYTES = 300
+TOKENS = 600_000
+
+
+def bounded(words: list[str], megabytes: float = MEGABYTES) -> bool:
+    """Whether a command stays below that, and an error is one line."""
+    done = watched(words, megabytes)
+    refused = done.code == 3 and done.err.count(b"\n") == 1
+    return done.megabytes < megabytes and (done.code == 0 or refused)
+
+
+@pytest.mark.parametrize("command", ["eval", "check", "verify", "compare", "split", "convert"])
+def test_errors_that_are_skipped_are_not_kept(command, request):
+    """20,000 lines that cannot be read are 120 MB where every error is kept."""
+    request.applymarker(unmet("--on-error skip keeps every error"))
+    words = {"split": ["-n", "1"], "eval": ["--level", "batch"]}.get(command, [])
+    assert _grown([command, *words, "--on-error", "skip", "in.jsonl"], BAD_LINE, 20_000) < 40
+
+
+BAD_LINE = '{"log_probs_new": [[-0.5, "x"]], "rewards": [1]}\n'
+
+
+def _grown(words: list[str], line: str, count: int) -> float:
+    """How much more memory so many lines take than a tenth of them."""
+    peaks = []
+    for lines in (count // 10, count):
+        Path("in.jsonl").write_text("".join(line.replace("#", str(at)) for at in range(lines)))
+        peaks.append(watched(words, 1000).megabytes)
+    return peaks[1] - peaks[0]
+
+
+def long_response() -> None:
+    """One response of many tokens, in 3 MB."""
+    row = [-0.5, -1.0] * (TOKENS // 2)
+    Path("in.jsonl").write_text(json.dumps({"log_probs_new": [row], "rewards": [1.0]}) + "\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show"],
+        ["eval", "--level", "token", "-f", "csv"],
+        ["eval", "--level", "token"],
+        ["eval", "--level", "batch"],
+        ["eval", "--level", "token", "-f", "jsonl"],
+    ],
+    ids=" ".join,
+)
+def test_a_long_response(words, request):
+    if words[0] == "show" or words[-1] in ("csv", "token", "jsonl"):
+        request.applymarker(unmet("a kilobyte and more for each token"))
+    long_response()
+    assert bounded([*words, "-v", "dr", "in.jsonl"])
+
+
+@pytest.mark.parametrize("filling", [b"\0", b"\n", b"[", b"1,"], ids=ascii)
+@unmet("what is unpacked has no limit")
+def test_a_small_gzip_of_a_large_text(filling):
+    size, limit = (4_000_000, 150) if filling == b"\n" else (100_000_000, MEGABYTES)
+    text = b'{"log_probs_new": [[' + filling * (size // len(filling))
+    Path("in.jsonl.gz").write_bytes(gzip.compress(text, 6))
+    assert bounded(["eval", "in.jsonl.gz"], limit)
+
+
+@unmet("what is unpacked has no limit")
+def test_a_small_npz_of_a_large_array():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        array = io.BytesIO()
+        np.save(array, np.zeros((1000, 40_000), np.float32))
+        packed.writestr("log_probs_new.npy", array.getvalue())
+        array = io.BytesIO()
+        np.save(array, np.zeros(1000))
+        packed.writestr("rewards.npy", array.getvalue())
+    Path("in.npz").write_bytes(file.getvalue())
+    assert len(file.getvalue()) < 1_000_000
+    assert bounded(["eval", "-v", "dr", "--level", "batch", "in.npz"])
+
+
+def test_newlines_alone():
+    Path("in.jsonl").write_bytes(b"\n" * 4_000_000)
+    assert bounded(["eval", "in.jsonl"], 150)
+
+
+@unmet("there is no such flag")
+def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
+    name = dump(*['{"log_probs_new": 5}'] * 30)
+    outcome = grpo("eval", "--on-error", "skip", "--max-errors", "3", name)
+    told = [line for line in outcome.err.splitlines() if b"log_probs_new" in line]
+    assert (outcome.code, len(told)) == (3, 3)
+    assert b"30" in outcome.err
+
+
+@pytest.mark.parametrize("key", ["id", "step", "uid"])
+def test_memory_is_flat_in_groups_and_steps(key):
+    """A group, an id and a step of its own for each of many records."""
+    row = f'{{"log_probs": [-0.5, -1], "rewards": [1, 0], "{key}": #, "group_ids": [#, -1]}}\n'
+    assert _grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 10_000) < 15

@@ -1,0 +1,188 @@
+"""What the documentation promises of records, formats and flags, where it was found broken."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats import dumps
+from fuzz.product import blocks_of
+
+from regressions import unmet
+from regressions.conftest import RECORD
+
+
+def numbers(outcome, name="loss"):
+    """One number of each record that was printed as JSON Lines."""
+    assert outcome.code == 0, outcome.err
+    return [json.loads(line)[name] for line in outcome.out.splitlines()]
+
+
+@unmet("convert leaves both masks, under names that mean the same")
+def test_a_record_with_two_masks_is_converted(grpo, dump):
+    masks = {"loss_mask": [[1, 1], [1]], "response_mask": [[1, 0], [1]]}
+    direct = grpo("eval", "-v", "dr", "-f", "jsonl", dump(masks))
+    assert grpo("convert", "-o", "made.jsonl", "in.jsonl").code == 0
+    assert numbers(grpo("eval", "-v", "dr", "-f", "jsonl", "made.jsonl")) == numbers(direct)
+
+
+@unmet("a column of times of nanoseconds, which nothing uses")
+def test_an_unused_column_of_nanoseconds(grpo):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    times = pa.array([1], pa.timestamp("ns"))
+    record = {"log_probs": [[[-0.5, -1.0], [-0.25]]], "rewards": [[1.0, 0.0]], "when": times}
+    parquet.write_table(pa.table(record), "in.parquet")
+    assert grpo("eval", "-v", "dr", "in.parquet").code == 0
+
+
+def unipo(**changed):
+    """A UNIPO file whose first response is changed."""
+    value = dumps.unipo()
+    response = value["entries"][0]["prompts"][0]["responses"][0]
+    response["tokens"] |= {key: one for key, one in changed.items() if key in response["tokens"]}
+    response |= {key: one for key, one in changed.items() if key in response}
+    if "advantage" in changed:
+        del response["advantage"]
+    Path("unipo.json").write_text(json.dumps(value))
+    return "unipo.json"
+
+
+@unmet("null old log-probs of one response make the group on-policy without a word")
+def test_unipo_old_log_probs_missing_in_one_response(grpo):
+    outcome = grpo("eval", "-v", "dr", "--advantage", "group-mean", unipo(old_log_probs=None))
+    assert outcome.code == 3 or b"old_log_probs" in outcome.err
+
+
+@unmet("advantages of some responses only are dropped without a word")
+def test_unipo_advantages_of_some_responses_only(grpo):
+    outcome = grpo("eval", "-v", "dr", unipo(advantage=None))
+    usual = b"the records' advantages were used"  # said of the other group, which has them all
+    said = [line for line in outcome.err.splitlines() if usual not in line]
+    assert outcome.code == 3 or any(b"advantage" in line for line in said)
+
+
+@unmet("--record finds nothing by the id that reports print")
+def test_unipo_record_by_the_id_that_is_printed(grpo):
+    steps = [one for one in dumps.unipo_lines() if one["type"] == "step"]
+    for response in (
+        r for step in steps for prompt in step["prompts"] for r in prompt["responses"]
+    ):
+        del response["id"]
+    Path("steps.jsonl").write_bytes(dumps.lines(steps))
+    printed = numbers(grpo("eval", "-v", "dr", "-f", "jsonl", "steps.jsonl"), "id")
+    assert len(set(printed)) == len(printed) == 2
+    for one in printed:
+        found = grpo("eval", "-v", "dr", "-f", "jsonl", "--record", str(one), "steps.jsonl")
+        assert numbers(found, "id") == [one]
+
+
+@unmet("ids beyond 64 bits are one group")
+def test_integer_ids_beyond_64_bits_are_told_apart(grpo, dump):
+    rows = [f'{{"uid": {2**70 + at}, "logps": [-0.5], "reward": {at}}}' for at in (0, 1)]
+    outcome = grpo(
+        "eval", "-v", "dr", "--group-by", "uid", "--only", "groups", "--level", "batch", dump(*rows)
+    )
+    assert outcome.out == b"2\n"
+
+
+@unmet("ids beyond 64 bits are one group")
+def test_integer_group_ids_beyond_64_bits_are_told_apart(grpo, dump):
+    name = dump({"group_ids": [2**70, 2**70 + 1]})
+    assert grpo("eval", "-v", "dr", "--only", "groups", "--level", "batch", name).out == b"2\n"
+
+
+@unmet("notes are of the first record of each block")
+def test_notes_do_not_depend_on_the_size_of_blocks(grpo, dump):
+    trl = {"framework": {"name": "trl", "loss_type": "grpo"}}
+    name = dump({}, trl)
+    at_once = grpo("eval", "-v", "dr", name)
+    with blocks_of(1):
+        by_line = grpo("eval", "-v", "dr", name)
+    assert at_once.err == by_line.err
+
+
+TOKENS = ["\x1b[31m", "\x9b31m", "\x7f", "\u202e"]
+
+
+@pytest.mark.parametrize("token", TOKENS, ids=ascii)
+@pytest.mark.parametrize("how", ["only", "csv", "jsonl", "json"])
+def test_nothing_that_moves_a_cursor_is_printed(grpo, dump, token, how, request):
+    if how == "csv" or (token != "\x1b[31m" and how != "only"):
+        request.applymarker(unmet("control characters are printed as they are"))
+    words = ["--only", "token"] if how == "only" else ["-f", how]
+    name = dump({"tokens": [[token, "a"], ["b"]]})
+    outcome = grpo("eval", "-v", "dr", "--level", "token", *words, name)
+    assert outcome.code == 0
+    assert not {*token} & {*outcome.out.decode()} & {*"\x1b\x9b\x7f\u202e"}
+
+
+def safetensors(offsets):
+    """A file of two tensors, the second of which says that it stands at ``offsets``."""
+    values = np.array([[-0.5, -1.0]]).tobytes() + np.array([1.0]).tobytes()
+    header = {
+        "log_probs": {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]},
+        "advantages": {"dtype": "F64", "shape": [1], "data_offsets": offsets},
+    }
+    text = json.dumps(header).encode()
+    Path("in.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
+    return "in.safetensors"
+
+
+def test_a_sound_safetensors_is_read(grpo):
+    assert grpo("eval", "-v", "dr", safetensors([16, 24])).code == 0
+
+
+@pytest.mark.parametrize("offsets", [[-8, 24], [8, 16], [0, 8]], ids=str)
+@unmet("offsets that overlap, or count from the end")
+def test_safetensors_offsets_are_checked(grpo, offsets):
+    outcome = grpo("eval", "-v", "dr", safetensors(offsets))
+    assert (outcome.code, b"in.safetensors" in outcome.err) == (3, True)
+
+
+RATIOS = {"ratios": [1.2, 0.8], "advantages": [1.0, 1.0], "probs_old": [0.9, 1.0]}
+REFERENCE = {"log_probs_ref": [[-1.0, -0.5], [-1.0]]}
+FAR = {"log_probs_rollout": [[-1e308, -0.2, -1.0] * 20, [-1e308, -0.3]]}
+FAR |= {
+    name: [[-1.0, -0.25, -0.5] * 20, [-1.0, -0.5]] for name in ("log_probs_new", "log_probs_old")
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "record"),
+    [
+        (
+            ["verify", "--beta", "1e308"],
+            RATIOS | {"probs_ref": [1.0, 0.5], "expected": {"loss": 1}},
+        ),
+        (["split", "-n", "1", "--beta", "1e308"], REFERENCE),
+        (["match", "--loss", "1", "-v", "dr"], {"rewards": [1e-300, 0.0]}),
+        (["verify", "-v", "dr"], {"rewards": [1e-300, 0.0], "expected": {"loss": 1}}),
+        (["check"], FAR),
+        (["eval", "-v", "dr"], {"rewards": [1.7e308, -1.7e308]}),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)
+def test_no_warnings_of_numpy(grpo, dump, words, record, request):
+    """Numbers whose squares and products are beyond the largest double."""
+    if words[0] != "eval":
+        request.applymarker(unmet("numpy's warnings reach standard error"))
+    text = json.dumps(record if "ratios" in record else RECORD | record)
+    assert b"Warning" not in grpo(*words, dump(text)).err
+
+
+@unmet("split says nothing where it can do nothing")
+def test_split_that_can_do_nothing_says_so(grpo, dump):
+    text = '{"log_probs_new": [[-0.5], [-1.0]]}'
+    outcome = grpo("split", "-v", "dr", "-n", "1", dump(text))
+    assert (outcome.code, len(outcome.err.splitlines())) == (3, 1)
+
+
+@unmet("the micro-batches of ranks without end are counted one by one")
+def test_split_into_more_than_there_is(grpo, dump):
+    outcome = grpo("split", "-v", "dr", "-n", "9999999999999999999", dump({}))
+    assert outcome.code in (0, 2)
