@@ -43,7 +43,7 @@ ROWS = {
         paper="2508.09726",
         advantage=use("shortest", gfpo_keep=8),
         note="The others have advantage 0 and stay in the denominator; TRL's GFPOTrainer (until "
-        "1.15) took them out, with ddof 1 and eps 1e-4. A KL and an entropy term may be added "
+        "1.7) took them out, with ddof 1 and eps 1e-4. A KL and an entropy term may be added "
         "(--kl k3 --beta …); adaptive difficulty, a k of its own for each prompt, is not served.",
     ),
     "gfpo-efficiency": replace(

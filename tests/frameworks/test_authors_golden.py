@@ -10,12 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from grpo_cli import evaluate
-
-from .test_others_golden import identity
+from .test_others_golden import compare, compare_advantages, identity
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "authors.json").read_bytes())
 EPSILON = 1e-9
@@ -24,21 +21,12 @@ EPSILON = 1e-9
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=identity)
 def test_loss_and_gradient(case: dict[str, Any]) -> None:
-    record = GOLDEN["batches"][case["batch"]]
-    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
-    assert found.loss == pytest.approx(case["loss"], rel=EPSILON, abs=1e-12)
-    ours, theirs = (np.concatenate([*map(np.array, x)]) for x in (found.gradient, case["gradient"]))
-    scale = np.abs(theirs).max()
-    np.testing.assert_allclose(ours, theirs, rtol=EPSILON, atol=1e-12 * scale)
+    compare(GOLDEN, case, EPSILON, floor=1e-12)
 
 
 @pytest.mark.parametrize("case", GOLDEN["advantages"], ids=identity)
 def test_advantages(case: dict[str, Any]) -> None:
-    record = GOLDEN["batches"][case["batch"]]
-    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
-    ours = np.concatenate(found.advantages)
-    theirs = np.concatenate([*map(np.array, case["advantages"])])
-    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+    compare_advantages(GOLDEN, case, 1e-12)
 
 
 def test_the_bounds_of_bapo_went_every_way() -> None:

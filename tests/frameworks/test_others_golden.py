@@ -29,24 +29,32 @@ def identity(case: dict[str, Any]) -> str:
     return " ".join([case["variant"], release, *swapped, case["batch"]])
 
 
+def compare(golden: dict[str, Any], case: dict[str, Any], epsilon: float, floor: float) -> None:
+    """Loss and gradient of a case; the floor is relative to the greatest slope."""
+    record = golden["batches"][case["batch"]]
+    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
+    assert found.loss == pytest.approx(case["loss"], rel=epsilon, abs=1e-12)
+    ours, theirs = (np.concatenate([*map(np.array, x)]) for x in (found.gradient, case["gradient"]))
+    np.testing.assert_allclose(ours, theirs, rtol=epsilon, atol=floor * np.abs(theirs).max())
+
+
+def compare_advantages(golden: dict[str, Any], case: dict[str, Any], epsilon: float) -> None:
+    """The advantages of a case, token by token."""
+    record = golden["batches"][case["batch"]]
+    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
+    ours = np.concatenate(found.advantages)
+    theirs = np.concatenate([*map(np.array, case["advantages"])])
+    np.testing.assert_allclose(ours, theirs, rtol=epsilon, atol=epsilon)
+
+
 @pytest.mark.parametrize("case", CASES, ids=identity)
 def test_loss_and_gradient(case: dict[str, Any]) -> None:
-    record = GOLDEN["batches"][case["batch"]]
-    found = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
-    assert found.loss == pytest.approx(case["loss"], rel=EPSILON, abs=1e-12)
-    ours, theirs = (np.concatenate([*map(np.array, x)]) for x in (found.gradient, case["gradient"]))
-    scale = np.abs(theirs).max()
-    np.testing.assert_allclose(ours, theirs, rtol=EPSILON, atol=1e-9 * scale)
+    compare(GOLDEN, case, EPSILON, floor=1e-9)
 
 
 @pytest.mark.parametrize("case", GOLDEN["advantages"], ids=identity)
 def test_advantages(case: dict[str, Any]) -> None:
-    record = GOLDEN["batches"][case["batch"]]
-    values, stages = case["hyperparameters"], case["stages"]
-    found = evaluate(record, case["variant"], stages=stages, **values)
-    ours = np.concatenate(found.advantages)
-    theirs = np.concatenate([*map(np.array, case["advantages"])])
-    np.testing.assert_allclose(ours, theirs, rtol=EPSILON, atol=EPSILON)
+    compare_advantages(GOLDEN, case, EPSILON)
 
 
 RAN = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from grpo_cli.hooks import verl
+from grpo_cli.hooks.writer import WAITING, Writer
 
 from .stand_ins import Tensor
 
@@ -164,3 +166,31 @@ def test_a_nan_loss_is_written_as_such(tmp_path: Path) -> None:
     loss.recorder.close()
     (line,) = lines(tmp_path / "r.jsonl")
     assert str(line["expected"]) == "{'policy_loss': nan, 'metrics': {'actor/ppo_kl': inf}}"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_said_once() -> None:
+    loss = verl.record_policy_loss(vanilla, "/dev/full", gradient=False)
+
+    def train() -> None:
+        for _ in range(3 * WAITING):
+            assert loss(*arguments("token-mean", CONFIG))[0].item() == 0.5
+        loss.recorder.close()
+
+    (line,) = said(train)
+    assert "No space left on device; recording ends after 0 records" in line
+
+
+def test_a_slow_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Writer._put
+
+    def slow(self: Writer, record: Any) -> None:
+        time.sleep(0.005)
+        put(self, record)
+
+    monkeypatch.setattr(Writer, "_put", slow)
+    loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl", gradient=False)
+    for _ in range(2 * WAITING):
+        loss(*arguments("token-mean", CONFIG))
+    loss.recorder.close()
+    assert [one["id"] for one in lines(tmp_path / "r.jsonl")] == [*range(2 * WAITING)]

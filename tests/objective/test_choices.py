@@ -278,3 +278,10 @@ def test_sapo_and_vespo_survive_huge_ratios():
         found = evaluate(huge, variant=variant)
         assert np.isfinite(found.record_objective).all()
         close(found.gradient, np.zeros(6))
+
+
+def test_bapo_does_not_try_millions_of_bounds():
+    with pytest.raises(HyperparameterError, match="bapo_low_step: expected 0 or at least 3e-05"):
+        evaluate(variant="bapo", bapo_low_step=1e-12)
+    same = evaluate(variant="bapo", bapo_low_step=0.0, bapo_high_step=0.0)
+    close(same.surrogate, evaluate(variant="bapo", bapo_low_max=0.6, bapo_high_max=1.2).surrogate)

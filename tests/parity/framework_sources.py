@@ -48,8 +48,9 @@ AUTHORS = {
     "lime-RL/DCPO": "01787b0",
     "WooooDyy/BAPO": "7287044",
     "sail-sg/Stable-RL": "c6af1d1",
+    "huggingface/trl": "b6ff4a7",
 }
-"""The commit of each repository that goes with a paper; the last one's MiniRL is of others."""
+"""The commit of each repository that goes with a paper; the last two are not the authors'."""
 
 _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 

@@ -9,9 +9,12 @@ from itertools import pairwise
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate
 from grpo_cli.objective.surrogate.clip import window
+
+_MOST_STEPS = 10_000
 
 
 def dcpo(
@@ -87,14 +90,17 @@ def bapo(
         bapo_high_start, bapo_high_max, bapo_high_step: of c_high.
         dual_clip: s is at least c·A where A < 0; None: no such bound.
 
+    Raises:
+        HyperparameterError: for a step that would take more than 10,000 of them.
+
     References:
         Xi et al., BAPO, 2025 (arXiv 2510.18927), in the order of the released code, which
         balances a micro-batch over all processes, adds 1e-8 to the negative part, has a dual clip
         of 3 and clamps log ρ to ±20.
     """
     lower, upper = np.empty(len(ratio)), np.empty(len(ratio))
-    lows = _steps(bapo_low_start, bapo_low_max, bapo_low_step)
-    highs = _steps(bapo_high_start, bapo_high_max, bapo_high_step)
+    lows = _steps("bapo_low_step", bapo_low_start, bapo_low_max, bapo_low_step)
+    highs = _steps("bapo_high_step", bapo_high_start, bapo_high_max, bapo_high_step)
     for tokens in _of_records(responses, records):
         lower[tokens], upper[tokens] = _balanced(
             ratio[tokens], advantage[tokens], lows, highs, bapo_target
@@ -109,8 +115,15 @@ def _of_records(responses: Segments, records: Segments) -> Iterator[slice]:
     yield from (slice(start, end) for start, end in pairwise(cuts))
 
 
-def _steps(start: float, most: float, step: float) -> list[float]:
-    """The values that a bound goes through, each made of the one before, as the code does it."""
+def _steps(name: str, start: float, most: float, step: float) -> list[float]:
+    """The values that a bound goes through, each made of the one before, as the code does it.
+
+    Raises:
+        HyperparameterError: where there are more than anybody wants to try.
+    """
+    if step > 0 and most - start > _MOST_STEPS * step:
+        least = (most - start) / _MOST_STEPS
+        raise HyperparameterError(name, f"expected 0 or at least {least:g}, got {step:g}")
     found = [start]
     while found[-1] < most and step > 0:
         found.append(min(found[-1] + step, most))

@@ -1,15 +1,18 @@
-"""The advantages of PSR, NSR and W-REINFORCE, and DCPO's of a prompt's first step."""
+"""The advantages of PSR, NSR, W-REINFORCE and GFPO, and DCPO's of a prompt's first step."""
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from ..framework_sources import Clones
-from ..others.inputs import Case, Inputs, Loss
+from ..others.inputs import SIZE, Case, Inputs, Loss
 from .losses import CORE
 
 
@@ -58,3 +61,51 @@ def first_step(clones: Clones) -> Iterator[Case]:
         return table
 
     yield name, "dcpo", {}, {}, value
+
+
+def filtered(clones: Clones) -> Iterator[Case]:
+    """The filter of TRL's GFPOTrainer, cut out of the method that it stands in."""
+    name = "huggingface/trl"
+    text = clones.text(name, "trl/experimental/gfpo/gfpo_trainer.py")
+    code = compile(_between(text, "num_in_group =", "# Slice to keep"), name, "exec")
+    given = {"std_ddof": 1, "std_eps": 1e-4}
+
+    def run(keep: int, *, efficient: bool) -> Loss:
+        def value(x: Inputs) -> torch.Tensor:
+            scores = x.rewards / x.lengths if efficient else -x.lengths
+            space: dict[str, Any] = {
+                "self": SimpleNamespace(
+                    num_generations=SIZE,
+                    num_remains_in_group=keep,
+                    scale_rewards="group",
+                    group_filter_func=lambda **_: scores.reshape(-1, SIZE).tolist(),
+                ),
+                "torch": torch,
+                "gather_object": list,
+                "mode": "train",
+                "device": "cpu",
+                "prompts": [""] * x.batch.count,
+                "completions": [""] * x.batch.count,
+                "rewards": x.rewards,
+                "rewards_per_func": x.rewards[:, None],
+            }
+            exec(code, space)
+            found = torch.zeros(x.batch.count)
+            found[space["group_global_indices"]] = space["advantages"]
+            return found[:, None] * x.mask
+
+        return value
+
+    for keep in (2, 3):
+        kept = given | {"gfpo_keep": keep}
+        yield name, "gfpo", {}, kept, run(keep, efficient=False)
+        yield name, "gfpo-efficiency", {}, kept, run(keep, efficient=True)
+
+
+def _between(text: str, first: str, last: str) -> str:
+    """The lines of a method from one on, before another one."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip().startswith(first))
+    end = next(i for i, line in enumerate(lines) if i > start and line.strip().startswith(last))
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    return ast.unparse(ast.parse("\n".join(line[indent:] for line in lines[start:end])))

@@ -20,7 +20,7 @@ from ..batches import Ragged, ragged
 from ..framework_sources import AUTHORS, Clones, in_float64
 from ..others.inputs import SIZE, Case, Inputs
 from ..others.write import _ours, _rows, evaluated
-from .advantages import first_step, signed
+from .advantages import filtered, first_step, signed
 from .losses import bapo, ce_gppo, dcpo, minirl
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "authors.json"
@@ -47,7 +47,20 @@ def _verdicts() -> Ragged:
     return replace(batch, rewards=ones, mask=filled)
 
 
-GRADED = {"verdicts": _verdicts()}
+def _untied() -> Ragged:
+    """Groups whose responses all have lengths and rewards per token of their own."""
+    for seed in range(1000):
+        batch = ragged(seed, "usual", group_size=SIZE).unmasked()
+        lengths = np.array([len(row) for row in batch.mask])
+        rows = lengths.reshape(-1, SIZE)
+        scores = (batch.rewards / np.maximum(lengths, 1)).reshape(-1, SIZE)
+        if lengths.all() and all(len({*row}) == SIZE for row in [*rows.tolist(), *scores.tolist()]):
+            return batch
+    raise AssertionError("no such batch")
+
+
+GRADED = {"verdicts": _verdicts(), "untied": _untied()}
+"""For advantages; what tells 1 and 0 apart wants the first, a filter the second."""
 
 
 def losses(clones: Clones) -> Iterator[tuple[Case, str, Ragged]]:
@@ -67,9 +80,9 @@ def golden(clones: Clones) -> dict[str, Any]:
     ]
     advantages = [
         {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
-        for made in (signed, first_step)
+        for made, kind in ((signed, "verdicts"), (first_step, "verdicts"), (filtered, "untied"))
         for case in made(clones)
-        for kind, batch in GRADED.items()
+        for batch in (GRADED[kind],)
     ]
     return {
         "provenance": "tests/parity/authors: the functions that go with the papers, executed in "
