@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,11 @@ def corpus(folder: Path = CORPUS) -> list[Kept]:
         case = Case.loaded(value)
         found.append(Kept(place.stem, case, value["finding"], value.get("known", "")))
     return found
+
+
+def slug(kind: str) -> str:
+    """A finding's kind as the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:100]
 
 
 def keep(kept: Kept, folder: Path = CORPUS) -> Path:

@@ -12,14 +12,13 @@ import pkgutil
 import random
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fuzz import flags, templates
-from fuzz.case import FILE, Case, corpus
+from fuzz.case import FILE, Case, Kept, corpus, keep, slug
 from fuzz.examine import examine, sandbox
 from fuzz.layout import laid_out
 from fuzz.mutate import mutated
@@ -28,8 +27,8 @@ _HEAD = 4
 _NAMES = (b"PK\x03\x04", "in.npz"), (b"PAR1", "in.parquet"), (b"ARROW1", "in.arrow")
 
 
-def guide(seconds: int, seed: int) -> int:
-    """Runs for so long; returns whether anything that is not known was found.
+def guide(seconds: int, seed: int) -> None:
+    """Runs for so long; atheris then ends the process, with 0 whatever was found.
 
     Raises:
         SystemExit: where atheris is not installed.
@@ -41,36 +40,21 @@ def guide(seconds: int, seed: int) -> int:
     with atheris.instrument_imports(include=["grpo_cli"]):
         for name in _modules():
             import_module(name)
-    known = {kept.finding for kept in corpus() if kept.known}
-    counts: Counter[str] = Counter()
-    firsts: dict[str, Case] = {}
+    seen = {kept.finding for kept in corpus()}
     with sandbox() as folder, tempfile.TemporaryDirectory() as begin:
         _write_beginning(Path(begin), seed)
 
         def one(data: bytes) -> None:
-            if (case := case_of(data)) is None:
-                return
-            for finding in examine(case, folder, data):
-                counts[finding.kind] += 1
-                firsts.setdefault(finding.kind, case)
+            case = case_of(data)
+            for finding in examine(case, folder, data) if case is not None else ():
+                if finding.kind not in seen:
+                    seen.add(finding.kind)
+                    print(f"NEW {finding.kind}: {finding.detail}", flush=True)
+                    keep(Kept(slug(finding.kind), case, finding.kind))
 
-        _fuzz(
-            atheris, one, [f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=20000", begin]
-        )
-    for kind, count in counts.most_common():
-        print(f"  {'known' if kind in known else 'NEW  '} {count:6}  {kind}")
-        if kind not in known:
-            print(f"        {json.dumps(firsts[kind].saved())[:2000]}")
-    return int(any(kind not in known for kind in counts))
-
-
-def _fuzz(atheris: Any, one: Any, words: list[str]) -> None:
-    """Atheris ends the process when it is done: it runs in a child, so to say, of this call."""
-    atheris.Setup([sys.argv[0], "-timeout=60", *words], one, custom_mutator=_mutator(atheris))
-    try:
+        words = [f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=20000", "-timeout=60"]
+        atheris.Setup([sys.argv[0], *words, begin], one, custom_mutator=_mutator(atheris))
         atheris.Fuzz()
-    except SystemExit:
-        return
 
 
 def _modules() -> Iterator[str]:
@@ -114,7 +98,7 @@ def _mutator(atheris: Any) -> Any:
 def _changed(data: bytes, draw: random.Random) -> bytes:
     try:
         objects = [json.loads(line) for line in data.splitlines() if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         objects = json.loads(templates.objects()[draw.choice([*templates.objects()])])
     return laid_out(mutated(objects, draw), draw)[0]
 

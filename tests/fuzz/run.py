@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import selectors
 import subprocess
 import sys
@@ -31,7 +30,7 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[0] = str(TESTS)
 sys.path.insert(1, str(TESTS.parent))
 
-from fuzz.case import CORPUS, Case, Kept, corpus, keep, made  # noqa: E402
+from fuzz.case import CORPUS, Case, Kept, corpus, keep, made, slug  # noqa: E402
 from fuzz.examine import examine, sandbox  # noqa: E402
 from fuzz.product import environment, run  # noqa: E402
 
@@ -170,8 +169,7 @@ def campaign(seed: int, inputs: int, jobs: int, folder: Path = CORPUS) -> list[s
 
 def _keep(kind: str, row: dict[str, Any], folder: Path, origin: str) -> None:
     if len(json.dumps(row.get("case", "x" * _SMALL))) < _SMALL:
-        slug = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:100]
-        place = keep(Kept(slug, Case.loaded(row["case"]), kind), folder)
+        place = keep(Kept(slug(kind), Case.loaded(row["case"]), kind), folder)
         print(f"        kept as {place.name} ({origin})")
 
 
@@ -225,7 +223,7 @@ def main() -> int:
     if given.guided is not None:
         from fuzz.guided import guide
 
-        return guide(given.guided, given.seed)
+        guide(given.guided, given.seed)
     return int(bool(campaign(given.seed, given.inputs, given.jobs)))
 
 
