@@ -2,6 +2,7 @@
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.verl import advantage, aggregate, kl, ratio, surrogate
+from grpo_cli.frameworks.verl.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.verl.rows import ROWS
 from grpo_cli.frameworks.verl.settings import read
 
@@ -19,5 +20,7 @@ FRAMEWORK = Framework(
         "advantage": advantage.ALIASES,
         "kl": kl.ALIASES,
     },
+    earlier=EARLIER,
+    changes=CHANGES,
     read=read,
 )

@@ -27,6 +27,7 @@ from .prime_rl import prime_rl
 from .slime import slime, slime_advantages
 from .trl_earlier import trl_earlier
 from .unsloth import unsloth, unsloth_earlier
+from .verl_earlier import verl_earlier
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
@@ -40,7 +41,7 @@ LABELLED = masked_whole(GROUPED["groups"])
 
 FRAMEWORKS = (
     *(openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct),
-    *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
+    *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier, verl_earlier),
     *(fipo, dppo),
 )
 
