@@ -36,7 +36,7 @@ FAR = {"far": far(5)}
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
 LABELLED = masked_whole(GROUPED["groups"])
-"""Equal groups, the first response of which has no token that counts."""
+"""Equal groups, the first response of each without a token that counts."""
 
 
 FRAMEWORKS = (
