@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from grpo_cli.objective.choice import Choice
@@ -75,11 +75,16 @@ class Framework:
             row: the name of one of ``rows``.
             version: the release, as ``1.9.2``; what is no release is taken for the newest one.
         """
-        changes = [change for change in self.changes if row in change.rows]
-        for change in sorted(changes, key=lambda change: _order(change.since)):
-            if _order(version) < _order(change.since):
-                return f"{row}@{change.before}"
-        return row
+        return as_of(self.changes, row, version)
+
+
+def as_of(changes: Iterable[Change], row: str, version: str) -> str:
+    """``Framework.row_of``, for a room itself."""
+    own = [change for change in changes if row in change.rows]
+    for change in sorted(own, key=lambda change: _order(change.since)):
+        if _order(version) < _order(change.since):
+            return f"{row}@{change.before}"
+    return row
 
 
 def _order(version: str) -> tuple[tuple[int, ...], bool]:

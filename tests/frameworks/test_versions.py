@@ -56,11 +56,23 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
         ({"name": "ms-swift", "loss_type": "dapo", "version": "4.6.0"}, "ms-swift/dapo"),
         ({"name": "ms-swift", "loss_type": "grpo", "version": "4.5.1"}, "ms-swift/grpo"),
         ({"name": "unsloth", "loss_type": "dapo", "version": "2026.8.13"}, "unsloth/dapo@2026.9.1"),
-        ({"name": "verl", "policy_loss": "gspo", "version": "0.7.0"}, "verl/gspo"),
+        ({"name": "verl", "policy_loss": "gspo", "version": "0.9.0"}, "verl/gspo@0.9.0"),
+        ({"name": "verl", "policy_loss": "gspo", "version": "0.9.1"}, "verl/gspo"),
+        ({"name": "verl", "policy_loss": "vanilla", "version": "0.9.0"}, "verl/vanilla"),
     ],
 )
 def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str) -> None:
     assert choose(settings).variant == row
+
+
+def test_a_loss_that_once_aggregated_itself_leaves_the_mode_to_its_kl() -> None:
+    settings = {"name": "verl", "policy_loss": "gspo", "loss_agg_mode": "token-mean"}
+    before = choose({**settings, "version": "0.9.0"}).stages
+    assert before == {
+        "kl_aggregate": "verl/token-mean",
+        "entropy_aggregate": "verl/token-mean",
+    }
+    assert choose({**settings, "version": "0.9.1"}).stages == {"aggregate": "verl/token-mean"}
 
 
 def test_top_entropy_is_compared_in_single_precision() -> None:

@@ -148,8 +148,10 @@ def far(seed: int) -> Ragged:
 
 
 def masked_whole(batch: Ragged) -> Ragged:
-    """The same with the first response's every token masked."""
-    return replace(batch, mask=[np.zeros_like(batch.mask[0]), *batch.mask[1:]], kind="labelled")
+    """The same with every token of each group's first response masked."""
+    first = set(np.unique(batch.groups, return_index=True)[1].tolist())
+    mask = [np.zeros_like(row) if i in first else row for i, row in enumerate(batch.mask)]
+    return replace(batch, mask=mask, kind="labelled")
 
 
 def _sizes(draw: np.random.Generator, kind: str, group_size: int | None) -> NDArray[np.int64]:

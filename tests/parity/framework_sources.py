@@ -36,6 +36,7 @@ COMMITS = {
     "tajwarfahim/maxrl": "c0698eb",
     "trl@1.9.2": "trl 1.9.2",
     "trl@1.9.0": "trl 1.9.0",
+    "verl@0.9.0": "verl 0.9.0",
     "unsloth-zoo": "unsloth-zoo 2026.10.9",
     "unsloth-zoo@2026.9.1": "unsloth-zoo 2026.9.1",
     "unsloth-zoo@2026.9.7": "unsloth-zoo 2026.9.7",

@@ -1,8 +1,9 @@
-"""Prints the README's tables of agreement from tests/golden/agreement.json.
+"""Prints the README's tables of agreement, from tests/golden/agreement.json and others.json.
 
     python tests/parity/report.py [--all]
 
-One table per framework; without ``--all`` a row with swapped stages is not a line of its own.
+One table per framework; without ``--all`` a row with swapped stages is not a line of its own. The
+errors of the last table, of frameworks that ran from their sources, are taken here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parent.parent / "golden" / "agreement.json"
+import numpy as np
+from agreement import relative_error
+
+from grpo_cli import evaluate
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+FILE = GOLDEN / "agreement.json"
+OTHERS = GOLDEN / "others.json"
 QUANTITIES = ("loss", "policy loss", "gradient", "kl", "clip", "advantages")
+
+KINDS = ("cases", "advantages")
 
 
 def lines(found: dict[str, Any], *, swapped: bool) -> Iterator[str]:
@@ -32,6 +42,34 @@ def lines(found: dict[str, Any], *, swapped: bool) -> Iterator[str]:
         yield ""
 
 
+def others(golden: dict[str, Any]) -> dict[str, Any]:
+    """Row → quantity → the largest error, and the cases, of what ran from sources."""
+    found: dict[str, Any] = {}
+    plain = {case["variant"] for kind in KINDS for case in golden[kind] if not case["stages"]}
+    for case in (case for kind in KINDS for case in golden[kind]):
+        record = golden["batches"][case["batch"]]
+        ours = evaluate(record, case["variant"], stages=case["stages"], **case["hyperparameters"])
+        swapped = "".join(f" --{stage} {name}" for stage, name in case["stages"].items())
+        variant = case["variant"]
+        row = found.setdefault(variant if variant in plain else variant + swapped, {})
+        for name in ("loss", "gradient", "advantages"):
+            if name in case:
+                entry = row.setdefault(name, {"max_relative_error": 0.0, "cases": 0})
+                error = _rounded_up(relative_error(_flat(getattr(ours, name)), _flat(case[name])))
+                entry["max_relative_error"] = max(entry["max_relative_error"], error)
+                entry["cases"] += 1
+    return {"from their sources": dict(sorted(found.items()))}
+
+
+def _rounded_up(error: float) -> float:
+    """To a power of ten, 1e-12 at least: the last digits differ between machines."""
+    return float(10.0 ** np.ceil(np.log10(max(error, 1e-12))))
+
+
+def _flat(values: Any) -> Any:
+    return np.concatenate([np.atleast_1d(row) for row in values]) if np.iterable(values) else values
+
+
 def _cell(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return ""
@@ -40,4 +78,5 @@ def _cell(entry: dict[str, Any] | None) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(lines(json.loads(FILE.read_text()), swapped="--all" in sys.argv)))
+    known = json.loads(FILE.read_text()) | others(json.loads(OTHERS.read_bytes()))
+    print("\n".join(lines(known, swapped="--all" in sys.argv)))

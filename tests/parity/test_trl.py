@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import trl
-from trl import RLOOTrainer
+from trl import GRPOTrainer, RLOOTrainer
 from trl.experimental.gmpo import GMPOTrainer
+
+from grpo_cli import evaluate
 
 from .batches import KINDS, ragged
 from .trl_compare import ROWS, compare
 from .trl_generation import generate
+from .trl_trainers import accelerator
 
 SEEDS = range(3)
 
@@ -42,6 +48,26 @@ def test_the_version_is_the_one_that_the_rows_name() -> None:
 def test_rows(row: str, settings: dict[str, Any], kind: str) -> None:
     for seed in SEEDS:
         compare(row, ragged(seed, kind), settings)
+
+
+def test_top_entropy_of_entropies_in_single_precision() -> None:
+    """A record's are the shortest decimals of what TRL has in float32, which are no float32."""
+    trainer = SimpleNamespace(accelerator=accelerator())
+    draw = np.random.default_rng(0)
+    batches = [([0.1, 0.2, 0.3], 0.5)]
+    for count in draw.integers(1, 40, size=300):
+        batches.append((draw.exponential(0.8, size=count).round(1).tolist(), draw.uniform(0.05, 1)))
+    for entropies, share in batches:
+        single = torch.tensor([entropies], dtype=torch.float32)
+        mask = torch.ones_like(single)
+        theirs = GRPOTrainer.get_high_entropy_mask(trainer, single, mask, 1 - share)
+        record = {
+            "log_probs_new": [[-1.0] * len(entropies)],
+            "entropies": [entropies],
+            "advantages": [1.0],
+        }
+        found = evaluate(record, "trl/bnpo", top_entropy_quantile=share)
+        assert (found.breakdown.correction > 0).tolist() == theirs[0].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)

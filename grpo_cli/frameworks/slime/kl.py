@@ -6,8 +6,8 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.kl.estimate import k3
-from grpo_cli.objective.results import Kl, times
+from grpo_cli.objective.kl.estimate import k3, weighed_then_clamped
+from grpo_cli.objective.results import Kl
 
 
 def low_var_kl(
@@ -22,15 +22,11 @@ def low_var_kl(
     """
     del beta
     estimate, slope = k3(log_ratio_ref)
-    if kl_weight == "token-ratio":
-        weight = np.exp(token_log_ratio)
-        slope = estimate + slope
-    else:
-        weight = ratio if kl_weight == "ratio" else np.ones_like(ratio)
-    value = times(weight, estimate)
-    within = np.abs(value) <= 10.0
-    by_ratio = np.where(within, value, 0.0) if kl_weight == "ratio" else None
-    return Kl(np.clip(value, -10.0, 10.0), np.where(within, times(weight, slope), 0.0), by_ratio)
+    if kl_weight != "token-ratio":
+        return weighed_then_clamped(estimate, slope, ratio if kl_weight == "ratio" else None)
+    weighed = weighed_then_clamped(estimate, slope, np.exp(token_log_ratio))
+    assert weighed.grad_log_ratio is not None
+    return Kl(weighed.value, weighed.grad_log_prob + weighed.grad_log_ratio, None)
 
 
 CHOICES = {"slime/low_var_kl": Choice(low_var_kl, {"kl_weight": "none"})}

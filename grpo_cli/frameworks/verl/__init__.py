@@ -10,6 +10,7 @@ from grpo_cli.frameworks.verl import (
     ratio,
     surrogate,
 )
+from grpo_cli.frameworks.verl.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.verl.rollout_rows import ROWS as ROLLOUT
 from grpo_cli.frameworks.verl.rows import ROWS
 from grpo_cli.frameworks.verl.settings import read
@@ -29,5 +30,7 @@ FRAMEWORK = Framework(
         "advantage": advantage.ALIASES,
         "kl": kl.ALIASES,
     },
+    earlier=EARLIER,
+    changes=CHANGES,
     read=read,
 )

@@ -44,8 +44,8 @@ ROWS = {
         ratio=use("verl/sequence-token"),
         surrogate=use("clip"),
         note="The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
-        "verl/seq-mean-token-mean, which later verl always takes. ε is 0.2 by default; the "
-        "paper's is 3e-4 and 4e-4.",
+        "verl/seq-mean-token-mean, which verl up to 0.9.0 always takes (verl/gspo@0.9.0). ε is "
+        "0.2 by default; the paper's is 3e-4 and 4e-4.",
     ),
     "verl/sapo": replace(
         VANILLA,

@@ -90,6 +90,23 @@ def _clamped(
     return value, slope
 
 
+def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
+    """ρ·k clamped to ±10, for frameworks that weigh before they clamp.
+
+    Args:
+        value, slope: [N] k and k′.
+        ratio: [N] ρ, which is differentiated; None: no weight.
+
+    Returns:
+        A clamp that binds cuts the gradient, that of the ratio too.
+    """
+    weighed = value if ratio is None else times(ratio, value)
+    within = np.abs(weighed) <= 10.0
+    slope = slope if ratio is None else times(ratio, slope)
+    by_ratio = None if ratio is None else np.where(within, weighed, 0.0)
+    return Kl(np.clip(weighed, -10.0, 10.0), np.where(within, slope, 0.0), by_ratio)
+
+
 def none() -> None:
     """No KL term."""
 

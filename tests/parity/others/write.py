@@ -28,6 +28,7 @@ from .slime import slime, slime_advantages
 from .tinker import tinker, tinker_advantages
 from .trl_earlier import trl_earlier
 from .unsloth import unsloth, unsloth_earlier
+from .verl_earlier import verl_earlier
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
@@ -36,12 +37,12 @@ FAR = {"far": far(5)}
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
 LABELLED = masked_whole(GROUPED["groups"])
-"""Equal groups, the first response of which has no token that counts."""
+"""Equal groups, the first response of each without a token that counts."""
 
 
 FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
-    *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier),
+    *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier, verl_earlier),
     *(fipo, dppo),
 )
 
