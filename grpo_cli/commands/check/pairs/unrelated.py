@@ -1,0 +1,92 @@
+"""Columns that are not of the same tokens, or not of related policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.pair import Pair
+
+_LEAST, _LEAST_ALONE = 24, 20
+_RELATED = 0.7
+_LITTLE = 0.3
+_SIGMAS, _SIGMAS_ALONE = 4.5, 5.5
+_MOVES = 0.01
+
+
+def _look(pair: Pair) -> Iterator[Finding]:
+    """The probabilities of the two columns do not go together.
+
+    Of one policy at two temperatures, a factor of two apart, the probabilities of the tokens taken
+    correlate by more than 0.8, whatever the noise; of other tokens by 0. They are between 0 and 1,
+    so that no single token decides. Reported where the correlation is below 0.3, and below 0.7 by
+    4.5 standard errors (Fisher's z) over a sample, or by 5.5 in a single response: one in 300,000,
+    and one in 50 million.
+    """
+    if pair.to_reference or pair.equal.all():
+        return
+    one, other = np.exp(pair.first), np.exp(pair.second)
+    whole = _correlations(pair.samples, one, other)
+    found = _apart(pair.samples, whole, _LEAST, _SIGMAS)
+    rows = pair.view.responses
+    each = _correlations(rows, one, other)
+    alone = _apart(rows, each, _LEAST_ALONE, _SIGMAS_ALONE)
+    for sample in np.flatnonzero(found).tolist():
+        n, rows_of = int(pair.samples.lengths[sample]), int(pair.rows.lengths[sample])
+        yield _finding(pair, float(whole[sample]), n, {"record": pair.record(sample)}, rows_of)
+    for sample in np.flatnonzero(~found).tolist():
+        start = int(pair.rows.starts[sample])
+        part = alone[start : start + int(pair.rows.lengths[sample])]
+        if part.any():
+            row = start + int(np.argmax(part))
+            n = int(rows.lengths[row])
+            yield _finding(pair, float(each[row]), n, pair.view.at(row), int(part.sum()))
+
+
+def _correlations(segments: Segments, one: F64, other: F64) -> F64:
+    """[S] Pearson's; 1 where a column does not vary."""
+    a = one - segments.spread(segments.mean(one))
+    b = other - segments.spread(segments.mean(other))
+    aa, bb, ab = segments.sum(a * a), segments.sum(b * b), segments.sum(a * b)
+    enough = (aa > _MOVES * _MOVES * segments.lengths) & (bb > 0.0)
+    found: F64 = np.where(enough, ab / np.sqrt(np.where(enough, aa * bb, 1.0)), 1.0)
+    return found
+
+
+def _apart(segments: Segments, found: F64, least: int, sigmas: float) -> NDArray[Any]:
+    z = np.arctanh(np.clip(found, -0.999, 0.999))
+    away = (np.arctanh(_RELATED) - z) * np.sqrt(np.maximum(segments.lengths - 3, 0))
+    return (segments.lengths >= least) & (found < _LITTLE) & (away > sigmas)
+
+
+def _finding(
+    pair: Pair, correlation: float, tokens: int, place: dict[str, int], rows: int
+) -> Finding:
+    one, other = pair.keys
+    many = "these tokens" if "response" not in place else f"this response ({rows} such in all)"
+    return Finding(
+        "error",
+        f"{one} and {other} are unrelated: of {many} the probabilities correlate by "
+        f"{correlation:.2f} over {tokens:,} tokens; they are not of the same tokens",
+        "log-probs of other rows (a column that was not reordered with the batch), of an untrained "
+        "head, or of other weights: compute both for the same rows",
+        {"columns": list(pair.names), "correlation": correlation, "tokens": tokens, "rows": rows},
+        **place,
+    )
+
+
+RULES = (
+    Rule(
+        "unrelated",
+        ("error",),
+        "Two columns of log-probs do not correlate: they are of other tokens or another model.",
+        30,
+        _look,
+        pairs=True,
+    ),
+)
