@@ -129,11 +129,11 @@ def _shift(given: _Given) -> float:
     and is left alone unless its advantages are the rewards.
     """
     numbers = np.unique(given.groups)
+    means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
     scale = max(float(given.advantages.std()), 1e-6)
     if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
-        mean = float(given.rewards.mean())
-        return mean if abs(mean) > 0.1 * scale and len(numbers) > 1 else 0.0
-    means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
+        most = float(means[np.argmax(np.abs(means))])
+        return most if abs(most) > 0.25 * scale and len(numbers) > 1 else 0.0
     same = len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale
     return float(means.mean()) if same and abs(float(means.mean())) > 0.02 * scale else 0.0
 
@@ -176,8 +176,8 @@ def _strided(stride: str, record: int) -> Finding:
 def _uncentred(shift: float, record: int) -> Finding:
     return Finding(
         "warning",
-        f"advantages are not centred: the mean of each group is {shift:.4g}, or they are the "
-        "rewards themselves: no baseline was taken off",
+        f"advantages are not centred: the mean of a group is {shift:.4g}, and the same in "
+        "all groups or that of its rewards: the baseline is not taken off",
         "take the group's mean off the rewards; a common offset pushes all responses up or down",
         {"mean": shift},
         record,

@@ -10,16 +10,18 @@ from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.pair import Pair
 
 _LEAST = 100
-_NATS = 3.0
+_NATS = 3.8
 _TIMES = 12.0
+_MIDDLING = 0.5
 _SHARE = 0.02
 
 
 def _look(pair: Pair) -> Iterator[Finding]:
-    """At most one token of 50 differs by more than 3 nats, and the others hardly at all.
+    """At most one token of 50 differs by more than 3.8 nats, and the others hardly at all.
 
-    "Hardly": 98 % are below a twelfth of that. In mixtures of experts, which route some tokens
-    differently, errors come in all sizes, and no token stands out like that.
+    "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and it
+    than beyond it. In mixtures of experts, which route some tokens differently, errors come in all
+    sizes, and no token stands out like that.
     """
     if not pair.to_engine or pair.equal.all():
         return
@@ -31,7 +33,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
         size = pair.size[part]
         near = float(np.quantile(size, 0.98))
         out = size > max(_NATS, _TIMES * near)
-        middling = np.count_nonzero(size > max(_NATS / 2.0, 4.0 * near)) - int(out.sum())
+        middling = np.count_nonzero(size > max(_MIDDLING, 3.0 * near)) - int(out.sum())
         if out.any() and middling <= out.sum():
             yield _finding(pair, part, out, near)
 
