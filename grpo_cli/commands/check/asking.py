@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,9 +17,11 @@ def look(view: View) -> Iterator[tuple[Rule, Finding]]:
     explained = np.zeros(len(view.counts), dtype=np.bool_)
     for rule in record_rules():
         for finding in rule.look(view):
+            if rule.yields and explained[finding.record]:
+                continue
             if rule.explains:
                 explained[finding.record] = True
-            yield rule, replace(finding, code=rule.code)
+            yield rule, finding
 
 
 def compare(view: View) -> Iterator[tuple[Rule, Finding]]:
@@ -42,7 +43,7 @@ def compare(view: View) -> Iterator[tuple[Rule, Finding]]:
                 sample = int(np.searchsorted(_starts(pair), finding.record, side="right")) - 1
                 if not explained[sample]:
                     told[sample] |= finding.severity != "info"
-                    yield rule, replace(finding, code=rule.code)
+                    yield rule, finding
             explained = told
 
 

@@ -22,7 +22,6 @@ class Finding:
         evidence: the numbers that it rests on.
         record: the index of the record among those looked at together.
         response, token: the place in it; the token by its position as written.
-        code: the rule's, set where the rule is asked.
     """
 
     severity: Severity
@@ -32,7 +31,6 @@ class Finding:
     record: int = 0
     response: int | None = None
     token: int | None = None
-    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,7 @@ class Rule:
         pairs: whether it looks at pairs of columns. The first that finds something in a sample
             explains the rest there.
         explains: whether the log-probs of a record are not compared after such a finding.
+        yields: whether it is silent of a record of which a rule that explains has spoken.
     """
 
     code: str
@@ -57,3 +56,4 @@ class Rule:
     look: Callable[[Any], Iterable[Finding]]
     pairs: bool = False
     explains: bool = False
+    yields: bool = False

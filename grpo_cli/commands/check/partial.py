@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.commands.check.across.facts import Facts
-from grpo_cli.commands.check.finding import Finding
+from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.errors import InputError
 
 Key = tuple[int, int, int, int]
+
+_PAIRS = 1000
+"""Rules on pairs of columns come after the others."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Row:
     """A finding in its place; ``key`` orders it: source, record, rule, response."""
 
     key: Key
+    code: str
     finding: Finding
     place: Place
 
@@ -28,7 +32,7 @@ class Row:
         """The finding as reports have it."""
         finding, place = self.finding, self.place
         return {
-            "code": finding.code,
+            "code": self.code,
             "severity": finding.severity,
             "record": place.name,
             "response": finding.response,
@@ -55,16 +59,16 @@ class Findings:
     kept: dict[str, list[Row]] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, finding: Finding, place: Place, rank: int, source: int = 0) -> None:
-        """Adds a finding in a record."""
-        self.counts[finding.code, finding.severity] += 1
+    def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
+        """Adds what a rule found in a record."""
+        self.counts[rule.code, finding.severity] += 1
         response = -1 if finding.response is None else finding.response
-        rows = self.kept.setdefault(finding.code, [])
-        key = (source, place.number, rank, response)
+        rows = self.kept.setdefault(rule.code, [])
+        key = (source, place.number, rule.rank + (_PAIRS if rule.pairs else 0), response)
         if self.limit and len(rows) >= self.limit and rows[-1].key <= key:
             return
-        rows.append(Row(key, finding, place))
-        self._cut(finding.code)
+        rows.append(Row(key, rule.code, finding, place))
+        self._cut(rule.code)
 
     def _cut(self, code: str) -> None:
         rows = self.kept[code]
@@ -78,7 +82,7 @@ class Findings:
         self.counts += other.counts
         for code, rows in other.kept.items():
             mine = self.kept.setdefault(code, [])
-            mine += [Row((source, *row.key[1:]), row.finding, row.place) for row in rows]
+            mine += [Row((source, *row.key[1:]), code, row.finding, row.place) for row in rows]
             mine.sort(key=lambda row: row.key)
             if self.limit:
                 del mine[self.limit :]

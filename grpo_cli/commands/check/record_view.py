@@ -188,8 +188,8 @@ class View:
 
     def _flat(self, key: str) -> I64 | None:
         flat: list[Any] = []
-        for value, count in zip(self.values, self.counts.tolist(), strict=True):
-            flat += _joined(value[key], count)
+        for value in self.values:
+            flat += _joined(value[key])
         if len(flat) != self.written.total:
             return None
         if flat and isinstance(flat[0], str):
@@ -213,8 +213,8 @@ class View:
         if key is not None:
             return f"token {number}"
         words: dict[str, None] = {}
-        for value, count in zip(self.values, self.counts.tolist(), strict=True):
-            words |= dict.fromkeys(_joined(value[self.names["tokens"]], count))
+        for value in self.values:
+            words |= dict.fromkeys(_joined(value[self.names["tokens"]]))
         return repr(list(words)[number])
 
     # ---- parts ----------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class View:
         )
 
 
-def _joined(rows: Any, count: int) -> list[Any]:
+def _joined(rows: Any) -> list[Any]:
     """The elements of nested lists, whatever the depth."""
     flat = rows if isinstance(rows, list) else rows.tolist()
     while flat and (isinstance(flat[0], list) or hasattr(flat[0], "tolist")):

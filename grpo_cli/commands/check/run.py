@@ -62,7 +62,7 @@ def _look_at(view: View, partial: Partial, small: _Small) -> None:
     explained = np.zeros(len(view.counts), dtype=np.bool_)
     for rule, finding in look(view):
         explained[finding.record] |= rule.explains
-        partial.findings.add(finding, view.places[finding.record], _rank(rule))
+        partial.findings.add(rule, finding, view.places[finding.record])
     partial.facts.append(facts(view))
     alone = view.tokens >= _ALONE
     if (alone & ~explained).any():
@@ -70,10 +70,6 @@ def _look_at(view: View, partial: Partial, small: _Small) -> None:
     few = ~alone & ~explained & (view.tokens > 0)
     if few.any():
         small.take(view.compared(few))
-
-
-def _rank(rule: Rule) -> int:
-    return rule.rank + (1000 if rule.pairs else 0)
 
 
 def _compare(view: View, findings: Findings, source: int = 0) -> None:
@@ -84,7 +80,7 @@ def _compare(view: View, findings: Findings, source: int = 0) -> None:
             together = int(np.count_nonzero(view.samples == view.samples[at]))
             if together > 1:
                 finding = replace(finding, evidence={**finding.evidence, "records": together})
-        findings.add(finding, view.places[at], _rank(rule), source)
+        findings.add(rule, finding, view.places[at], source)
 
 
 class _Small:
@@ -177,7 +173,7 @@ class Check:
 
     def _tell(self, told: Iterable[tuple[Rule, Finding, Place]], source: int) -> None:
         for rule, finding, place in told:
-            self.findings.add(replace(finding, code=rule.code), place, _rank(rule), source)
+            self.findings.add(rule, finding, place, source)
 
     def end(self) -> None:
         """Tells what only the whole input shows."""
@@ -209,4 +205,3 @@ def check(reader: Reader, limit: int = 3) -> Check:
     if reader.reading.selects and not found.records and not found.skipped:
         raise reader.reading.nothing()
     return found
-

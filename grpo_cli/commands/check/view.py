@@ -34,7 +34,8 @@ def print_codes(console: Console, rows: Sequence[Row]) -> None:
         severity = row["severity"][0]
         console.print(
             Text.assemble(
-                (f"{severity:<8}", _STYLES[severity]), (f"{row['code']:<{width}}  ", "bold"),
+                (f"{severity:<8}", _STYLES[severity]),
+                (f"{row['code']:<{width}}  ", "bold"),
                 row["meaning"],
             )
         )

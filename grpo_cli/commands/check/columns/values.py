@@ -108,7 +108,7 @@ def _negative(view: View) -> Iterator[Finding]:
             f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} tokens"
             f"{filled}; an entropy is at least 0",
             "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "
-            "of 1.0 has an \"entropy\" of −1), and mask the padding",
+            'of 1.0 has an "entropy" of −1), and mask the padding',
             {"tokens": int(low.sum()), "of": len(low), "min": float(values[part].min())},
             **view.place(part.start + int(np.argmax(low))),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,10 @@ class _Given(NamedTuple):
     rewards: F64
     advantages: F64
     groups: I64
+
+    def part(self, rows: Any) -> _Given:
+        """Some of the rows."""
+        return _Given(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
 def _records(view: View) -> Iterator[tuple[int, _Given]]:
@@ -59,7 +63,7 @@ def _look(view: View) -> Iterator[Finding]:
         wrong, pairs = shares
         if wrong > _REVERSED:
             yield _sign(wrong, pairs, record)
-        elif stride := _stride(given, wrong):
+        elif stride := _stride(given):
             yield _strided(stride, record)
         elif wrong > _DISCORDANT:
             yield _order(wrong, pairs, record)
@@ -70,7 +74,7 @@ def _look(view: View) -> Iterator[Finding]:
 def _discordant(given: _Given) -> tuple[float, int] | None:
     """The share of pairs of one group that are the wrong way round, and how many there are."""
     if len(given.groups) > 512:  # pairs grow with the square: the first few groups say it too
-        given = _Given(*(part[:512] for part in given))
+        given = given.part(slice(512))
     together = given.groups[:, None] == given.groups[None, :]
     reward = given.rewards[:, None] - given.rewards[None, :]
     advantage = given.advantages[:, None] - given.advantages[None, :]
@@ -83,7 +87,7 @@ def _discordant(given: _Given) -> tuple[float, int] | None:
     return float(np.count_nonzero(pairs & (advantage < -scale))) / count, count
 
 
-def _stride(given: _Given, wrong: float) -> str:
+def _stride(given: _Given) -> str:
     """How the rows were grouped by position, where that gives the advantages and the ids do not."""
     count = len(given.groups)
     if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
@@ -96,7 +100,7 @@ def _stride(given: _Given, wrong: float) -> str:
             continue
         blocks = rows // size
         whole = blocks < count // size
-        part = _Given(*(one[whole] for one in given))
+        part = given.part(whole)
         if _follows(part, blocks[whole]):
             return f"strides of {size} rows"
     return ""
@@ -204,6 +208,8 @@ def _scale(view: View) -> Iterator[Finding]:
     greatest = np.maximum.reduceat(size, view.records.starts)
     for record in np.flatnonzero(greatest > bound).tolist():
         start = int(view.records.starts[record])
+        if _is_strided(view, record):
+            continue  # said already, and the scale with it
         row = int(np.argmax(size[start : start + int(view.counts[record])]))
         value = float(values[start + row])
         infinite = abs(value) >= 1e4
@@ -218,6 +224,13 @@ def _scale(view: View) -> Iterator[Finding]:
             record,
             row,
         )
+
+
+def _is_strided(view: View, record: int) -> bool:
+    if view.rewards is None or view.rewards.ndim > 1:
+        return False
+    given = dict(_records(view)).get(record)
+    return given is not None and bool(_discordant(given)) and bool(_stride(given))
 
 
 def _functions(view: View) -> Iterator[Finding]:

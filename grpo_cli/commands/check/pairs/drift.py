@@ -19,14 +19,16 @@ def _look(pair: Pair) -> Iterator[Finding]:
     """The columns are further apart in the later half of the tokens than in the earlier one.
 
     Where the probability is p a log-prob can move by about 1 − p, so |log ratio|/(1 − p) is
-    compared, over tokens with p < 0.9, between positions above and below the mean position.
+    compared, over tokens with p < 0.9, between places in the response above and below the mean
+    place (of tokens that count: padding on the left is none).
     Reported where the mean is 1.8 times as great and the difference 5 standard errors (Welch):
     noise, staleness and updates do not know the position.
     """
     if pair.to_reference or pair.equal.all():
         return
     free = pair.freedom > _FREE
-    place = pair.view.positions.astype(np.float64)
+    rows = pair.view.responses
+    place = (np.arange(rows.total) - rows.spread(rows.starts)).astype(np.float64)
     _, middle, _ = pair.moments(place, free)
     late = place > pair.samples.spread(middle)
     size = np.minimum(pair.size, 5.0) / np.where(free, pair.freedom, 1.0)

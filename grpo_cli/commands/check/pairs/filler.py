@@ -14,7 +14,7 @@ from grpo_cli.commands.check.pair import Pair
 _DOUBT = -0.3
 _BELOW = -50.0
 _LEAST = 3
-_ALONE = 0.5
+_TURNED = 0.3
 _TIMES = 3.0
 _RARE = -4.0
 
@@ -45,9 +45,12 @@ def _look(pair: Pair) -> Iterator[Finding]:
 
 def _apart(size: F64, hit: NDArray[np.bool_], values: F64, other: F64) -> bool:
     """Whether the columns agree but for the tokens that are 0.0 in one of them."""
-    if np.mean(values == 0.0) < _ALONE and np.median(other[hit]) < _RARE:
+    rest, usual = size[~hit], other[~hit]
+    if len(rest) and np.median(other[hit]) < min(_RARE, float(np.quantile(usual, 0.05))):
         return False  # a few tokens that the other column finds impossible
-    rest = size[~hit]
+    turned = np.count_nonzero((other == 0.0) & (values < _DOUBT))
+    if turned > _TURNED * np.count_nonzero(hit):
+        return False  # of other tokens, in both columns
     near = float(np.quantile(rest, 0.95)) if len(rest) else 0.0
     return float(np.median(size[hit])) > _TIMES * near
 

@@ -75,6 +75,8 @@ def _look_at_entropies(view: View) -> Iterator[Finding]:
         mean = float(h.mean())
         if not np.isfinite(mean + cost.sum()) or mean <= 0.0:
             continue
+        if not _alike(view, part, cost):
+            continue  # a temperature on one side, which moves the mean too
         error = float((cost - h).std(ddof=1)) / math.sqrt(len(h))
         factor = float(cost.mean()) / mean
         for base, per_nat in _BASES.items():
@@ -90,6 +92,12 @@ def _look_at_entropies(view: View) -> Iterator[Finding]:
                     },
                     record=record,
                 )
+
+
+def _alike(view: View, part: slice, cost: np.ndarray) -> bool:
+    """Whether the other columns have the same mean, as they do in one base."""
+    means = [-float(column[part].mean()) for column in view.log_probs.values()]
+    return max(means) - min(means) < 0.05 * float(cost.mean())
 
 
 _MEANING = "Log-probs are in base 2 or 10 instead of e."

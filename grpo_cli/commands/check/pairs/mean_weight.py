@@ -33,7 +33,9 @@ def _look(pair: Pair) -> Iterator[Finding]:
     away = (mean - 1.0) * np.sqrt(n) / np.where(sigma > 0.0, sigma, np.inf)
     found = (n >= _LEAST) & (np.abs(away) > _SIGMAS) & (np.abs(mean - 1.0) > _AWAY)
     for sample in np.flatnonzero(found).tolist():
-        yield _finding(pair, sample, float(mean[sample]), float(sigma[sample] / math.sqrt(n[sample])))
+        yield _finding(
+            pair, sample, float(mean[sample]), float(sigma[sample] / math.sqrt(n[sample]))
+        )
 
 
 def _finding(pair: Pair, sample: int, mean: float, error: float) -> Finding:

@@ -30,7 +30,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     for lag in (1, -1):
         wins, counted = _wins(pair, lag)
         whole = [pair.rows.sum(values) for values in (wins, counted)]
-        found = _beyond(*whole, _SIGMAS)
+        found = _beyond(whole[0], whole[1], _SIGMAS)
         for sample in np.flatnonzero(found).tolist():
             share = float(whole[0][sample] / whole[1][sample])
             place = {"record": pair.record(sample)}

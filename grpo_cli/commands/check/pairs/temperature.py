@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ _LEAST_SLOPE = 0.025
 _LEAST_UPDATE = 0.065
 _SIGMAS = 5.0
 _NEARLY_ALL = 0.35
+_STRAIGHT = np.log(1.1)
 
 
 class Lines(NamedTuple):
@@ -83,39 +83,43 @@ def _look(pair: Pair) -> Iterator[Finding]:
     engines, 0.065 between two policies of one engine, since an update sharpens too; the sign test
     and the regression of a − b on (a + b)/2 are 5 standard errors away (or, at temperatures below
     0.7, where the tokens drawn are nearly all certain, 85 % of the signs are one way). Softmax
-    temperatures bend the line, so that r² is 0.1 to 0.6; it is told, not asked for.
+    temperatures bend the line, so that r² is 0.1 to 0.6; where it is above 0.5 and the slope beyond
+    1.1, the signs are not asked for (log-probs that were divided by a temperature themselves).
     """
     if pair.to_reference or pair.equal.all():
         return  # a policy that was trained long is sharper than its reference
     line = lines(pair)
-    for sample in np.flatnonzero(_bent(line, pair.to_engine)).tolist():
+    for sample in np.flatnonzero(
+        _bent(line, _LEAST_SLOPE if pair.to_engine else _LEAST_UPDATE)
+    ).tolist():
         yield _finding(pair, line, sample)
 
 
-def _bent(line: Lines, to_engine: bool) -> NDArray[np.bool_]:
+def _bent(line: Lines, least: float) -> NDArray[np.bool_]:
     strength = np.abs(np.log(line.slope))
     sure = np.abs(line.sigmas) > _SIGMAS
     sure |= np.abs(line.higher) > _NEARLY_ALL
-    found: NDArray[np.bool_] = (
-        (line.n > 0)
-        & (strength > (_LEAST_SLOPE if to_engine else _LEAST_UPDATE))
+    straight = (strength > _STRAIGHT) & (line.explained > 0.5) & (np.abs(line.sigmas) > _SIGMAS)
+    bent = (
+        (strength > least)
         & (np.abs(line.sided) > _SIGMAS)
         & (np.sign(line.higher) == np.sign(1.0 - line.slope))
         & (np.sign(line.sigmas) == np.sign(line.higher))
         & sure
     )
+    found: NDArray[np.bool_] = (line.n > 0) & (bent | straight)
     return found
 
 
 def _finding(pair: Pair, line: Lines, sample: int) -> Finding:
     one, other = pair.keys
     slope, share = float(line.slope[sample]), float(line.higher[sample]) + 0.5
-    sharper, flatter = (one, other) if share > 0.5 else (other, one)
+    sharper, flatter = (one, other) if slope < 1.0 else (other, one)
     share = max(share, 1.0 - share)
     return Finding(
         "error",
-        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: it is "
-        f"higher at {share:.0%} of the tokens, and {other} against {one} has slope {slope:.3f}",
+        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: {other} "
+        f"against {one} has slope {slope:.3f}, not 1, and one is higher at {share:.0%} of the tokens",
         "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
         {
@@ -135,7 +139,7 @@ RULES = (
         "temperature",
         ("error",),
         "One of two columns was computed at another temperature.",
-        50,
+        42,
         _look,
         pairs=True,
     ),

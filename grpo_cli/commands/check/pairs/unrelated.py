@@ -14,10 +14,10 @@ from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.pair import Pair
 
 _LEAST, _LEAST_ALONE = 24, 12
-_RELATED = 0.7
+_RELATED = 0.8
 _LITTLE = 0.3
 _SIGMAS = 4.5
-_CHANCE = np.log(1e-7)
+_CHANCE = np.log(1e-6)
 _MOVES = 0.01
 _SURE, _LEVEL = 0.2, 0.25
 
@@ -27,9 +27,10 @@ def _look(pair: Pair) -> Iterator[Finding]:
 
     Of one policy at two temperatures, a factor of two apart, the probabilities of the tokens taken
     correlate by more than 0.8, whatever the noise; of other tokens by 0. They are between 0 and 1,
-    so that no single token decides. Reported where the correlation is below 0.3, and below 0.7 by
+    so that no single token decides. Reported where the correlation is below 0.3, that of
+    the log-probs too, and below 0.8 by
     4.5 standard errors (Fisher's z, one in 300,000) over a sample; or where that many responses
-    alone are below 0.3 that chance makes so many once in ten million (Chernoff). A model that is
+    alone are below 0.3 that chance makes so many once in a million (Chernoff). A model that is
     sure of nothing (the probabilities spread by less than 0.2, as in tests with random weights)
     can be moved anywhere by one large step, which also moves the mean: then the means must agree.
     """
@@ -38,10 +39,12 @@ def _look(pair: Pair) -> Iterator[Finding]:
     one, other = np.exp(pair.first), np.exp(pair.second)
     told = _tells(pair, one, other)
     whole = _correlations(pair.samples, one, other)
-    found = told & _apart(pair.samples, whole)
+    logs = _correlations(pair.samples, pair.first, pair.second)
+    found = told & _apart(pair.samples, whole) & (logs < _LITTLE)
     rows = pair.view.responses
     each = _correlations(rows, one, other)
     low = (rows.lengths >= _LEAST_ALONE) & (each < _LITTLE)
+    low &= _correlations(rows, pair.first, pair.second) < _LITTLE
     for sample in np.flatnonzero(found).tolist():
         n, rows_of = int(pair.samples.lengths[sample]), int(pair.rows.lengths[sample])
         yield _finding(pair, float(whole[sample]), n, {"record": pair.record(sample)}, rows_of)

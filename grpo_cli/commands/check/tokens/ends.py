@@ -36,8 +36,11 @@ def _specials(view: View) -> tuple[frozenset[int], frozenset[int]]:
         for row in value[view.names["tokens"]]:
             words |= dict.fromkeys(row if isinstance(row, list) else [row])
     numbers = {word: number for number, word in enumerate(words)}
-    pick = [frozenset(numbers[w] for w in some if w in numbers) for some in (_END_WORDS, _PAD_WORDS)]
-    return pick[0], pick[1]
+    ends, pads = (
+        frozenset(numbers[word] for word in some if word in numbers)
+        for some in (_END_WORDS, _PAD_WORDS)
+    )
+    return ends, pads
 
 
 def _said(value: Mapping[str, Any], key: str) -> frozenset[int]:

@@ -134,10 +134,8 @@ def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
 
 def _at_edge(responses: Segments, runs: I64, *, end: bool) -> NDArray[np.bool_]:
     places = np.arange(responses.total) - responses.spread(responses.starts)
-    if end:
-        found: NDArray[np.bool_] = places >= responses.spread(responses.lengths - runs)
-        return found
-    found = places < responses.spread(runs)
+    first = responses.spread(responses.lengths - runs)
+    found: NDArray[np.bool_] = places >= first if end else places < responses.spread(runs)
     return found
 
 

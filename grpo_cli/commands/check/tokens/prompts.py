@@ -75,7 +75,7 @@ def _alike_at_first(view: View, words: Any) -> I64:
 def _tolerance(values: Any, words: Any) -> Any:
     """How far apart tokens may be that are the same: ids not at all."""
     if words.dtype.kind == "i":
-        return 0.0 * values
+        return np.zeros_like(values)
     return np.where(np.isfinite(values), _ABSOLUTE + 2.0 * _RELATIVE * np.abs(values), 0.0)
 
 
@@ -105,9 +105,7 @@ def _given(view: View) -> Iterator[Finding]:
             yield from _begins(view, ids, record, prompts, key)
 
 
-def _begins(
-    view: View, ids: I64, record: int, prompts: list[Any], key: str
-) -> Iterator[Finding]:
+def _begins(view: View, ids: I64, record: int, prompts: list[Any], key: str) -> Iterator[Finding]:
     nested = isinstance(prompts[0], list)
     start = int(view.records.starts[record])
     for row in range(int(view.counts[record])):

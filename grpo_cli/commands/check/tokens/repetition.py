@@ -51,5 +51,7 @@ def _look(view: View) -> Iterator[Finding]:
 
 
 RULES = (
-    Rule("repetition", ("info",), "Responses end in a loop of one phrase.", 110, _look),
+    Rule(
+        "repetition", ("info",), "Responses end in a loop of one phrase.", 110, _look, yields=True
+    ),
 )

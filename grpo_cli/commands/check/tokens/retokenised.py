@@ -16,7 +16,7 @@ _KEYS = (
     "generated_token_ids",
     "engine_token_ids",
 )
-"""What dumps call the ids that the engine sampled, where they write them beside the trained ones."""
+"""What dumps call the ids that the engine sampled, beside those that are trained."""
 
 
 def _look(view: View) -> Iterator[Finding]:
