@@ -119,7 +119,8 @@ def _finding(pair: Pair, line: Lines, sample: int) -> Finding:
     return Finding(
         "error",
         f"{sharper} is sharper than {flatter}, as with a temperature on one side only: {other} "
-        f"against {one} has slope {slope:.3f}, not 1, and one is higher at {share:.0%} of the tokens",
+        f"against {one} has slope {slope:.3f}, not 1; one is above the other at {share:.0%} of the "
+        "tokens",
         "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
         {

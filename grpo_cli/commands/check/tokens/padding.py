@@ -147,5 +147,6 @@ RULES: tuple[Rule, ...] = (
         20,
         _look,
         explains=True,
+        yields=True,
     ),
 )
