@@ -13,15 +13,17 @@ from grpo_cli.commands.check.record_view import View
 
 _LEAST, _LEAST_ENTROPIES = 24, 64
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
-_WITHIN = 0.015
-_LEFT = 0.15
+_WITHIN = 0.04
+_LEFT = 0.25
+_STRAIGHT = 0.7
 
 
 def _look(pair: Pair) -> Iterator[Finding]:
     """One column is the other times 1.4427 or 0.4343, with no offset.
 
-    The median of b/a over tokens with |a| > 0.05 is within 1.5 % of the factor, and the factor
-    takes nearly all of the difference away: a temperature bends that line, a base does not.
+    The median of b/a over tokens with |a| > 0.05 is within 4 % of the factor, the factor takes
+    three quarters of the difference away, and the difference is proportional to the log-probs
+    (corr(a + b, a − b)² above 0.7): a temperature bends that line, a base does not.
     """
     clear = (pair.first < -0.05) & (pair.second < -0.02)
     enough = pair.samples.sum(clear.astype(np.int64)) >= _LEAST
@@ -37,6 +39,8 @@ def _of_sample(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Finding]:
     kept = clear[part]
     a, b = pair.first[part][kept], pair.second[part][kept]
     factor = float(np.median(b / a))
+    if np.square(np.corrcoef(a + b, a - b)[0, 1]) < _STRAIGHT:
+        return
     for base, per_nat in _BASES.items():
         for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
             left = float(np.median(np.abs(b - wanted * a)))

@@ -18,7 +18,7 @@ _RELATED = 0.8
 _LITTLE = 0.3
 _SIGMAS = 4.5
 _CHANCE = np.log(1e-6)
-_MOVES = 0.01
+_MOVES = 0.001
 _SURE, _LEVEL = 0.2, 0.25
 
 
