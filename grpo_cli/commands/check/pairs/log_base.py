@@ -43,8 +43,8 @@ def _of_sample(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Finding]:
         return
     for base, per_nat in _BASES.items():
         for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
-            left = float(np.median(np.abs(b - wanted * a)))
-            if abs(factor / wanted - 1.0) > _WITHIN or left > _LEFT * np.median(np.abs(b - a)):
+            left = float(np.mean(np.abs(b - wanted * a)))
+            if abs(factor / wanted - 1.0) > _WITHIN or left > _LEFT * np.mean(np.abs(b - a)):
                 continue
             yield Finding(
                 "error",

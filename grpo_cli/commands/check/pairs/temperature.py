@@ -18,6 +18,7 @@ _LEAST_UPDATE = 0.065
 _SIGMAS = 5.0
 _NEARLY_ALL = 0.35
 _STRAIGHT = np.log(1.1)
+_ALL = 0.4
 
 
 class Lines(NamedTuple):
@@ -80,7 +81,8 @@ def _look(pair: Pair) -> Iterator[Finding]:
     that were drawn, and falls off faster. So two things go together that no noise and no missing
     normaliser brings together: the sharper column spreads wider, or narrower, than the other, and
     is higher at most tokens (sign test). Reported where |ln slope| exceeds 0.025 between the two
-    engines, 0.065 between two policies of one engine, since an update sharpens too; the sign test
+    engines, 0.065 between two policies of one engine, since an update sharpens too (but not nine
+    tokens of ten: then 0.025 suffices); the sign test
     and the regression of a − b on (a + b)/2 are 5 standard errors away (or, at temperatures below
     0.7, where the tokens drawn are nearly all certain, 85 % of the signs are one way). Softmax
     temperatures bend the line, so that r² is 0.1 to 0.6; where it is above 0.5 and the slope beyond
@@ -101,7 +103,7 @@ def _bent(line: Lines, least: float) -> NDArray[np.bool_]:
     sure |= np.abs(line.higher) > _NEARLY_ALL
     straight = (strength > _STRAIGHT) & (line.explained > 0.5) & (np.abs(line.sigmas) > _SIGMAS)
     bent = (
-        (strength > least)
+        (strength > np.where(np.abs(line.higher) > _ALL, _LEAST_SLOPE, least))
         & (np.abs(line.sided) > _SIGMAS)
         & (np.sign(line.higher) == np.sign(1.0 - line.slope))
         & (np.sign(line.sigmas) == np.sign(line.higher))
