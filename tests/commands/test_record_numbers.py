@@ -13,7 +13,7 @@ RECORD = {"log_probs_new": [[-0.9, -0.2], [-1.1]], "log_probs_old": [[-1.0, -0.2
 def gaps(tmp_path):
     """Three records without ids on lines 1, 3 and 6."""
     path = tmp_path / "gaps.jsonl"
-    own = {"rewards": [1, 1], "advantages": [1, -1], "expected": {"loss": 9.0}}
+    own = {"rewards": [1, 1], "advantages": [0, 0], "expected": {"loss": 9.0}}
     line = json.dumps(RECORD | own)
     path.write_text(f"{line}\n\n{line}\n\n\n{line}\n")
     return str(path)

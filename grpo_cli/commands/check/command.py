@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.check.run import Findings
+from grpo_cli.commands.check.rules import codes
+from grpo_cli.commands.check.run import Check
 from grpo_cli.commands.check.run import check as look
-from grpo_cli.commands.check.view import print_findings
+from grpo_cli.commands.check.view import print_codes, print_findings
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, paths
+from grpo_cli.commands.options.objective import Files, ReadingOptions, paths
 from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
-from grpo_cli.engine import Reader
+from grpo_cli.commands.options.source import RecordOption, tell_notes
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say, tell
 
 NO = 1
 
-OnError = Annotated[
-    Literal["stop", "skip"],
-    typer.Option("--on-error", help="At a record that cannot be read: stop, or go on without it."),
-]
 Limit = Annotated[
     int,
     typer.Option("--limit", metavar="N", min=0, help="Findings of one kind in full; 0 for all."),
@@ -33,10 +29,13 @@ Limit = Annotated[
 def check(
     *,
     files: Files = None,
-    source: SourceOptions,
+    reading: ReadingOptions,
     chosen: RecordOption,
-    on_error: OnError = "stop",
     limit: Limit = 3,
+    list_codes: Annotated[
+        bool,
+        typer.Option("--codes", help="List every code with its severity and meaning, and stop."),
+    ] = False,
     page: PageOptions,
 ) -> None:
     """Lint a dump: shifts, padding, temperatures, dead groups, duplicates and more.
@@ -44,40 +43,47 @@ def check(
     \b
     grpo check rollouts.jsonl
     grpo check rollouts.jsonl --json | jq '.findings[] | select(.severity == "error")'
+    grpo check --codes
 
     Each finding has its place, its evidence and what to do. Exit codes: 0 no
     error, 1 there is one, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        findings = Findings(limit)
-        reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
-        look(reader.records(), findings)
-        document = _document(findings)
+        if list_codes:
+            rows = codes()
+            page.write({"codes": rows}, lambda console, _: print_codes(console, rows))
+            return
+        reader = reading.reader(paths(files), chosen.record)
+        found = look(reader, limit)
+        document = _document(found)
         page.write(document, lambda console, screen: print_findings(console, screen, document))
         tell_notes(reader.notices, quiet=page.quiet)
-        code = _finish(findings, reader, page)
+        code = _finish(found, page)
     raise typer.Exit(code)
 
 
-def _document(findings: Findings) -> dict[str, Any]:
+def _document(found: Check) -> dict[str, Any]:
+    findings = found.findings
     counts = {severity: findings.severities[severity] for severity in ("error", "warning", "info")}
+    rows = findings.rows
+    kinds = dict.fromkeys(row["code"] for row in rows)
     return {
         "ok": not counts["error"],
-        "findings": findings.rows,
-        "more": findings.more,
-        "counts": dict(findings.counts),
+        "findings": rows,
+        "more": {code: findings.more[code] for code in kinds if code in findings.more},
+        "counts": {code: findings.codes[code] for code in kinds},
         "severities": counts,
-        "records": findings.records,
-        "responses": findings.responses,
-        "tokens": findings.tokens,
+        "records": found.records,
+        "responses": found.responses,
+        "tokens": found.tokens,
     }
 
 
-def _finish(findings: Findings, reader: Reader, page: PageOptions) -> int:
-    for error in reader.skipped:
+def _finish(found: Check, page: PageOptions) -> int:
+    for error in found.skipped:
         tell(error, as_json=page.json)
-    if reader.skipped:
-        say(f"skipped {len(reader.skipped)} records that cannot be read")
-    if findings.severities["error"]:
+    if found.skipped:
+        say(f"skipped {len(found.skipped)} records that cannot be read")
+    if found.findings.severities["error"]:
         return NO
-    return InputError.exit_code if reader.skipped else 0
+    return InputError.exit_code if found.skipped else 0

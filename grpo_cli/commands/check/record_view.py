@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,33 +11,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.records import Raw, Record
+from grpo_cli.commands.check.places import Place
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+_PAIRS = (
+    ("log_probs_new", "log_probs_old"),
+    ("log_probs_old", "log_probs_rollout"),
+    ("log_probs_new", "log_probs_rollout"),
+    ("log_probs_new", "log_probs_ref"),
+)
 
 
+@dataclass(eq=False)
 class View:
-    """Consecutive records with the same columns. N tokens that count, R responses, M records.
+    """Consecutive records with the same columns. N tokens as written, R responses, M records.
 
     Nothing is refused: log-probs may be positive or not finite.
+
+    Attributes:
+        places: [M] where the records stand.
+        values: [M] the decoded objects; empty where they are no longer at hand.
+        counts: [M] responses of each record.
+        widths: [R] tokens of each response as written.
+        columns: canonical token column → [N] as written.
+        mask: [N] which tokens count; None if all do.
+        groups: [R] a number for each group of each record, in order.
+        names: canonical name → the key that the user wrote.
+        derived: columns that were computed from probabilities or ratios.
+        rewards: [R], or [R, K] of several functions; None if there are none.
+        advantages: [R]; None if there are none, or one per token.
+        advantages_given: whether there are any.
+        samples: [M] the sample that each record is compared in.
     """
 
-    def __init__(self, records: Sequence[Record], raws: Sequence[Raw]) -> None:
-        self.records = records
-        self.raws = raws
+    places: Sequence[Place]
+    values: Sequence[dict[str, Any]]
+    counts: I64
+    widths: I64
+    columns: Mapping[str, F64]
+    mask: NDArray[np.bool_] | None
+    groups: I64
+    names: Mapping[str, str]
+    derived: tuple[str, ...] = ()
+    rewards: F64 | None = None
+    advantages: F64 | None = None
+    advantages_given: bool = False
+    samples: I64 | None = None
+
+    # ---- tokens and responses -------------------------------------------------------------
 
     @cached_property
-    def widths(self) -> I64:
-        """[R] tokens of each response as written."""
-        return np.array([width for one in self.records for width in one.widths], dtype=np.int64)
-
-    @cached_property
-    def mask(self) -> NDArray[np.bool_] | None:
-        """[as written] which tokens count; None if all do."""
-        if all(one.mask is None for one in self.records):
-            return None
-        parts = [one.mask or b"\1" * sum(one.widths) for one in self.records]
-        return np.frombuffer(b"".join(parts), dtype=np.bool_)
+    def records(self) -> Segments:
+        """The responses of each record."""
+        return Segments(self.counts)
 
     @cached_property
     def written(self) -> Segments:
@@ -51,62 +78,58 @@ class View:
         return Segments(np.bincount(self.written.index[self.mask], minlength=len(self.widths)))
 
     @cached_property
-    def positions(self) -> I64:
-        """[N] each token's index in its response as written."""
-        whole = self.written
-        places = np.arange(whole.total) - np.repeat(whole.starts, whole.lengths)
-        return places if self.mask is None else places[self.mask]
+    def tokens(self) -> I64:
+        """[M] tokens of each record that count."""
+        return self.records.sum(self.responses.lengths)
 
     @cached_property
-    def record_of(self) -> I64:
-        """[R] the record of each response, among these."""
-        return np.repeat(np.arange(len(self.records)), [len(one.widths) for one in self.records])
+    def positions(self) -> I64:
+        """[counted] each token's index in its response as written."""
+        places = np.arange(self.written.total) - self.written.spread(self.written.starts)
+        return places if self.mask is None else places[self.mask]
 
     def local(self, response: int) -> tuple[int, int]:
         """A response's record and its index there."""
-        record = int(self.record_of[response])
-        return record, response - int(np.searchsorted(self.record_of, record))
+        record = int(self.records.index[response])
+        return record, int(response - self.records.starts[record])
 
     def place(self, token: int) -> dict[str, int]:
         """Where the token stands, as the fields of a finding."""
         record, response = self.local(int(self.responses.index[token]))
         return {"record": record, "response": response, "token": int(self.positions[token])}
 
+    def at(self, response: int) -> dict[str, int]:
+        """Where the response stands, as the fields of a finding."""
+        record, local = self.local(response)
+        return {"record": record, "response": local}
+
+    # ---- columns --------------------------------------------------------------------------
+
     def has(self, name: str) -> bool:
         """Whether the records have the column themselves."""
-        return name in self.records[0].columns and name not in self.records[0].derived
+        return name in self.columns and name not in self.derived
 
     def key(self, name: str) -> str:
         """What the user calls the column."""
-        return self.records[0].names.get(name, name)
+        return self.names.get(name, name)
 
     def column(self, name: str) -> F64 | None:
-        """[N] the column's values that count, whatever they are."""
+        """[counted] the column's values that count, whatever they are."""
         if not self.has(name):
             return None
-        whole = np.frombuffer(b"".join([one.columns[name] for one in self.records]))
+        whole = self.columns[name]
         return whole if self.mask is None else whole[self.mask]
 
     @cached_property
     def log_probs(self) -> dict[str, F64]:
-        """The columns that can be log-probs: finite and none above 0."""
-        found = {}
-        for name in LOG_PROBS:
-            values = self.column(name)
-            if values is not None and np.isfinite(values).all() and values.max(initial=-1.0) <= 0:
-                found[name] = values
-        return found
+        """The columns of log-probs that the records have."""
+        found = {name: self.column(name) for name in LOG_PROBS}
+        return {name: values for name, values in found.items() if values is not None}
 
-    @cached_property
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """The columns that belong together, the better witness first."""
-        wanted = (
-            ("log_probs_new", "log_probs_old"),
-            ("log_probs_old", "log_probs_rollout"),
-            ("log_probs_new", "log_probs_rollout"),
-            ("log_probs_new", "log_probs_ref"),
-        )
-        found = [pair for pair in wanted if all(one in self.log_probs for one in pair)]
+        found = [pair for pair in _PAIRS if all(name in self.log_probs for name in pair)]
         if ("log_probs_old", "log_probs_rollout") in found:
             found = [pair for pair in found if pair != ("log_probs_new", "log_probs_rollout")]
         return found
@@ -114,47 +137,138 @@ class View:
     # ---- groups ---------------------------------------------------------------------------
 
     @cached_property
-    def groups(self) -> list[list[int]]:
-        """The responses [R] of each group, record by record."""
-        found: dict[tuple[int, int], list[int]] = {}
-        flat = 0
-        for number, record in enumerate(self.records):
-            for group in record.groups or [0] * len(record.widths):
-                found.setdefault((number, group), []).append(flat)
-                flat += 1
-        return list(found.values())
-
-    def names_groups(self, record: int) -> bool:
-        """Whether a record says which responses belong together."""
-        one = self.records[record]
-        known = one.names
-        return one.shape is not None or "group_ids" in known or "group_size" in known
+    def sizes(self) -> I64:
+        """[groups] responses of each group."""
+        return np.bincount(self.groups)
 
     @cached_property
-    def rewards(self) -> F64 | None:
+    def _grouped(self) -> tuple[I64, I64]:
+        order = np.argsort(self.groups, kind="stable")
+        return order, np.cumsum(self.sizes) - self.sizes
+
+    def members(self, group: int) -> I64:
+        """The responses of a group."""
+        order, starts = self._grouped
+        return order[starts[group] : starts[group] + self.sizes[group]]
+
+    def by_group(self, values: F64, reduce: np.ufunc) -> F64:
+        """[groups] the values of each group's responses, reduced."""
+        order, starts = self._grouped
+        found: F64 = reduce.reduceat(values[order], starts) if len(order) else values
+        return found
+
+    @cached_property
+    def first_members(self) -> I64:
+        """[groups] the first response of each group."""
+        order, starts = self._grouped
+        return order[starts]
+
+    @cached_property
+    def names_groups(self) -> bool:
+        """Whether the records say which responses belong together."""
+        return "group_ids" in self.names or "group_size" in self.names
+
+    @cached_property
+    def summed(self) -> F64 | None:
         """[R] one reward per response, several functions added up."""
-        if any(one.rewards is None for one in self.records):
-            return None
-        rows: list[Any] = [row for one in self.records for row in one.rewards or []]
-        return np.array([sum(row) if isinstance(row, list) else row for row in rows])
+        if self.rewards is None or self.rewards.ndim == 1:
+            return self.rewards
+        return self.rewards.sum(axis=1)
+
+    # ---- words ----------------------------------------------------------------------------
 
     @cached_property
-    def advantages(self) -> F64 | None:
-        """[R] one advantage per response; None where there is none, or one per token."""
-        if not all(isinstance(one.advantages, list) for one in self.records):
-            return None
-        rows: list[Any] = [row for one in self.records for row in one.advantages or []]
-        return np.array(rows, dtype=np.float64)
+    def ids(self) -> I64 | None:
+        """[N] a number for each token as written: its id, or else that of its string."""
+        for name in ("token_ids", "tokens"):
+            key = self.names.get(name)
+            if key is not None and self.values:
+                return self._flat(key)
+        return None
 
-    def words(self, response: int) -> list[Any] | None:
-        """The token ids, or else the strings, of a response that count."""
-        record, local = self.local(response)
-        one = self.records[record]
-        rows = one.token_ids or one.tokens
-        if rows is None:
+    def _flat(self, key: str) -> I64 | None:
+        flat: list[Any] = []
+        for value in self.values:
+            flat += _joined(value[key])
+        if len(flat) != self.written.total:
             return None
-        row: list[Any] = rows[local]
-        if self.mask is None:
-            return row
-        start = int(self.written.starts[response])
-        return [word for word, kept in zip(row, self.mask[start:], strict=False) if kept]
+        if flat and isinstance(flat[0], str):
+            numbers = {word: number for number, word in enumerate(dict.fromkeys(flat))}
+            flat = [numbers[word] for word in flat]
+        try:
+            return np.array(flat, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+    @cached_property
+    def counted_ids(self) -> I64 | None:
+        """[counted] the same of the tokens that count."""
+        if self.ids is None or self.mask is None:
+            return self.ids
+        return self.ids[self.mask]
+
+    def word(self, number: int) -> str:
+        """How a message calls a token: its id, or its string."""
+        key = self.names.get("token_ids")
+        if key is not None:
+            return f"token {number}"
+        words: dict[str, None] = {}
+        for value in self.values:
+            words |= dict.fromkeys(_joined(value[self.names["tokens"]]))
+        return repr(list(words)[number])
+
+    # ---- parts ----------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What records have in common that can be compared together."""
+        return tuple(self.columns), self.derived, tuple(self.names.items())
+
+    def compared(self, keep: NDArray[np.bool_]) -> View:
+        """The records to keep, with what is needed to compare their columns."""
+        rows = np.repeat(keep, self.counts)
+        tokens = np.repeat(rows, self.widths)
+        return replace(
+            self,
+            places=[place for place, kept in zip(self.places, keep.tolist(), strict=True) if kept],
+            values=(),
+            counts=self.counts[keep],
+            widths=self.widths[rows],
+            columns={name: column[tokens] for name, column in self.columns.items()},
+            mask=None if self.mask is None else self.mask[tokens],
+            groups=np.zeros(int(rows.sum()), dtype=np.int64),
+            rewards=None,
+            advantages=None,
+            samples=None if self.samples is None else self.samples[keep],
+        )
+
+
+def _joined(rows: Any) -> list[Any]:
+    """The elements of nested lists, whatever the depth."""
+    flat = rows if isinstance(rows, list) else rows.tolist()
+    while flat and (isinstance(flat[0], list) or hasattr(flat[0], "tolist")):
+        flat = [word for row in flat for word in row]
+    return flat
+
+
+def joined(views: Sequence[View]) -> View:
+    """Views of one layout, to be compared, side by side."""
+    first = views[0]
+    if len(views) == 1:
+        return first
+    masks = None
+    if any(view.mask is not None for view in views):
+        each = [np.ones(v.written.total, np.bool_) if v.mask is None else v.mask for v in views]
+        masks = np.concatenate(each)
+    return replace(
+        first,
+        places=[place for view in views for place in view.places],
+        counts=np.concatenate([view.counts for view in views]),
+        widths=np.concatenate([view.widths for view in views]),
+        columns={
+            name: np.concatenate([view.columns[name] for view in views]) for name in first.columns
+        },
+        mask=masks,
+        groups=np.concatenate([view.groups for view in views]),
+        samples=np.concatenate([view.samples for view in views if view.samples is not None]),
+    )

@@ -1,141 +1,207 @@
-"""Streams the records of files past the rules, in flat memory."""
+"""Asks the rules of every record of the files, by pieces, and puts the answers together."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from grpo_cli.commands.check.duplicates import Seen
-from grpo_cli.commands.check.finding import Finding
-from grpo_cli.commands.check.groups import uneven
-from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rules import EXPLAINED, compare, look
-from grpo_cli.records import Raw, Record
+import numpy as np
 
-_SAMPLE = 48
-"""Tokens below which a record is compared together with those after it."""
+from grpo_cli.commands.check.across.duplicates import Seen
+from grpo_cli.commands.check.across.facts import facts
+from grpo_cli.commands.check.asking import compare, look
+from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.packed import views
+from grpo_cli.commands.check.partial import Findings, Partial
+from grpo_cli.commands.check.places import Place
+from grpo_cli.commands.check.record_view import View, joined
+from grpo_cli.engine import Reader
+from grpo_cli.errors import InputError
+from grpo_cli.records import DecodedChunk
+
+_ALONE = 128
+"""Tokens from which a record is a sample of its own."""
+_TOGETHER = 64
+"""Smaller records are compared together, as many as stand in so many lines; which ones depends
+on their numbers alone, so that the answer does not depend on how the input is cut."""
+
+_SINGLE = "singleton-group"
 
 
-@dataclass
-class Findings:
-    """What was found so far: the first few of each code in full, all of them by number.
+@dataclass(frozen=True)
+class Look:
+    """What is done with the records of a piece, in any process.
 
     Attributes:
-        limit: how many of each code are kept; 0 for all.
-        rows: those that are kept, as JSON, in the order in which they were found.
-        counts: code → how many.
-        severities: severity → how many.
-        records, responses, tokens: what was looked at.
+        limit: how many findings of each code are kept; 0 for all.
+        skip: whether to go on behind a record that cannot be read.
     """
 
     limit: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    severities: Counter[str] = field(default_factory=Counter)
+    skip: bool
+
+    def __call__(self, decoded: Iterable[DecodedChunk]) -> Partial:
+        """Looks at records in order; stops at the first bad one unless it is to be skipped."""
+        partial = Partial(Findings(self.limit))
+        small = _Small(partial.findings)
+        for view in views(decoded):
+            if isinstance(view, InputError):
+                partial.skipped.append(view)
+                if not self.skip:
+                    break
+                continue
+            _look_at(view, partial, small)
+        partial.edges = small.edges()
+        return partial
+
+
+def _look_at(view: View, partial: Partial, small: _Small) -> None:
+    partial.records += len(view.counts)
+    partial.responses += view.responses.count
+    partial.tokens += view.responses.total
+    explained = np.zeros(len(view.counts), dtype=np.bool_)
+    for rule, finding in look(view):
+        explained[finding.record] |= rule.explains
+        partial.findings.add(rule, finding, view.places[finding.record])
+    partial.facts.append(facts(view))
+    alone = view.tokens >= _ALONE
+    if (alone & ~explained).any():
+        _compare(view.compared(alone & ~explained), partial.findings)
+    few = ~alone & ~explained & (view.tokens > 0)
+    if few.any():
+        small.take(view.compared(few))
+
+
+def _compare(view: View, findings: Findings, source: int = 0) -> None:
+    """Compares the columns of a view's samples."""
+    for rule, finding in compare(view):
+        at = finding.record
+        if view.samples is not None:
+            together = int(np.count_nonzero(view.samples == view.samples[at]))
+            if together > 1:
+                finding = replace(finding, evidence={**finding.evidence, "records": together})
+        findings.add(rule, finding, view.places[at], source)
+
+
+class _Small:
+    """Small records, which are compared together: all of one layout in a stretch of lines."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._waiting: list[View] = []
+        self._head: View | None = None
+
+    def take(self, view: View) -> None:
+        """Adds records that follow those before; those whose stretch is over are compared."""
+        numbers = np.array([place.number for place in view.places], dtype=np.int64)
+        view = replace(view, samples=numbers // _TOGETHER)
+        if self._waiting and self._waiting[-1].layout != view.layout:
+            self._flush(joined(self._waiting))
+            self._waiting = []
+        self._waiting.append(view)
+        assert view.samples is not None
+        first = self._waiting[0].samples
+        assert first is not None
+        if first[0] != view.samples[-1]:
+            whole = joined(self._waiting)
+            assert whole.samples is not None
+            last = whole.samples == whole.samples[-1]
+            last[: len(last) - int(np.argmin(last[::-1]))] = False
+            self._flush(whole.compared(~last))
+            self._waiting = [whole.compared(last)]
+
+    def _flush(self, view: View) -> None:
+        """Compares stretches that are over; the first of a piece may have begun before it."""
+        if self._head is None:
+            samples = view.samples
+            assert samples is not None
+            first = samples == samples[0]
+            if not first.all():
+                first[int(np.argmin(first)) :] = False
+            self._head = view.compared(first)
+            view = view.compared(~first)
+        if len(view.counts):
+            _compare(view, self._findings)
+
+    def edges(self) -> list[View]:
+        """The first and last stretch of the piece; one where they are the same."""
+        rest = [joined(self._waiting)] if self._waiting else []
+        return ([] if self._head is None else [self._head]) + rest
+
+
+@dataclass
+class Check:
+    """The answer for files.
+
+    Attributes:
+        findings: what was found.
+        records, responses, tokens: what was looked at.
+        skipped: the records that cannot be read.
+    """
+
+    findings: Findings
     records: int = 0
     responses: int = 0
     tokens: int = 0
+    skipped: list[InputError] = field(default_factory=list)
+    _seen: Seen = field(default_factory=Seen)
+    _edge: tuple[int, View] | None = None
 
-    def add(self, one: Finding, place: Record) -> None:
-        """Adds a finding in a record."""
-        self.counts[one.code] += 1
-        self.severities[one.severity] += 1
-        if not self.limit or self.counts[one.code] <= self.limit:
-            self.rows.append(
-                {
-                    "code": one.code,
-                    "severity": one.severity,
-                    "record": place.name,
-                    "response": one.response,
-                    "token": one.token,
-                    "source": place.source,
-                    "line": place.line,
-                    "message": one.message,
-                    "evidence": dict(one.evidence),
-                    "advice": one.advice,
-                }
-            )
+    def add(self, partial: Partial, source: int) -> None:
+        """Adds what was found in a piece that follows those before."""
+        self.records += partial.records
+        self.responses += partial.responses
+        self.tokens += partial.tokens
+        self.skipped += partial.skipped
+        self.findings.merge(partial.findings, source)
+        for kept in partial.facts:
+            self._tell(self._seen.take(kept), source)
+        for edge in partial.edges:
+            self._join(edge, source)
 
-    @property
-    def more(self) -> dict[str, int]:
-        """How many of each code are not kept."""
-        if not self.limit:
-            return {}
-        return {code: n - self.limit for code, n in self.counts.items() if n > self.limit}
+    def _join(self, edge: View, source: int) -> None:
+        if self._edge is not None:
+            before, view = self._edge
+            assert view.samples is not None
+            assert edge.samples is not None
+            goes_on = view.samples[-1] == edge.samples[0] and view.layout == edge.layout
+            if before == source and goes_on:
+                self._edge = source, joined([view, edge])
+                return
+            _compare(view, self.findings, before)
+        self._edge = source, edge
+
+    def _tell(self, told: Iterable[tuple[Rule, Finding, Place]], source: int) -> None:
+        for rule, finding, place in told:
+            self.findings.add(rule, finding, place, source)
+
+    def end(self) -> None:
+        """Tells what only the whole input shows."""
+        if self._edge is not None:
+            source, view = self._edge
+            _compare(view, self.findings, source)
+        uneven = bool(self.findings.codes["uneven-groups"])
+        for rule, finding, place in self._seen.end(told_uneven=uneven):
+            if rule.code == "torn-group":
+                self.findings.drop(_SINGLE)
+            self._tell([(rule, finding, place)], 0)
 
 
-def check(records: Iterable[tuple[Raw, Record]], findings: Findings) -> None:
-    """Asks the rules of every record.
+def check(reader: Reader, limit: int = 3) -> Check:
+    """Asks the rules of every record. The answer is the same however the input is cut.
 
     Raises:
         InputError: at the first record that cannot be read, unless it is to be skipped.
     """
-    stream = _Stream(findings)
-    for raw, record in records:
-        stream.take(raw, record)
-    stream.end()
-
-
-class _Stream:
-    """What has to be remembered from one record to the next."""
-
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._seen = Seen()
-        self._sizes: dict[int, Record] = {}
-        self._counts: Counter[int] = Counter()
-        self._waiting: list[tuple[Raw, Record]] = []
-        self._uneven = False
-
-    def take(self, raw: Raw, one: Record) -> None:
-        view = View([one], [raw])
-        self._count(view)
-        found = [*look(view)]
-        found += self._seen.rows(view, str(one.name))
-        found += self._seen.groups(view, str(one.name))
-        for finding in found:
-            self._findings.add(finding, one)
-            self._uneven |= finding.code == "uneven-groups"
-        self._remember_sizes(view)
-        if not EXPLAINED & {finding.code for finding in found}:
-            self._sample(raw, one)
-
-    def _count(self, view: View) -> None:
-        self._findings.records += 1
-        self._findings.responses += view.responses.count
-        self._findings.tokens += view.responses.total
-
-    def _sample(self, raw: Raw, one: Record) -> None:
-        if self._waiting and tuple(self._waiting[0][1].columns) != tuple(one.columns):
-            self._flush()
-        self._waiting.append((raw, one))
-        if sum(sum(waiting.widths) for _, waiting in self._waiting) >= _SAMPLE:
-            self._flush()
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        raws, records = zip(*waiting, strict=True)
-        for finding in compare(View(records, raws)):
-            at = finding.record
-            if len(records) > 1:
-                together = {**finding.evidence, "records": len(records)}
-                finding = replace(finding, evidence=together)
-            self._findings.add(finding, records[at])
-
-    def _remember_sizes(self, view: View) -> None:
-        one = view.records[0]
-        sizes = {len(members) for members in view.groups} - {1}
-        if len(sizes) == 1:
-            (size,) = sizes
-            self._counts[size] += len(view.groups)
-            self._sizes.setdefault(size, one)
-
-    def end(self) -> None:
-        self._flush()
-        if len(self._counts) > 1 and not self._uneven:
-            odd, _ = min(self._counts.items(), key=lambda item: item[1])
-            self._findings.add(uneven(self._counts), self._sizes[odd])
+    found = Check(Findings(limit))
+    source, before = -1, None
+    for piece, partial in reader.map(Look(limit, reader.skip)):
+        if piece.source != before:
+            source, before = source + 1, piece.source
+        found.add(partial, source)
+        if partial.skipped and not reader.skip:
+            raise partial.skipped[0]
+    found.end()
+    if reader.reading.selects and not found.records and not found.skipped:
+        raise reader.reading.nothing()
+    return found

@@ -27,6 +27,20 @@ def print_findings(console: Console, screen: Screen, document: Row) -> None:
     console.print(_conclusion(document))
 
 
+def print_codes(console: Console, rows: Sequence[Row]) -> None:
+    """Prints each code with its severity and meaning."""
+    width = max(len(row["code"]) for row in rows)
+    for row in rows:
+        severity = row["severity"][0]
+        console.print(
+            Text.assemble(
+                (f"{severity:<8}", _STYLES[severity]),
+                (f"{row['code']:<{width}}  ", "bold"),
+                row["meaning"],
+            )
+        )
+
+
 def _print_kind(console: Console, rows: Sequence[Row], more: int) -> None:
     first = rows[0]
     console.print(

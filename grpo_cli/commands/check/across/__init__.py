@@ -1,0 +1,1 @@
+"""Rules on what records have in common."""

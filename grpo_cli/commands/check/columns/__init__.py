@@ -1,0 +1,1 @@
+"""Rules on single columns of numbers."""

@@ -1,0 +1,135 @@
+"""Columns whose values cannot be log-probs, or entropies, at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.record_view import LOG_PROBS, View
+
+_ROUNDING = 1e-4
+
+
+def _records(view: View, bad: NDArray[np.bool_]) -> list[tuple[int, slice]]:
+    """The records with a bad token, and their tokens."""
+    if not bad.any():
+        return []
+    hits = np.unique(view.records.index[view.responses.index[bad]])
+    ends = np.cumsum(view.tokens)
+    return [(at, slice(int(ends[at] - view.tokens[at]), int(ends[at]))) for at in hits.tolist()]
+
+
+def _not_finite(view: View) -> Iterator[Finding]:
+    """NaN or ±inf where a token counts: every formula is undefined there."""
+    for name in LOG_PROBS:
+        values = view.column(name)
+        if values is None or np.isfinite(values.sum()):
+            continue
+        bad = ~np.isfinite(values)
+        for _, part in _records(view, bad):
+            at = part.start + int(np.argmax(bad[part]))
+            count, of = int(bad[part].sum()), part.stop - part.start
+            yield Finding(
+                "error",
+                f"{view.key(name)} is {values[at]:g} at {count:,} of {of:,} tokens",
+                "find out why the engine returned none; mask these tokens or drop the rows, and "
+                "never fill them with 0.0, which means probability 1",
+                {"column": name, "tokens": count, "of": of},
+                **view.place(at),
+            )
+
+
+def _probabilities(view: View) -> Iterator[Finding]:
+    """Values above 0, which no log-prob has: probabilities, or log-probs without their sign.
+
+    The logarithm of a probability is at most 0, so a single value above 0 is proof. All of them
+    in [0, 1] are probabilities; all >= 0 with some above 1 are −log p; a mixture is neither.
+    """
+    for name in LOG_PROBS:
+        values = view.column(name)
+        if values is None or not values.max(initial=-1.0) > 0.0:
+            continue
+        for _, part in _records(view, values > 0.0):
+            yield _above(view, name, values, part)
+
+
+def _above(view: View, name: str, values: F64, part: slice) -> Finding:
+    finite = values[part][np.isfinite(values[part])]
+    positive = finite[finite > 0.0]
+    words, advice = _reading(finite, positive)
+    return Finding(
+        "error",
+        f"{view.key(name)} has {len(positive):,} of {part.stop - part.start:,} values above 0; "
+        f"{words}",
+        advice,
+        {
+            "column": name,
+            "above_0": len(positive),
+            "of": part.stop - part.start,
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+        },
+        **view.place(part.start + int(np.argmax(values[part] > 0.0))),
+    )
+
+
+def _reading(values: F64, positive: F64) -> tuple[str, str]:
+    if values.min() >= 0.0 and values.max() <= 1.0:
+        return "all are in [0, 1]: probabilities", "take the natural logarithm when dumping"
+    if values.min() >= 0.0:
+        return "none is below 0: −log p, a loss", "negate them when dumping"
+    if len(positive) > 1 and (positive == positive[0]).all():
+        return (
+            f"each of them is {positive[0]:g}: padding that was filled with {positive[0]:g}",
+            "such a filler (TRL's INVALID_LOGPROB is 1.0) is for masked tokens: write the mask too",
+        )
+    return (
+        "log-probs never are",
+        "dump log_softmax(logits) of the token taken: neither logits nor scores; a tiny excess "
+        "comes from a log-sum-exp in low precision (clamp at 0)",
+    )
+
+
+def _negative(view: View) -> Iterator[Finding]:
+    """Entropies below 0 by more than rounding, which no entropy of a distribution over words is."""
+    values = view.column("entropies")
+    if values is None or not values.min(initial=0.0) < -_ROUNDING:
+        return
+    for _, part in _records(view, values < -_ROUNDING):
+        low = values[part] < -_ROUNDING
+        same = np.unique(values[part][low])
+        filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
+        yield Finding(
+            "error",
+            f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} tokens"
+            f"{filled}; an entropy is at least 0",
+            "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "
+            'of 1.0 has an "entropy" of −1), and mask the padding',
+            {"tokens": int(low.sum()), "of": len(low), "min": float(values[part].min())},
+            **view.place(part.start + int(np.argmax(low))),
+        )
+
+
+RULES = (
+    Rule(
+        "not-finite",
+        ("error",),
+        "NaN or infinity where a token counts.",
+        10,
+        _not_finite,
+        explains=True,
+    ),
+    Rule(
+        "probabilities",
+        ("error",),
+        "Log-probs above 0: probabilities, −log p, or fillers.",
+        11,
+        _probabilities,
+        explains=True,
+    ),
+    Rule("negative-entropy", ("error",), "Entropies below 0.", 12, _negative),
+)

@@ -1,0 +1,1 @@
+"""Rules on rewards, advantages and groups."""

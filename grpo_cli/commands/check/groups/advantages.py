@@ -1,0 +1,281 @@
+"""Given advantages beside the rewards that they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.record_view import View
+
+_PAIRS = 10
+_DISCORDANT, _REVERSED = 0.15, 0.9
+_LARGE = 5.0
+_ALONE = 1000.0
+_SHIFT = 1e-3
+
+
+class _Given(NamedTuple):
+    """One record's rewards, advantages and groups."""
+
+    rewards: F64
+    advantages: F64
+    groups: I64
+
+    def part(self, rows: Any) -> _Given:
+        """Some of the rows."""
+        return _Given(self.rewards[rows], self.advantages[rows], self.groups[rows])
+
+
+def _records(view: View) -> Iterator[tuple[int, _Given]]:
+    rewards, advantages = view.summed, view.advantages
+    if rewards is None or advantages is None or not np.isfinite(advantages).all():
+        return
+    if not np.isfinite(rewards).all():
+        return
+    for record, (start, count) in enumerate(
+        zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
+    ):
+        if count > 1:
+            rows = slice(start, start + count)
+            yield record, _Given(rewards[rows], advantages[rows], view.groups[rows])
+
+
+def _look(view: View) -> Iterator[Finding]:
+    """Which of two responses of a group has the greater reward has the greater advantage.
+
+    That holds of every estimator: group mean or std, leave-one-out, OPO, batch statistics, pass@k.
+    Counted over all pairs of one group whose rewards differ, 10 at least: more than 9 of 10 the
+    wrong way is a sign, more than 15 % another order (chance gives 50 %), or groups by a stride
+    of their own, where such a stride reproduces them. Not asked where several reward functions
+    are given, since they may be weighed, nor of advantages per token.
+    """
+    if view.rewards is None or view.rewards.ndim > 1:
+        return
+    for record, given in _records(view):
+        shares = _discordant(given)
+        if shares is None:
+            continue
+        wrong, pairs = shares
+        if wrong > _REVERSED:
+            yield _sign(wrong, pairs, record)
+        elif stride := _stride(given):
+            yield _strided(stride, record)
+        elif wrong > _DISCORDANT:
+            yield _order(wrong, pairs, record)
+        elif shift := _shift(given):
+            yield _uncentred(shift, record)
+
+
+def _discordant(given: _Given) -> tuple[float, int] | None:
+    """The share of pairs of one group that are the wrong way round, and how many there are."""
+    if len(given.groups) > 512:  # pairs grow with the square: the first few groups say it too
+        given = given.part(slice(512))
+    together = given.groups[:, None] == given.groups[None, :]
+    reward = given.rewards[:, None] - given.rewards[None, :]
+    advantage = given.advantages[:, None] - given.advantages[None, :]
+    size = 1e-6 * max(1.0, float(np.abs(given.rewards).max()))
+    pairs = together & (reward > size)
+    count = int(np.count_nonzero(pairs))
+    if count < _PAIRS:
+        return None
+    scale = 1e-6 * max(1.0, float(np.abs(given.advantages).max()))
+    return float(np.count_nonzero(pairs & (advantage < -scale))) / count, count
+
+
+def _stride(given: _Given) -> str:
+    """How the rows were grouped by position, where that gives the advantages and the ids do not."""
+    count = len(given.groups)
+    if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
+        return ""
+    rows = np.arange(count)
+    for size in range(2, count):
+        if count % size == 0 and _follows(given, rows % (count // size)):
+            return f"every {count // size}th row (sample-major), as if the rows were prompt-major"
+        if count // size < 2:
+            continue
+        blocks = rows // size
+        whole = blocks < count // size
+        part = given.part(whole)
+        if _follows(part, blocks[whole]):
+            return f"strides of {size} rows"
+    return ""
+
+
+def _follows(given: _Given, groups: I64) -> bool:
+    """Whether the advantages are the rewards less the groups' means, each over some scale."""
+    live = 0
+    for group in np.unique(groups):
+        mine = groups == group
+        rewards, advantages = given.rewards[mine], given.advantages[mine]
+        if len(rewards) < 2:
+            return False
+        away = rewards - rewards.mean()
+        power = float(away @ away)
+        if power < 1e-12:
+            continue
+        live += 1
+        scale = float(away @ advantages) / power
+        left = float(np.abs(advantages - scale * away).max())
+        if scale <= 0.0 or left > 1e-3 * float(np.abs(advantages).max()):
+            return False
+    return live > 0
+
+
+def _shift(given: _Given) -> float:
+    """The mean of the advantages, where it is the same in all groups, and not 0.
+
+    Parts of groups, as in micro-batches, have means of all kinds; a single group might be a part,
+    and is left alone unless its advantages are the rewards.
+    """
+    numbers = np.unique(given.groups)
+    means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
+    scale = max(float(given.advantages.std()), 1e-6)
+    if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
+        most = float(means[np.argmax(np.abs(means))])
+        return most if abs(most) > 0.25 * scale and len(numbers) > 1 else 0.0
+    same = len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale
+    return float(means.mean()) if same and abs(float(means.mean())) > 0.02 * scale else 0.0
+
+
+def _sign(wrong: float, pairs: int, record: int) -> Finding:
+    return Finding(
+        "error",
+        f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
+        f"{wrong:.0%} are reversed",
+        "the better response must have the greater advantage: look for a loss that was negated "
+        "twice, or a cost that was taken for a reward",
+        {"discordant": wrong, "pairs": pairs},
+        record,
+    )
+
+
+def _order(wrong: float, pairs: int, record: int) -> Finding:
+    return Finding(
+        "error",
+        f"advantages do not follow the rewards: of {pairs:,} pairs in one group {wrong:.0%} are "
+        "the wrong way round, as where the rows are in another order",
+        "rewards and advantages must be of the same rows: look at what shuffles, gathers or sorts "
+        "the batch between them",
+        {"discordant": wrong, "pairs": pairs},
+        record,
+    )
+
+
+def _strided(stride: str, record: int) -> Finding:
+    return Finding(
+        "error",
+        f"advantages do not follow the groups: they are those of groups by {stride}",
+        "group by id, not by position: a failed rollout, or another layout, moves every row after "
+        "it into a wrong group",
+        {"stride": stride},
+        record,
+    )
+
+
+def _uncentred(shift: float, record: int) -> Finding:
+    return Finding(
+        "warning",
+        f"advantages are not centred: the mean of a group is {shift:.4g}, and the same in "
+        "all groups or that of its rewards: the baseline is not taken off",
+        "take the group's mean off the rewards; a common offset pushes all responses up or down",
+        {"mean": shift},
+        record,
+    )
+
+
+def _scale(view: View) -> Iterator[Finding]:
+    """|A| beyond what group statistics give.
+
+    A standardised advantage of G responses is at most (G − 1)/√G; r − r̄ at most the range of the
+    rewards. Reported from five times the larger of √G and that range; without rewards, from 1000.
+    """
+    values = view.advantages
+    if values is None or not len(values):
+        return
+    size = np.abs(values)
+    bound = np.full(view.records.count, _ALONE)
+    if view.summed is not None:
+        low = np.minimum.reduceat(view.summed, view.records.starts)
+        high = np.maximum.reduceat(view.summed, view.records.starts)
+        most = np.zeros(view.records.count)
+        np.maximum.at(most, view.records.index, np.sqrt(view.sizes[view.groups]))
+        bound = _LARGE * np.maximum(np.maximum(most, 2.8), high - low)
+    greatest = np.maximum.reduceat(size, view.records.starts)
+    for record in np.flatnonzero(greatest > bound).tolist():
+        start = int(view.records.starts[record])
+        if _is_strided(view, record):
+            continue  # said already, and the scale with it
+        row = int(np.argmax(size[start : start + int(view.counts[record])]))
+        value = float(values[start + row])
+        infinite = abs(value) >= 1e4
+        reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
+        yield Finding(
+            "error" if infinite else "warning",
+            f"an advantage is {value:.4g}, on a scale far too large for its rewards (|A| up to "
+            f"{float(bound[record]):.3g} can be){reading}",
+            "look at what the rewards are divided by: a std of 0 plus a tiny eps (set std_min, or "
+            "let such groups be 0), or of other units",
+            {"advantage": value, "bound": float(bound[record])},
+            record,
+            row,
+        )
+
+
+def _is_strided(view: View, record: int) -> bool:
+    if view.rewards is None or view.rewards.ndim > 1:
+        return False
+    given = dict(_records(view)).get(record)
+    return given is not None and bool(_discordant(given)) and bool(_stride(given))
+
+
+def _functions(view: View) -> Iterator[Finding]:
+    """Several reward functions of which one is on another scale: the others hardly matter.
+
+    The greatest |reward| of one function is three times that of any other and its spread too.
+    """
+    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
+        return
+    for record, (start, count) in enumerate(
+        zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
+    ):
+        rows = view.rewards[start : start + count]
+        sizes = np.nanmax(np.abs(rows), axis=0)
+        spreads = np.nanstd(rows, axis=0)
+        order = np.argsort(sizes)
+        most, second = int(order[-1]), int(order[-2])
+        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
+        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
+        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
+            yield Finding(
+                "info",
+                f"reward function {most} is on another scale: up to {sizes[most]:.3g}, {times:.1f} "
+                "times the next; it outweighs the others",
+                "weigh the functions, or normalise each in its group first (GDPO: --advantage "
+                "decoupled)",
+                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
+                record,
+            )
+
+
+RULES = (
+    Rule(
+        "advantages",
+        ("error", "warning"),
+        "Given advantages do not follow the rewards: sign, order, stride or centre.",
+        60,
+        _look,
+    ),
+    Rule(
+        "advantage-scale",
+        ("error", "warning"),
+        "An advantage is too large for its rewards, as from a std of 0.",
+        61,
+        _scale,
+    ),
+    Rule("reward-scale", ("info",), "Reward functions are on unequal scales.", 62, _functions),
+)

@@ -1,0 +1,130 @@
+"""Groups that cannot teach, and rewards that only seem to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.record_view import View
+
+_NOISE = 2.0**-20
+"""8 roundings of float32, relative: how far two orders of adding a few rewards are apart."""
+_NEAR = 1e-5
+"""Below this spread a group's std is under the eps that some framework adds to it."""
+
+
+def _scores(view: View) -> F64 | None:
+    """[R] rewards, or else advantages."""
+    return view.advantages if view.summed is None else view.summed
+
+
+def _what(view: View) -> str:
+    return "advantages" if view.rewards is None else "rewards"
+
+
+def _spread(view: View, values: F64) -> tuple[F64, F64]:
+    """[groups] the least and the greatest of each group."""
+    return view.by_group(values, np.minimum), view.by_group(values, np.maximum)
+
+
+def _taught(view: View) -> NDArray[np.bool_]:
+    """[groups] whether given advantages that are not all 0 say that the group teaches after all."""
+    if view.rewards is None or not view.advantages_given:
+        return np.zeros(len(view.sizes), dtype=np.bool_)
+    if view.advantages is None:
+        return np.ones(len(view.sizes), dtype=np.bool_)
+    found: NDArray[np.bool_] = view.by_group(np.abs(view.advantages), np.maximum) > 0.0
+    return found
+
+
+def _dead(view: View) -> Iterator[Finding]:
+    """All rewards of a group are equal, so all its advantages are 0."""
+    values = _scores(view)
+    if values is None:
+        return
+    low, high = _spread(view, values)
+    dead = (low == high) & (view.sizes > 1) & ~_taught(view)
+    if view.rewards is None:
+        dead &= low == 0.0
+    for group in np.flatnonzero(dead).tolist():
+        size, value = int(view.sizes[group]), float(low[group])
+        yield Finding(
+            "info",
+            f"all {size} {_what(view)} are {value:g}: no policy gradient",
+            "many of them waste samples: choose prompts of medium difficulty, or sample again "
+            "(DAPO's dynamic sampling); whether they count in the denominator differs",
+            {"size": size, "value": value},
+            **view.at(int(view.first_members[group])),
+        )
+
+
+def _near_dead(view: View) -> Iterator[Finding]:
+    """Rewards so nearly equal that eps, or rounding alone, decides the advantages.
+
+    The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
+    the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
+    """
+    values = _scores(view)
+    if values is None or (view.advantages_given and view.rewards is not None):
+        return
+    low, high = _spread(view, values)
+    size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
+    near = (view.sizes > 1) & (high - low > 0.0) & (high - low <= _NEAR * size)
+    for group in np.flatnonzero(near).tolist():
+        yield _nearly(view, group, values[view.members(group)], float(high[group] - low[group]))
+
+
+def _nearly(view: View, group: int, values: F64, spread: float) -> Finding:
+    std = float(values.std(ddof=1))
+    advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
+    least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
+    return Finding(
+        "warning",
+        f"the {len(values)} {_what(view)} differ by {spread:.3g} only: the sign of the "
+        f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
+        f"1e-4, by {most:.2g} with 1e-8)",
+        "round the rewards, or set std_min above their noise, so that the group is dead",
+        {"size": len(values), "spread": spread, "std": std, "advantages": advantages},
+        **view.at(int(view.first_members[group])),
+    )
+
+
+def _noise(view: View) -> Iterator[Finding]:
+    """Rewards that differ by float32 rounding only: a tie that the noise breaks.
+
+    Two rewards of one group differ, by at most 8 float32 roundings of the larger.
+    """
+    if view.summed is None or view.advantages_given:
+        return
+    order = np.lexsort((view.summed, view.groups))
+    values, groups = view.summed[order], view.groups[order]
+    gaps = np.diff(values)
+    size = np.maximum(np.abs(values[1:]), np.abs(values[:-1]))
+    noisy = (gaps > 0.0) & (gaps <= _NOISE * size) & (np.diff(groups) == 0)
+    for group in np.unique(groups[1:][noisy]).tolist():
+        pairs = np.flatnonzero(noisy & (groups[1:] == group))
+        low, high = float(values[pairs[0]]), float(values[pairs[0] + 1])
+        yield Finding(
+            "warning",
+            f"rewards {low!r} and {high!r} differ by float32 noise",
+            "compute rewards in float64 and in one order, or round them (6 digits)",
+            {"pairs": len(pairs), "gap": high - low, "of": int(view.sizes[group])},
+            **view.at(int(view.first_members[group])),
+        )
+
+
+RULES = (
+    Rule("dead-group", ("info",), "All rewards of a group are equal: no gradient.", 70, _dead),
+    Rule(
+        "near-dead-group",
+        ("warning",),
+        "Rewards are so nearly equal that eps or rounding decides the advantages.",
+        71,
+        _near_dead,
+    ),
+    Rule("reward-noise", ("warning",), "Rewards differ by float32 rounding only.", 72, _noise),
+)

@@ -1,0 +1,179 @@
+"""Decoded objects → views of records alike: packed at once, or read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.commands.check.places import Place
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.errors import InputError
+from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
+from grpo_cli.records.fields import read_fields
+from grpo_cli.records.parse.assemble import grouped, layout
+from grpo_cli.records.parse.record import record_id
+from grpo_cli.records.parse.settings import read_settings
+
+_TOGETHER = 1 << 20
+"""Bytes of text that are looked at together: enough that numpy's overhead is small."""
+
+
+def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
+    """Views of the records in order; in the place of one that cannot be read, its error."""
+    waiting: list[Raw] = []
+    keys: tuple[str, ...] | None = None
+    size = 0
+    for few in decoded:
+        if waiting and (few.keys is None or few.keys != keys or size >= _TOGETHER):
+            yield from _alike(waiting)
+            waiting, size = [], 0
+        if few.keys is None:
+            yield from _unlike(few.items)
+            continue
+        keys = few.keys
+        waiting += few.items  # type: ignore[arg-type]  # what has keys in common is no error
+        size += sum([raw.size for raw in waiting[-len(few.items) :]])
+    if waiting:
+        yield from _alike(waiting)
+
+
+def _unlike(items: Iterable[Raw | InputError]) -> Iterator[View | InputError]:
+    """Records that were not compared, or whose keys differ."""
+    for keys, run in groupby(items, _keys):
+        if keys is None:
+            yield from _one_by_one(run)
+        else:
+            yield from _alike([raw for raw in run if isinstance(raw, Raw)])
+
+
+def _keys(raw: Raw | InputError) -> tuple[str, ...] | None:
+    plain = isinstance(raw, Raw) and isinstance(raw.value, dict)
+    if not plain or None in raw.value.values():  # type: ignore[union-attr]
+        return None
+    return tuple(raw.value)  # type: ignore[union-attr]
+
+
+def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
+    """Records with the same keys: packed at once where that can be."""
+    packed = None
+    try:
+        fields = read_fields(raws[0].value)
+        own = fields.hyperparameters or "hyperparameters" in fields.names
+        if not own or _are_settings(raws):
+            packed = pack([raw.value for raw in raws])
+    except InputError:
+        pass
+    if packed is None:
+        yield from _one_by_one(raws)
+    else:
+        yield _of_packed(packed, raws, fields.names)
+
+
+def _are_settings(raws: Sequence[Raw]) -> bool:
+    """Whether the hyperparameters can be read; what is wrong is told record by record."""
+    for raw in raws:
+        read_settings(raw.value, read_fields(raw.value))
+    return True
+
+
+def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
+    counts = np.array(packed.counts, dtype=np.int64)
+    groups, _ = grouped(packed.groups, counts)
+    mask = None if packed.mask is None else np.frombuffer(packed.mask, dtype=np.bool_)
+    return View(
+        places=[_place(raw) for raw in raws],
+        values=[raw.value for raw in raws],
+        counts=counts,
+        widths=np.array(packed.widths, dtype=np.int64),
+        columns={name: np.frombuffer(column) for name, column in packed.columns.items()},
+        mask=mask,
+        groups=groups,
+        names=names,
+        rewards=None if packed.rewards is None else np.frombuffer(packed.rewards),
+        advantages=None if packed.advantages is None else np.frombuffer(packed.advantages),
+        advantages_given="advantages" in names,
+    )
+
+
+def _place(raw: Raw) -> Place:
+    name = record_id(raw.value)
+    number = raw.number
+    said = _claims(raw.value)
+    return Place(number if name is None else name, raw.source, raw.line, number, said)
+
+
+_ONCE = (("num_iterations", 1), ("ppo_epochs", 1))
+
+
+def _claims(value: Mapping[str, Any]) -> str:
+    """The setting by which a record says that its log-probs are of the first pass over a batch."""
+    for name, once in _ONCE:
+        if name in value and value[name] == once and not value.get("mini_batch"):
+            return f"{name} {once}"
+    return ""
+
+
+# ---- one by one -----------------------------------------------------------------------------
+
+
+def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError]:
+    waiting: list[tuple[Raw, Record]] = []
+    for item in items:
+        found = item if isinstance(item, InputError) else record(item)
+        if waiting and (isinstance(found, InputError) or _kind(found) != _kind(waiting[0][1])):
+            yield of_records(waiting)
+            waiting = []
+        if isinstance(found, InputError):
+            yield found
+        else:
+            assert isinstance(item, Raw)
+            waiting.append((item.with_lists(), found))
+    if waiting:
+        yield of_records(waiting)
+
+
+def _kind(found: Record) -> object:
+    return layout(found)[:-1], tuple(found.names.items()), found.shape is None  # type: ignore[index]
+
+
+def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
+    """A view of records of one layout."""
+    raws, records = zip(*pairs, strict=True)
+    first: Record = records[0]
+    counts = np.array([len(found.widths) for found in records], dtype=np.int64)
+    names = dict(first.names)
+    if first.shape is not None:
+        names.setdefault("group_ids", "")
+    return View(
+        places=[_place(raw) for raw in raws],
+        values=[raw.value for raw in raws],
+        counts=counts,
+        widths=np.array([width for found in records for width in found.widths], dtype=np.int64),
+        columns={
+            name: np.frombuffer(b"".join([found.columns[name] for found in records]))
+            for name in first.columns
+        },
+        mask=_mask(records),
+        groups=grouped([found.groups for found in records], counts)[0],
+        names=names,
+        derived=first.derived,
+        rewards=_scores([found.rewards for found in records]),
+        advantages=_scores([found.advantages for found in records]),
+        advantages_given=first.advantages is not None,
+    )
+
+
+def _mask(records: Sequence[Record]) -> Any:
+    if all(found.mask is None for found in records):
+        return None
+    parts = [found.mask or b"\1" * sum(found.widths) for found in records]
+    return np.frombuffer(b"".join(parts), dtype=np.bool_)
+
+
+def _scores(each: Sequence[Any]) -> Any:
+    if not all(isinstance(rows, list) for rows in each):
+        return None
+    return np.array([row for rows in each for row in rows], dtype=np.float64)

@@ -1,0 +1,122 @@
+"""Two columns of log-probs of the same tokens, with what several rules ask of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.commands.check.record_view import View
+
+_OVERFLOW = 50.0
+
+
+class Pair:
+    """A pair of columns over samples: S samples of n tokens each, N in all.
+
+    Args:
+        view: the records.
+        names: the columns; the log ratio is the first less the second.
+    """
+
+    def __init__(self, view: View, names: tuple[str, str]) -> None:
+        self.view = view
+        self.names = names
+        self.first, self.second = (view.log_probs[name] for name in names)
+
+    @cached_property
+    def keys(self) -> tuple[str, str]:
+        """What the user calls the columns."""
+        return self.view.key(self.names[0]), self.view.key(self.names[1])
+
+    @property
+    def to_reference(self) -> bool:
+        """Whether the second is the reference: a policy that was trained long is far from it."""
+        return self.names[1] == "log_probs_ref"
+
+    @property
+    def to_engine(self) -> bool:
+        """Whether the second is of the engine that sampled: the tokens are drawn from it."""
+        return self.names[1] == "log_probs_rollout"
+
+    @cached_property
+    def _record_samples(self) -> tuple[I64, I64]:
+        samples = self.view.samples
+        if samples is None:
+            samples = np.arange(len(self.view.counts))
+        new = np.ones(len(samples), dtype=np.bool_)
+        new[1:] = samples[1:] != samples[:-1]
+        return np.flatnonzero(new), np.cumsum(new) - 1
+
+    @cached_property
+    def samples(self) -> Segments:
+        """The tokens of each sample."""
+        starts, index = self._record_samples
+        return Segments(np.bincount(index, self.view.tokens, len(starts)).astype(np.int64))
+
+    @cached_property
+    def rows(self) -> Segments:
+        """The responses of each sample."""
+        starts, index = self._record_samples
+        return Segments(np.bincount(index, self.view.counts, len(starts)).astype(np.int64))
+
+    def record(self, sample: int) -> int:
+        """The first record of a sample."""
+        return int(self._record_samples[0][sample])
+
+    def tokens(self, sample: int) -> slice:
+        """The tokens of a sample."""
+        start = int(self.samples.starts[sample])
+        return slice(start, start + int(self.samples.lengths[sample]))
+
+    def sample_of(self, token: int) -> int:
+        """The sample of a token."""
+        return int(np.searchsorted(self.samples.starts, token, side="right")) - 1
+
+    @cached_property
+    def log_ratio(self) -> F64:
+        """[N] the first less the second."""
+        return self.first - self.second
+
+    @cached_property
+    def size(self) -> F64:
+        """[N] |log ratio|."""
+        return np.abs(self.log_ratio)
+
+    @cached_property
+    def equal(self) -> NDArray[np.bool_]:
+        """[S] whether the columns are the same to the last bit."""
+        differs: NDArray[np.bool_] = self.samples.sum((self.log_ratio != 0.0).astype(np.int64)) == 0
+        return differs
+
+    @cached_property
+    def unsure(self) -> NDArray[np.bool_]:
+        """[N] tokens that are not certain (0.0) in both."""
+        return (self.first != 0.0) | (self.second != 0.0)
+
+    @cached_property
+    def weight(self) -> F64:
+        """[N] exp(log ratio), e^50 at most."""
+        return np.exp(np.clip(self.log_ratio, -_OVERFLOW, _OVERFLOW))
+
+    @cached_property
+    def freedom(self) -> F64:
+        """[N] 1 − p, p being the greater probability: how far a log-prob could move."""
+        found: F64 = -np.expm1(np.minimum(np.maximum(self.first, self.second), 0.0))
+        return found
+
+    def moments(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64, F64]:
+        """[S] number, mean and standard deviation of values, all or some of them."""
+        part = values if among is None else np.where(among, values, 0.0)
+        each = self.samples.lengths if among is None else self.samples.sum(among.astype(np.int64))
+        number = np.maximum(each, 1).astype(np.float64)
+        mean = self.samples.sum(part) / number
+        away = values - self.samples.spread(mean)
+        part = away if among is None else np.where(among, away, 0.0)
+        return each.astype(np.float64), mean, np.sqrt(self.samples.sum(part * part) / number)
+
+    def __str__(self) -> str:
+        return f"{self.keys[0]} − {self.keys[1]}"

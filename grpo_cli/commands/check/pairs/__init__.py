@@ -1,0 +1,1 @@
+"""Rules on two columns of log-probs of the same tokens."""

@@ -1,0 +1,67 @@
+"""Writes ``samples/threads``: a small dump for each issue thread that answers must be right on.
+
+    python tests/benchmarks/sample_threads.py
+
+Nothing is taken from the threads but what they describe; the numbers are simulated (``trials``).
+Log-probs keep five digits, and responses are cut where only their rewards matter.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from trials.faults.threads import THREADS
+from trials.product import Record, lines
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "threads"
+SEED = 7
+JUDGED = ("NeMo-RL#1518", "AReaL#1419")
+"""Threads about advantages: eight tokens of each response are enough."""
+ROWS = 8
+"""Of the others, so many responses."""
+UNUSED = ("entropies", "response_ids", "completion_ids")
+
+
+def short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [short(part) for part in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def smaller(record: Record, name: str) -> Record:
+    """A record with what its thread is about."""
+    kept = {key: value for key, value in record.items() if key not in UNUSED}
+    if name in ("trl#5224", "trl#6121"):
+        kept = dict(record)
+    if name in JUDGED:
+        kept = {key: _cut(value) for key, value in kept.items()}
+    else:
+        rows = len(record["rewards"])
+        kept = {key: value[:ROWS] if _of(value, rows) else value for key, value in kept.items()}
+    return {**kept, "id": name}
+
+
+def _of(value: Any, rows: int) -> bool:
+    return isinstance(value, list) and len(value) == rows
+
+
+def _cut(value: Any) -> Any:
+    nested = isinstance(value, list) and value and isinstance(value[0], list)
+    return [row[:8] for row in value] if nested else value
+
+
+def main() -> None:
+    SAMPLES.mkdir(exist_ok=True)
+    for thread in THREADS:
+        made = thread.made(np.random.default_rng(SEED))
+        exact = thread.command == "verify"
+        records = [one if exact else short(smaller(one, thread.name)) for one in made]
+        file = re.sub("[^a-z0-9]+", "-", thread.name.lower())
+        (SAMPLES / f"{file}.jsonl").write_bytes(lines(records))
+
+
+if __name__ == "__main__":
+    main()

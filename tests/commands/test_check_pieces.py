@@ -1,0 +1,93 @@
+"""One answer, however the input is cut: by jobs, blocks, and records read one by one or at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from grpo_cli.commands.check import packed
+from grpo_cli.commands.check.run import check
+from grpo_cli.engine import Reader
+
+Row = dict[str, Any]
+
+
+def made(draw: np.random.Generator, number: int) -> Row:
+    """A record: most are small, some large; every fault that needs other records is among them."""
+    size = 40 if number % 37 == 5 else int(draw.integers(1, 7))
+    rows = 3 if number % 50 == 7 else 4
+    old = [-draw.exponential(1.0, size) for _ in range(rows)]
+    new = [np.minimum(row + draw.normal(0, 0.02, size), 0.0) for row in old]
+    shift = 0.3 if 200 <= number < 270 else 0.0
+    record: Row = {
+        "log_probs_new": [row.tolist() for row in new],
+        "log_probs_old": [row.tolist() for row in old],
+        "log_probs_rollout": [np.minimum(row - shift, 0.0).tolist() for row in old],
+        "rewards": draw.integers(0, 2, rows).astype(float).tolist(),
+    }
+    if number % 61 == 3:
+        record["entropies"] = [[0.5] * size for _ in range(rows)]
+    if number == 150:
+        record["log_probs_old"][0][0] = 0.25
+    return record
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> str:
+    draw = np.random.default_rng(4)
+    records = [made(draw, number) for number in range(400)]
+    records[333] = records[42]
+    path = tmp_path / "dump.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    return str(path)
+
+
+def answer(path: str, **options: Any) -> bytes:
+    found = check(Reader([path], **options), limit=3)
+    looked = (found.records, found.responses, found.tokens)
+    counts = sorted(found.findings.codes.items())
+    return orjson.dumps([found.findings.rows, counts, looked])
+
+
+def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump):
+    whole = answer(dump)
+    rows, counts, looked = orjson.loads(whole)
+    assert looked[0] == 400
+    assert {"duplicate", "uneven-groups", "probabilities"} <= {code for code, _ in counts}
+    assert any(row["evidence"].get("records", 1) > 1 for row in rows)
+    for size in (3_000, 20_000, 77_777):
+        assert answer(dump, block_bytes=size) == whole
+    assert answer(dump, block_bytes=20_000, jobs=2) == whole
+
+
+def test_records_read_one_by_one_give_the_same_answer(dump, monkeypatch):
+    whole = answer(dump)
+    monkeypatch.setattr(packed, "pack", lambda objects: None)
+    assert answer(dump) == whole
+
+
+def test_how_much_is_looked_at_together_changes_nothing(dump, monkeypatch):
+    whole = answer(dump)
+    monkeypatch.setattr(packed, "_TOGETHER", 1)
+    assert answer(dump) == whole
+
+
+def test_codes_are_listed_with_severity_and_meaning(grpo):
+    rows = json.loads(grpo("check", "--codes", "--json").stdout)["codes"]
+    assert len({row["code"] for row in rows}) == len(rows) >= 34
+    assert all(row["meaning"].endswith(".") and row["severity"] for row in rows)
+    shown = grpo("check", "--codes")
+    assert shown.exit_code == 0
+    assert all(row["code"] in shown.stdout for row in rows)
+
+
+def test_a_rule_is_found_by_being_in_a_room():
+    from grpo_cli.commands.check.rules import pair_rules, record_rules, table
+
+    assert {rule.code for rule in (*record_rules(), *pair_rules())} == {r.code for r in table()}
+    assert [rule.rank for rule in pair_rules()] == sorted(rule.rank for rule in pair_rules())

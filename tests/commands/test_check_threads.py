@@ -1,0 +1,41 @@
+"""The issue threads in samples/threads: the command that one would run names the fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+THREADS = Path(__file__).parents[2] / "samples" / "threads"
+
+NAMED = {
+    "verl-6280": ({"ratio-noise"}, "same, so this is noise of precision, kernels or batch shapes"),
+    "verl-6564": ({"last-token"}, "at the last token of 8 of 8 responses"),
+    "verl-6240": ({"mean-weight"}, "top-p or top-k kept"),
+    "unsloth-6738": ({"drift"}, "grows with the position"),
+    "unsloth-4502": ({"ratio-noise"}, "on policy (num_iterations 1) and yet the ratios are not 1"),
+    "trl-6789": ({"mean-weight"}, "top-p or top-k kept (the mass that was kept is lost)"),
+    "trl-6121": ({"probabilities", "negative-entropy"}, "padding that was filled with 1"),
+    "trl-5224": ({"retokenised"}, "are not those that were sampled (sampled_token_ids)"),
+    "nemo-rl-1518": ({"advantage-scale"}, "1/eps, as a leave-one-out std of 0 gives"),
+    "nemo-rl-1330": ({"rollout-mismatch"}, "the engines differ"),
+    "areal-1419": ({"advantages"}, "groups by strides of 9 rows"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_check_names_the_fault_of_a_thread_and_nothing_else(grpo, name):
+    codes, words = NAMED[name]
+    document = json.loads(grpo("check", str(THREADS / f"{name}.jsonl"), "--json").stdout)
+    severe = [row for row in document["findings"] if row["severity"] != "info"]
+    assert {row["code"] for row in severe} == codes
+    assert words in severe[0]["message"]
+
+
+def test_verify_sees_that_cut_tokens_are_in_the_denominator(grpo):
+    assert grpo("verify", str(THREADS / "trl-6369.jsonl")).exit_code == 1
+
+
+def test_every_thread_is_asked_about():
+    assert {path.stem for path in THREADS.glob("*.jsonl")} == {*NAMED, "trl-6369"}
