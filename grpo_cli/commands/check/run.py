@@ -156,16 +156,16 @@ class Check:
         self.findings.merge(partial.findings, source)
         for kept in partial.facts:
             self._tell(self._seen.take(kept), source)
-        for edge in partial.edges:
-            self._join(edge, source)
+        for number, edge in enumerate(partial.edges):
+            self._join(edge, source, first=number == 0)
 
-    def _join(self, edge: View, source: int) -> None:
+    def _join(self, edge: View, source: int, *, first: bool) -> None:
         if self._edge is not None:
             before, view = self._edge
             assert view.samples is not None
             assert edge.samples is not None
             goes_on = view.samples[-1] == edge.samples[0] and view.layout == edge.layout
-            if before == source and goes_on:
+            if first and before == source and goes_on:
                 self._edge = source, joined([view, edge])
                 return
             _compare(view, self.findings, before)

@@ -22,8 +22,9 @@ def _look(pair: Pair) -> Iterator[Finding]:
     are, as long as the tokens were drawn from what the rollout column says: noise, staleness and
     updates leave the mean at 1. A mass that one side lacks does not: renormalised over the words
     that top-p or top-k kept, π_rollout is too high by the mass cut off, and every weight too low.
-    Reported where the mean is 4.4 standard errors (one in 90,000) from 1 and by more than 0.004. Heavy tails are
-    no harm: weights are cut at ten times their typical distance from 1, on both sides.
+    Reported where the mean is 4.4 standard errors (one in 90,000) from 1 and by more than 0.004.
+    Heavy tails are no harm: weights are cut at ten times their typical distance from 1, on both
+    sides.
     """
     if not pair.to_engine or pair.equal.all():
         return
