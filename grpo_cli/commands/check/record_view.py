@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -163,6 +163,11 @@ class View:
         order, starts = self._grouped
         return order[starts]
 
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What records have in common that can be compared together."""
+        return tuple(self.columns), self.derived, tuple(self.names.items())
+
     @cached_property
     def names_groups(self) -> bool:
         """Whether the records say which responses belong together."""
@@ -217,31 +222,6 @@ class View:
             words |= dict.fromkeys(_joined(value[self.names["tokens"]]))
         return repr(list(words)[number])
 
-    # ---- parts ----------------------------------------------------------------------------
-
-    @property
-    def layout(self) -> tuple[object, ...]:
-        """What records have in common that can be compared together."""
-        return tuple(self.columns), self.derived, tuple(self.names.items())
-
-    def compared(self, keep: NDArray[np.bool_]) -> View:
-        """The records to keep, with what is needed to compare their columns."""
-        rows = np.repeat(keep, self.counts)
-        tokens = np.repeat(rows, self.widths)
-        return replace(
-            self,
-            places=[place for place, kept in zip(self.places, keep.tolist(), strict=True) if kept],
-            values=(),
-            counts=self.counts[keep],
-            widths=self.widths[rows],
-            columns={name: column[tokens] for name, column in self.columns.items()},
-            mask=None if self.mask is None else self.mask[tokens],
-            groups=np.zeros(int(rows.sum()), dtype=np.int64),
-            rewards=None,
-            advantages=None,
-            samples=None if self.samples is None else self.samples[keep],
-        )
-
 
 def _joined(rows: Any) -> list[Any]:
     """The elements of nested lists, whatever the depth."""
@@ -249,26 +229,3 @@ def _joined(rows: Any) -> list[Any]:
     while flat and (isinstance(flat[0], list) or hasattr(flat[0], "tolist")):
         flat = [word for row in flat for word in row]
     return flat
-
-
-def joined(views: Sequence[View]) -> View:
-    """Views of one layout, to be compared, side by side."""
-    first = views[0]
-    if len(views) == 1:
-        return first
-    masks = None
-    if any(view.mask is not None for view in views):
-        each = [np.ones(v.written.total, np.bool_) if v.mask is None else v.mask for v in views]
-        masks = np.concatenate(each)
-    return replace(
-        first,
-        places=[place for view in views for place in view.places],
-        counts=np.concatenate([view.counts for view in views]),
-        widths=np.concatenate([view.widths for view in views]),
-        columns={
-            name: np.concatenate([view.columns[name] for view in views]) for name in first.columns
-        },
-        mask=masks,
-        groups=np.concatenate([view.groups for view in views]),
-        samples=np.concatenate([view.samples for view in views if view.samples is not None]),
-    )

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from grpo_cli.commands.check.across.duplicates import Seen
 from grpo_cli.commands.check.across.facts import facts
-from grpo_cli.commands.check.asking import compare, look
+from grpo_cli.commands.check.asking import look
 from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.packed import views
 from grpo_cli.commands.check.partial import Findings, Partial
+from grpo_cli.commands.check.parts import compared, joined
 from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View, joined
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.samples import Small, compare_all
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
 _ALONE = 128
 """Tokens from which a record is a sample of its own."""
-_TOGETHER = 64
-"""Smaller records are compared together, as many as stand in so many lines; which ones depends
-on their numbers alone, so that the answer does not depend on how the input is cut."""
-
 _SINGLE = "singleton-group"
 
 
@@ -43,7 +41,7 @@ class Look:
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Partial:
         """Looks at records in order; stops at the first bad one unless it is to be skipped."""
         partial = Partial(Findings(self.limit))
-        small = _Small(partial.findings)
+        small = Small(partial.findings)
         for view in views(decoded):
             if isinstance(view, InputError):
                 partial.skipped.append(view)
@@ -55,7 +53,7 @@ class Look:
         return partial
 
 
-def _look_at(view: View, partial: Partial, small: _Small) -> None:
+def _look_at(view: View, partial: Partial, small: Small) -> None:
     partial.records += len(view.counts)
     partial.responses += view.responses.count
     partial.tokens += view.responses.total
@@ -66,67 +64,10 @@ def _look_at(view: View, partial: Partial, small: _Small) -> None:
     partial.facts.append(facts(view))
     alone = view.tokens >= _ALONE
     if (alone & ~explained).any():
-        _compare(view.compared(alone & ~explained), partial.findings)
+        compare_all(compared(view, alone & ~explained), partial.findings)
     few = ~alone & ~explained & (view.tokens > 0)
     if few.any():
-        small.take(view.compared(few))
-
-
-def _compare(view: View, findings: Findings, source: int = 0) -> None:
-    """Compares the columns of a view's samples."""
-    for rule, finding in compare(view):
-        at = finding.record
-        if view.samples is not None:
-            together = int(np.count_nonzero(view.samples == view.samples[at]))
-            if together > 1:
-                finding = replace(finding, evidence={**finding.evidence, "records": together})
-        findings.add(rule, finding, view.places[at], source)
-
-
-class _Small:
-    """Small records, which are compared together: all of one layout in a stretch of lines."""
-
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._waiting: list[View] = []
-        self._head: View | None = None
-
-    def take(self, view: View) -> None:
-        """Adds records that follow those before; those whose stretch is over are compared."""
-        numbers = np.array([place.number for place in view.places], dtype=np.int64)
-        view = replace(view, samples=numbers // _TOGETHER)
-        if self._waiting and self._waiting[-1].layout != view.layout:
-            self._flush(joined(self._waiting))
-            self._waiting = []
-        self._waiting.append(view)
-        assert view.samples is not None
-        first = self._waiting[0].samples
-        assert first is not None
-        if first[0] != view.samples[-1]:
-            whole = joined(self._waiting)
-            assert whole.samples is not None
-            last = whole.samples == whole.samples[-1]
-            last[: len(last) - int(np.argmin(last[::-1]))] = False
-            self._flush(whole.compared(~last))
-            self._waiting = [whole.compared(last)]
-
-    def _flush(self, view: View) -> None:
-        """Compares stretches that are over; the first of a piece may have begun before it."""
-        if self._head is None:
-            samples = view.samples
-            assert samples is not None
-            first = samples == samples[0]
-            if not first.all():
-                first[int(np.argmin(first)) :] = False
-            self._head = view.compared(first)
-            view = view.compared(~first)
-        if len(view.counts):
-            _compare(view, self._findings)
-
-    def edges(self) -> list[View]:
-        """The first and last stretch of the piece; one where they are the same."""
-        rest = [joined(self._waiting)] if self._waiting else []
-        return ([] if self._head is None else [self._head]) + rest
+        small.take(compared(view, few))
 
 
 @dataclass
@@ -156,19 +97,19 @@ class Check:
         self.findings.merge(partial.findings, source)
         for kept in partial.facts:
             self._tell(self._seen.take(kept), source)
-        for edge in partial.edges:
-            self._join(edge, source)
+        for number, edge in enumerate(partial.edges):
+            self._join(edge, source, first=number == 0)
 
-    def _join(self, edge: View, source: int) -> None:
+    def _join(self, edge: View, source: int, *, first: bool) -> None:
         if self._edge is not None:
             before, view = self._edge
             assert view.samples is not None
             assert edge.samples is not None
             goes_on = view.samples[-1] == edge.samples[0] and view.layout == edge.layout
-            if before == source and goes_on:
+            if first and before == source and goes_on:
                 self._edge = source, joined([view, edge])
                 return
-            _compare(view, self.findings, before)
+            compare_all(view, self.findings, before)
         self._edge = source, edge
 
     def _tell(self, told: Iterable[tuple[Rule, Finding, Place]], source: int) -> None:
@@ -179,7 +120,7 @@ class Check:
         """Tells what only the whole input shows."""
         if self._edge is not None:
             source, view = self._edge
-            _compare(view, self.findings, source)
+            compare_all(view, self.findings, source)
         uneven = bool(self.findings.codes["uneven-groups"])
         for rule, finding, place in self._seen.end(told_uneven=uneven):
             if rule.code == "torn-group":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,24 +13,23 @@ from grpo_cli.commands.check.record_view import View
 
 _PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9
-_LARGE = 5.0
-_ALONE = 1000.0
 _SHIFT = 1e-3
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """One record's rewards, advantages and groups."""
 
     rewards: F64
     advantages: F64
     groups: I64
 
-    def part(self, rows: Any) -> _Given:
+    def part(self, rows: Any) -> Given:
         """Some of the rows."""
-        return _Given(self.rewards[rows], self.advantages[rows], self.groups[rows])
+        return Given(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
-def _records(view: View) -> Iterator[tuple[int, _Given]]:
+def records(view: View) -> Iterator[tuple[int, Given]]:
+    """The records of several responses that have both, one by one."""
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None or not np.isfinite(advantages).all():
         return
@@ -42,7 +40,7 @@ def _records(view: View) -> Iterator[tuple[int, _Given]]:
     ):
         if count > 1:
             rows = slice(start, start + count)
-            yield record, _Given(rewards[rows], advantages[rows], view.groups[rows])
+            yield record, Given(rewards[rows], advantages[rows], view.groups[rows])
 
 
 def _look(view: View) -> Iterator[Finding]:
@@ -56,22 +54,22 @@ def _look(view: View) -> Iterator[Finding]:
     """
     if view.rewards is None or view.rewards.ndim > 1:
         return
-    for record, given in _records(view):
-        shares = _discordant(given)
+    for record, given in records(view):
+        shares = discordant(given)
         if shares is None:
             continue
         wrong, pairs = shares
         if wrong > _REVERSED:
             yield _sign(wrong, pairs, record)
-        elif stride := _stride(given):
-            yield _strided(stride, record)
+        elif said := stride(given):
+            yield _strided(said, record)
         elif wrong > _DISCORDANT:
             yield _order(wrong, pairs, record)
         elif shift := _shift(given):
             yield _uncentred(shift, record)
 
 
-def _discordant(given: _Given) -> tuple[float, int] | None:
+def discordant(given: Given) -> tuple[float, int] | None:
     """The share of pairs of one group that are the wrong way round, and how many there are."""
     if len(given.groups) > 512:  # pairs grow with the square: the first few groups say it too
         given = given.part(slice(512))
@@ -87,7 +85,7 @@ def _discordant(given: _Given) -> tuple[float, int] | None:
     return float(np.count_nonzero(pairs & (advantage < -scale))) / count, count
 
 
-def _stride(given: _Given) -> str:
+def stride(given: Given) -> str:
     """How the rows were grouped by position, where that gives the advantages and the ids do not."""
     count = len(given.groups)
     if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
@@ -106,7 +104,7 @@ def _stride(given: _Given) -> str:
     return ""
 
 
-def _follows(given: _Given, groups: I64) -> bool:
+def _follows(given: Given, groups: I64) -> bool:
     """Whether the advantages are the rewards less the groups' means, each over some scale."""
     live = 0
     for group in np.unique(groups):
@@ -126,7 +124,7 @@ def _follows(given: _Given, groups: I64) -> bool:
     return live > 0
 
 
-def _shift(given: _Given) -> float:
+def _shift(given: Given) -> float:
     """The mean of the advantages, where it is the same in all groups, and not 0.
 
     Parts of groups, as in micro-batches, have means of all kinds; a single group might be a part,
@@ -188,80 +186,6 @@ def _uncentred(shift: float, record: int) -> Finding:
     )
 
 
-def _scale(view: View) -> Iterator[Finding]:
-    """|A| beyond what group statistics give.
-
-    A standardised advantage of G responses is at most (G − 1)/√G; r − r̄ at most the range of the
-    rewards. Reported from five times the larger of √G and that range; without rewards, from 1000.
-    """
-    values = view.advantages
-    if values is None or not len(values):
-        return
-    size = np.abs(values)
-    bound = np.full(view.records.count, _ALONE)
-    if view.summed is not None:
-        low = np.minimum.reduceat(view.summed, view.records.starts)
-        high = np.maximum.reduceat(view.summed, view.records.starts)
-        most = np.zeros(view.records.count)
-        np.maximum.at(most, view.records.index, np.sqrt(view.sizes[view.groups]))
-        bound = _LARGE * np.maximum(np.maximum(most, 2.8), high - low)
-    greatest = np.maximum.reduceat(size, view.records.starts)
-    for record in np.flatnonzero(greatest > bound).tolist():
-        start = int(view.records.starts[record])
-        if _is_strided(view, record):
-            continue  # said already, and the scale with it
-        row = int(np.argmax(size[start : start + int(view.counts[record])]))
-        value = float(values[start + row])
-        infinite = abs(value) >= 1e4
-        reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
-        yield Finding(
-            "error" if infinite else "warning",
-            f"an advantage is {value:.4g}, on a scale far too large for its rewards (|A| up to "
-            f"{float(bound[record]):.3g} can be){reading}",
-            "look at what the rewards are divided by: a std of 0 plus a tiny eps (set std_min, or "
-            "let such groups be 0), or of other units",
-            {"advantage": value, "bound": float(bound[record])},
-            record,
-            row,
-        )
-
-
-def _is_strided(view: View, record: int) -> bool:
-    if view.rewards is None or view.rewards.ndim > 1:
-        return False
-    given = dict(_records(view)).get(record)
-    return given is not None and bool(_discordant(given)) and bool(_stride(given))
-
-
-def _functions(view: View) -> Iterator[Finding]:
-    """Several reward functions of which one is on another scale: the others hardly matter.
-
-    The greatest |reward| of one function is three times that of any other and its spread too.
-    """
-    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
-        return
-    for record, (start, count) in enumerate(
-        zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
-    ):
-        rows = view.rewards[start : start + count]
-        sizes = np.nanmax(np.abs(rows), axis=0)
-        spreads = np.nanstd(rows, axis=0)
-        order = np.argsort(sizes)
-        most, second = int(order[-1]), int(order[-2])
-        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
-        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
-        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
-            yield Finding(
-                "info",
-                f"reward function {most} is on another scale: up to {sizes[most]:.3g}, {times:.1f} "
-                "times the next; it outweighs the others",
-                "weigh the functions, or normalise each in its group first (GDPO: --advantage "
-                "decoupled)",
-                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
-                record,
-            )
-
-
 RULES = (
     Rule(
         "advantages",
@@ -270,12 +194,4 @@ RULES = (
         60,
         _look,
     ),
-    Rule(
-        "advantage-scale",
-        ("error", "warning"),
-        "An advantage is too large for its rewards, as from a std of 0.",
-        61,
-        _scale,
-    ),
-    Rule("reward-scale", ("info",), "Reward functions are on unequal scales.", 62, _functions),
 )
