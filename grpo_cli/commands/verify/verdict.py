@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grpo_cli.commands.verify.causes import causes
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.search import causes
 from grpo_cli.commands.verify.compare import Difference, Tolerance, difference
 from grpo_cli.commands.verify.expected import expectations
 from grpo_cli.engine.chunk import Chunk
@@ -27,7 +28,7 @@ class Verdict:
         ignored: the keys of ``expected`` that say nothing of this objective.
         first: where it first differs; None where everything agrees.
         also: the other keys that differ.
-        causes: why, the likeliest first.
+        causes: why, the simplest first; all of them explain everything that is expected.
     """
 
     record: Record
@@ -37,7 +38,7 @@ class Verdict:
     ignored: tuple[str, ...]
     first: Difference | None
     also: tuple[str, ...] = ()
-    causes: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -48,8 +49,10 @@ class Verdict:
         """The verdict as JSON."""
         record, first = self.record, None
         if self.first is not None:
-            cause = " or ".join(self.causes) or None
-            first = asdict(self.first) | {"cause": cause, "causes": list(self.causes)}
+            words = [cause.words for cause in self.causes]
+            stages = [*dict.fromkeys(cause.stage for cause in self.causes)]
+            first = asdict(self.first) | {"cause": " or ".join(words) or None, "causes": words}
+            first |= {"stage": (stages or [self.first.stage])[0], "stages": stages}
         return {
             "id": record.name,
             "source": record.source,
@@ -84,8 +87,7 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     if not differing:
         return Verdict(*about, first=None)
     first, where = differing[0]
-    others = [one for one in known if one is not first]
-    why = causes(first, others, record, breakdown, tolerance)
+    why = causes(Case(record, breakdown, known, tolerance))
     also = tuple(one.key for one, _ in differing[1:])
     return Verdict(*about, first=where, also=also, causes=tuple(why))
 

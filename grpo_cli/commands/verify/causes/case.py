@@ -1,0 +1,163 @@
+"""A record that differs, what it expects, and what can be tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.commands.verify.compare import Tolerance, kept, scale
+from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.records import Record
+from grpo_cli.variants import bind
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One record that differs.
+
+    Attributes:
+        record: the record.
+        breakdown: what it evaluates to.
+        wanted: everything that it expects and that the objective has.
+        tolerance: when two numbers agree.
+    """
+
+    record: Record
+    breakdown: Breakdown
+    wanted: Sequence[Expectation]
+    tolerance: Tolerance
+
+    @property
+    def batch(self) -> Batch:
+        """The record's columns."""
+        return self.breakdown.batch
+
+    @property
+    def objective(self) -> Objective:
+        """What it was evaluated as."""
+        return self.breakdown.objective
+
+    @cached_property
+    def columns(self) -> list[tuple[Expectation, F64, float]]:
+        """Everything expected, without masked tokens, and the scale of each."""
+        columns = [(one, kept(one, self.record)) for one in self.wanted]
+        return [(one, values, scale(one, values, self.breakdown)) for one, values in columns]
+
+    @cached_property
+    def count(self) -> int:
+        """How many numbers are expected: no more than that can be solved for."""
+        return sum(int(np.isfinite(values).sum()) for _, values, _ in self.columns)
+
+    @cached_property
+    def gradient(self) -> F64 | None:
+        """[N] ∂J/∂(log π_θ) as expected at every token; None where that is not told."""
+        for one, values, _ in self.columns:
+            if one.level == "token" and one.stage == "gradient" and np.isfinite(values).all():
+                return -values if one.key == "loss_gradient" else values
+        return None
+
+    @cached_property
+    def loss(self) -> float | None:
+        """The objective J that is expected; None where that is not told."""
+        for one, values, _ in self.columns:
+            if one.level == "record" and one.stage in ("loss", "objective"):
+                value = float(values[0])
+                return -value if one.key == "loss" else value
+        return None
+
+    @cached_property
+    def quiet(self) -> float:
+        """What a gradient is no larger than where it is 0 but for rounding."""
+        return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
+
+    def near(self, found: F64, expected: F64) -> NDArray[np.bool_]:
+        """Which numbers agree, on the scale of the largest expected."""
+        size = float(np.abs(expected).max(initial=0.0))
+        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size
+
+    def agrees(self, again: Breakdown) -> bool:
+        """Whether another evaluation gives all that is expected."""
+        return all(self._fits(*column, again) for column in self.columns)
+
+    def _fits(self, one: Expectation, expected: F64, size: float, again: Breakdown) -> bool:
+        found = one.of(again)
+        if found is None:
+            return False
+        if len(found) == len(one.values) > len(expected) and self.record.mask is not None:
+            found = found[np.frombuffer(self.record.mask, dtype=np.bool_)]
+        if len(found) != len(expected):
+            return False
+        return bool(self.tolerance.agree(expected, found, size).all())
+
+    # ---- other evaluations --------------------------------------------------------------------
+
+    def evaluated(self, batch: Batch | None = None, **stages: Bound | None) -> Breakdown:
+        """The record with other data, or with other stages."""
+        objective = replace(self.objective, **stages) if stages else self.objective  # type: ignore[arg-type]
+        return evaluate(self.batch if batch is None else batch, objective)
+
+    def judged(self, advantages: F64) -> Breakdown:
+        """The record with other advantages, [R] or [N]."""
+        per_token = len(advantages) != self.batch.responses.count
+        batch = replace(
+            self.batch,
+            advantages=None if per_token else advantages,
+            token_advantages=advantages if per_token else None,
+        )
+        return self.evaluated(batch, advantage=_GIVEN)
+
+    @cached_property
+    def without_policy(self) -> Breakdown:
+        """The record with all advantages 0: what is left is the KL."""
+        return self.judged(np.zeros(self.batch.responses.count))
+
+    @cached_property
+    def policy_gradient(self) -> F64:
+        """[N] the part of the gradient that the policy term has."""
+        return self.breakdown.gradient - self.without_policy.gradient
+
+    @cached_property
+    def expected_policy_gradient(self) -> F64 | None:
+        """[N] what is expected of it, if the KL is right."""
+        if self.gradient is None:
+            return None
+        return self.gradient - self.without_policy.gradient
+
+
+_GIVEN = bind("advantage", "given")
+
+
+class Cause(NamedTuple):
+    """A mistake: the stage it belongs to, what it is called, and what the record gives with it."""
+
+    stage: str
+    words: str
+    evaluate: Callable[[Case], Breakdown]
+
+
+Source = Callable[[Case], Iterator[Cause]]
+
+
+def swapped(stage: str, words: str, bound: Bound) -> Cause:
+    """A mistake that is another choice at a stage."""
+    return Cause(stage, words, lambda case: case.evaluated(**_stages(stage, bound)))
+
+
+def _stages(stage: str, bound: Bound) -> dict[str, Bound | None]:
+    return {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
+
+
+def like(bound: Bound, name: str, function: Callable[..., object]) -> Bound:
+    """A choice of our own, in the place of another; it takes no hyperparameters."""
+    del bound
+    return Bound(name, Choice(function), {})

@@ -1,0 +1,96 @@
+"""The two bounds of a clip, solved for: which tokens have a gradient, and what the others add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.clips import bounded, right
+from grpo_cli.objective.breakdown import Breakdown
+
+
+class Side(NamedTuple):
+    """One bound on the ratio.
+
+    Attributes:
+        least, most: between which ratios the gradients say that it lies.
+        clipped: how many tokens it binds.
+        slope: ∂J/∂bound, the sum of w·A over them.
+    """
+
+    least: float
+    most: float
+    clipped: int
+    slope: float
+
+
+def windows(case: Case) -> Iterator[Cause]:
+    """The ε_low and ε_high that give the gradient and the loss together."""
+    surrogate, wanted = case.objective.surrogate, case.expected_policy_gradient
+    if surrogate.choice.window != "product" or wanted is None or case.loss is None:
+        return
+    own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
+    alive = np.abs(wanted) > case.quiet
+    a = case.breakdown.advantage
+    under, over = _side(case, a < 0, alive, -1.0), _side(case, a > 0, alive, 1.0)
+    if under is None or over is None:
+        return
+    rest = case.loss - _without_clipped(case, alive)
+    for low, high in _solved(under, over, rest, *own):
+        told = under.least <= 1.0 - low <= under.most and over.least <= 1.0 + high <= over.most
+        words = _words(low, high, *own)
+        if told and words:
+            clip = partial(_clip, low=low, high=high)
+            yield Cause("surrogate", words, clip)
+
+
+def _clip(case: Case, low: float, high: float) -> Breakdown:
+    return bounded(case, right, lambda *_: (1.0 - low, 1.0 + high))
+
+
+def _side(case: Case, mine: NDArray[np.bool_], alive: NDArray[np.bool_], turn: float) -> Side | None:
+    """What the tokens of one sign of A say; None where no bound could give it."""
+    ratio = turn * case.breakdown.ratio
+    cut = mine & ~alive
+    inner = float(ratio[mine & alive].max(initial=-np.inf))
+    outer = float(ratio[cut].min(initial=np.inf))
+    if outer < inner:
+        return None
+    slope = float((case.breakdown.token_weight * case.breakdown.advantage)[cut].sum())
+    ends = sorted((turn * inner, turn * outer))
+    return Side(ends[0], ends[1], int(cut.sum()), slope)
+
+
+def _without_clipped(case: Case, alive: NDArray[np.bool_]) -> float:
+    """J of all but the clipped tokens' policy terms."""
+    b = case.breakdown
+    free = (b.token_weight * b.ratio * b.advantage)[alive].sum()
+    return float(free) + float(case.without_policy.record_objective[0])
+
+
+def _solved(
+    under: Side, over: Side, rest: float, low: float, high: float
+) -> Iterator[tuple[float, float]]:
+    """under.slope·(1 − ε_low) + over.slope·(1 + ε_high) = rest, with one thing changed."""
+    rest -= under.slope + over.slope
+    if over.slope:
+        yield low, (rest + under.slope * low) / over.slope
+    if under.slope:
+        yield (over.slope * high - rest) / under.slope, high
+    if both := over.slope - under.slope:
+        yield rest / both, rest / both
+    if both := over.slope * high - under.slope * low:
+        yield low * rest / both, high * rest / both
+
+
+def _words(low: float, high: float, own_low: float, own_high: float) -> str:
+    changes = []
+    for name, value, meant in (("epsilon_low", low, own_low), ("epsilon_high", high, own_high)):
+        if abs(value - meant) > 1e-4 * max(abs(meant), 1e-6):
+            changes.append(f"{name} {value:.4g} where {meant:g} is meant")
+    return ", ".join(changes)
