@@ -135,11 +135,13 @@ def solved(case: Case) -> Iterator[Cause]:
     found, a = effective(case), _per_response(case)
     if found is None or a is None:
         return
-    told = np.isfinite(found)
+    moving = case.batch.responses.sum(np.abs(case.policy_gradient)) > case.quiet
+    told = np.isfinite(found) & (moving | (found == 0.0))
     if np.count_nonzero(told) < 3:
         return
     yield from _clipped(a, found, told)
     yield from _offset(a, found, told)
+    yield from _by_length(case, a, found, told)
     yield from _exchanged(a, found, told)
 
 
@@ -163,6 +165,22 @@ def _offset(a: F64, found: F64, told: F64) -> Iterator[Cause]:
             f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}",
             partial(_with, change=lambda a, n: a + by),
         )
+
+
+def _by_length(case: Case, a: F64, found: F64, told: F64) -> Iterator[Cause]:
+    lengths = case.batch.responses.lengths.astype(np.float64)
+    loud = told & (np.abs(a * found) > 0) & (lengths > 0)
+    if np.unique(lengths[loud]).size < 2:
+        return
+    for power, said in ((1.0, "times"), (-1.0, "divided by")):
+        scale = float(np.median(found[loud] / (a * lengths**power)[loud]))
+        words = f"advantages weighted by length: A {said} the response's tokens, times {scale:.5g}"
+        change = partial(_powered, power=power, scale=scale)
+        yield Cause("advantage", words, partial(_with, change=change))
+
+
+def _powered(a: F64, n: F64, power: float, scale: float) -> F64:
+    return a * np.maximum(n, 1.0) ** power * scale
 
 
 def _exchanged(a: F64, found: F64, told: F64) -> Iterator[Cause]:

@@ -28,7 +28,9 @@ def any_choice(case: Case) -> Iterator[Cause]:
 def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
     own: Bound = getattr(case.objective, stage)
     for name, choice in STAGES[stage].choices.items():
-        if name == own.name or choice.given or neutral != ("/" not in name):
+        if name == own.name or (choice.given and stage == "advantage"):
+            continue
+        if neutral != ("/" not in name):
             continue
         bound = _bound(case, name, choice)
         if bound is not None:

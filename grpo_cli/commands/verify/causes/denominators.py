@@ -90,7 +90,6 @@ _MEANS: tuple[tuple[str, Callable[[Case], float]], ...] = (
     ("1 (a sum over responses)", lambda case: 1.0),
     ("the number of groups", lambda case: float(case.batch.group_count)),
 )
-_ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "num_processes", "dp_size")
 
 
 def denominators(case: Case) -> Iterator[Cause]:
@@ -126,9 +125,6 @@ def _factors(case: Case) -> F64 | None:
 
 def _words(case: Case, form: str, divisor: float, factor: F64) -> str:
     meant = f"where {case.breakdown.counted} = {case.breakdown.denominator[0]:g} is meant"
-    if abs(factor - factor[0]).max() <= 3e-4 * abs(factor[0]):
-        if known := _accumulated(case, float(factor[0])):
-            return known
     name = _named(case, form, divisor)
     if name:
         by = f"{form} × " if form and "length" not in form else ""
@@ -143,26 +139,18 @@ def _kind(factor: F64) -> str:
     return "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
 
 
-def _accumulated(case: Case, factor: float) -> str:
-    for name in _ACCUMULATION:
-        value = case.record.hyperparameters.get(name)
-        if isinstance(value, int | float) and value > 1:
-            for times, said in ((value, "times"), (1.0 / value, "divided by")):
-                if abs(factor - times) <= 3e-4 * times:
-                    return (
-                        "off by the accumulation factor: "
-                        f"expected is ours {said} {name} = {value:g}"
-                    )
-    return ""
-
-
 def _named(case: Case, form: str, divisor: float) -> str:
+    """Every count that it is, since some are the same on some records."""
     steps = case.record.hyperparameters.get("gradient_accumulation_steps") or 1
     assert isinstance(steps, int | float)
     for times, said in ((1.0, ""), (steps, f" × {steps:g} accumulation steps")):
-        for name, of in _MEANS if form else _EQUAL:
-            if abs(of(case) * times - divisor) <= 3e-4 * divisor:
-                return name + said
+        names = [
+            name + said
+            for name, of in (_MEANS if form else _EQUAL)
+            if abs(of(case) * times - divisor) <= 3e-4 * divisor
+        ]
+        if names:
+            return " or ".join(names)
     return ""
 
 
@@ -172,6 +160,4 @@ def _with(case: Case, numerator: Numerator, divisor: float) -> Breakdown:
     def aggregate() -> Weights:
         return Weights(shape, None, divisor, "solved")
 
-    return case.evaluated(
-        aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None
-    )
+    return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)

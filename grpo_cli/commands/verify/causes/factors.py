@@ -20,9 +20,7 @@ def negative(case: Case) -> Iterator[Cause]:
 def everything(case: Case, factor: float) -> Breakdown:
     """J, and with it its gradient, times a factor."""
     weights = {id(term.weights): term.weights for term in case.breakdown.terms}
-    scaled = {
-        key: one._replace(numerator=factor * one.numerator) for key, one in weights.items()
-    }
+    scaled = {key: one._replace(numerator=factor * one.numerator) for key, one in weights.items()}
     terms = tuple(t._replace(weights=scaled[id(t.weights)]) for t in case.breakdown.terms)
     return replace(case.breakdown, terms=terms)
 
@@ -66,11 +64,13 @@ _ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size
 
 
 def known(case: Case) -> Iterator[Cause]:
-    """A factor that has a name, of a loss without its gradient."""
+    """A factor that has a name; of a gradient too, only that of accumulation."""
     found = _of_loss(case)
-    if found is None or case.gradient is not None:
+    if found is None:
         return
     for name, value in _known(case):
+        if case.gradient is not None and name not in _ACCUMULATION:
+            continue
         for factor, said in ((value, "times"), (1.0 / value, "divided by")):
             for sign, also in ((1.0, ""), (-1.0, ", and of the wrong sign")):
                 if value > 1 and abs(found - sign * factor) <= case.tolerance.rtol * factor:

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 
-from grpo_cli.batch import Batch
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.verify.causes.case import Case, Cause, swapped
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -24,13 +26,17 @@ def penalties(case: Case) -> Iterator[Cause]:
         return
     yield Cause("kl", "KL missing (β = 0)", partial(_times, factor=0.0))
     yield Cause(
-        "kl", "β of the wrong sign (−β): the KL is added to the objective", partial(_times, factor=-1.0)
+        "kl",
+        "β of the wrong sign (−β): the KL is added to the objective",
+        partial(_times, factor=-1.0),
     )
     yield Cause("kl", "KL without gradient (detached)", _constant)
+    if own.values.get("kl_weight") == "ratio":
+        words = "KL without gradient (detached), but for that of its weight"
+        yield swapped("kl", words, _made(own, _only_weight))
     yield from _references(case)
     yield from _weights(own)
     yield from _estimators(own)
-    yield from _aggregates(case)
 
 
 def _on_kl(breakdown: Breakdown, change: Callable[[Term], Term]) -> Breakdown:
@@ -54,7 +60,7 @@ def _references(case: Case) -> Iterator[Cause]:
     if batch.log_probs_ref is None or batch.log_probs_new is None:
         return
     words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
-    yield Cause("kl", words, partial(_with, change=_mirrored))
+    yield swapped("kl", words, _made(case.objective.kl, _kept, turn=-1.0))
     if batch.log_probs_old is not None:
         words = "KL to the old policy where the reference is meant"
         yield Cause("kl", words, partial(_with, change=_to_old))
@@ -62,12 +68,6 @@ def _references(case: Case) -> Iterator[Cause]:
 
 def _with(case: Case, change: Callable[[Batch], Batch]) -> Breakdown:
     return case.evaluated(change(case.batch))
-
-
-def _mirrored(batch: Batch) -> Batch:
-    assert batch.log_probs_new is not None
-    assert batch.log_probs_ref is not None
-    return replace(batch, log_probs_ref=2.0 * batch.log_probs_new - batch.log_probs_ref)
 
 
 def _to_old(batch: Batch) -> Batch:
@@ -84,7 +84,7 @@ def _weights(own: Bound) -> Iterator[Cause]:
     if weight == "none":
         yield swapped("kl", "KL weighted by the ratio", _valued(own, kl_weight="ratio"))
     if weight is not None:
-        detached = _half(_valued(own, kl_weight="ratio"))
+        detached = _made(_valued(own, kl_weight="ratio"), _unweighted_slope)
         more = "" if weight == "ratio" else "KL weighted by the ratio, and "
         words = f"{more}KL's weight detached: no gradient flows through the ratio"
         yield swapped("kl", words, detached)
@@ -94,26 +94,27 @@ def _valued(own: Bound, **values: Any) -> Bound:
     return Bound(own.name, own.choice, {**own.values, **values})
 
 
-def _half(own: Bound) -> Bound:
-    """The same without the part of the slope that its weight has."""
+def _kept(kl: Kl) -> Kl:
+    return kl
 
-    def kl(log_ratio_ref: Any, ratio: Any) -> Kl:
-        columns = {"log_ratio_ref": log_ratio_ref, "ratio": ratio}
+
+def _only_weight(kl: Kl) -> Kl:
+    return kl._replace(grad_log_prob=np.zeros_like(kl.value))
+
+
+def _unweighted_slope(kl: Kl) -> Kl:
+    return kl._replace(grad_log_ratio=None)
+
+
+def _made(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
+    """The same estimator with its outcome changed; ``turn`` −1 reads the log-ratio backwards."""
+
+    def kl(log_ratio_ref: F64, ratio: F64, *, beta: float) -> Kl:
+        del beta  # the pipeline multiplies by it
+        columns = {"log_ratio_ref": turn * log_ratio_ref, "ratio": ratio}
         arguments = [columns[name] for name in own.choice.columns]
         found: Kl = own.choice.function(*arguments, **own.values)
-        return found._replace(grad_log_ratio=None)
-
-    return _betad(Choice(kl), own)
-
-
-def _betad(choice: Choice, own: Bound) -> Bound:
-    """A choice of ours that takes β, since the objective reads it there."""
-    function = choice.function
-
-    def kl(log_ratio_ref: Any, ratio: Any, *, beta: float) -> Kl:
-        del beta
-        found: Kl = function(log_ratio_ref, ratio)
-        return found
+        return change(found._replace(grad_log_prob=turn * found.grad_log_prob))
 
     return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
 
@@ -129,8 +130,11 @@ def _estimators(own: Bound) -> Iterator[Cause]:
             yield swapped("kl", words, Bound(name, choice, taken))
 
 
-def _aggregates(case: Case) -> Iterator[Cause]:
+def reductions(case: Case) -> Iterator[Cause]:
+    """The KL with a denominator of its own, which differs by more than a factor (that is β)."""
     own = case.objective.aggregate
+    if not case.objective.beta:
+        return
     values = {**case.record.hyperparameters, **own.values}
     for name, choice in STAGES["aggregate"].choices.items():
         known = {**choice.defaults, **values}
@@ -142,7 +146,14 @@ def _aggregates(case: Case) -> Iterator[Cause]:
 
 
 def _reduced(case: Case, bound: Bound) -> Breakdown:
-    return case.evaluated(kl_aggregate=bound)
+    again = case.evaluated(kl_aggregate=bound)
+    term = again.term(KL)
+    if term is None:
+        return again
+    factor = again.term_weight(term) / case.breakdown.weight
+    if np.ptp(factor[case.batch.responses.lengths > 0]) <= 1e-6 * factor.max():
+        raise ValueError("it differs by a factor, which is one of β")
+    return again
 
 
 # ---- solved -------------------------------------------------------------------------------------

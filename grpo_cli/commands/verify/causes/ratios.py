@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import Batch
 from grpo_cli.commands.verify.causes.case import Case, Cause, swapped
+from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Ratio
+from grpo_cli.variants import bind
 
 
 def ratios(case: Case) -> Iterator[Cause]:
@@ -21,7 +22,10 @@ def ratios(case: Case) -> Iterator[Cause]:
     if batch.ratios is None and batch.log_probs_new is not None:
         for column, words in _INSTEAD.items():
             if getattr(batch, column) is not None:
-                yield Cause("ratio", words, _old(column))
+                yield Cause("ratio", words, partial(_to, column=column))
+                if own.name != "token":
+                    said = f"{words}, token by token"
+                    yield Cause("ratio", said, partial(_to, column=column, ratio=_TOKEN))
     yield swapped(
         "ratio", "ratio inverted: π_old/π_θ where π_θ/π_old is meant", _made(own, _turned)
     )
@@ -43,15 +47,12 @@ _INSTEAD = {
 }
 
 
-def _old(column: str) -> Any:
-    def evaluated(case: Case) -> Any:
-        return case.evaluated(_with_old(case.batch, column))
-
-    return evaluated
+_TOKEN = bind("ratio", "token")
 
 
-def _with_old(batch: Batch, column: str) -> Batch:
-    return replace(batch, log_probs_old=getattr(batch, column))
+def _to(case: Case, column: str, **stages: Bound) -> Breakdown:
+    batch = replace(case.batch, log_probs_old=getattr(case.batch, column))
+    return case.evaluated(batch, **stages)
 
 
 def _turned(ratio: Ratio) -> Ratio:
@@ -76,4 +77,3 @@ def _made(own: Bound, change: Any) -> Bound:
         return changed
 
     return Bound(own.name, Choice(made, own.choice.defaults), own.values)
-

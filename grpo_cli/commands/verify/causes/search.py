@@ -34,7 +34,7 @@ class Tried(NamedTuple):
 
 
 TIERS: Sequence[Sequence[Tried]] = (
-    (Tried(factors.negative),),
+    (Tried(factors.negative), Tried(factors.known, 1)),
     (
         Tried(advantages.changed),
         Tried(advantages.other_sign),
@@ -46,7 +46,6 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(kl.penalties),
         Tried(tokens.mask_ignored),
         Tried(tokens.edges),
-        Tried(factors.known, 1),
         Tried(choices.neutral),
     ),
     (
@@ -57,6 +56,7 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(window.windows, 1),
         Tried(weights.solved, 1),
         Tried(kl.strength),
+        Tried(kl.reductions, 1),
     ),
     (Tried(factors.apart, 1), Tried(factors.whole)),
     (Tried(choices.any_choice, 1),),

@@ -100,9 +100,12 @@ def _unseen(case: Case) -> Iterator[Cause]:
     silent = np.abs(case.breakdown.gradient) <= case.quiet
     for times, said in _TIMES:
         fits = np.flatnonzero(silent & (np.abs((times - 1.0) * parts - off) <= size))
-        if len(fits) == 1:
+        if len(fits):
             picked = np.arange(len(parts)) == fits[0]
-            yield from _counted(_words(case, picked, said), lambda _, it=picked: it, times)
+            words = _words(case, picked, said)
+            if len(fits) > 1:
+                words += f", or another of the {len(fits)} that have no gradient and the same part"
+            yield from _counted(words, lambda _, it=picked: it, times)
 
 
 def _words(case: Case, picked: Picked, said: str) -> str:
@@ -142,4 +145,3 @@ def _unmasked(case: Case) -> Breakdown:
     except InputError as error:  # what is masked cannot be evaluated, so nobody did
         raise ValueError(str(error)) from None
     return evaluate(batch, case.objective)
-

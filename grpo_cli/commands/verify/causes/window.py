@@ -42,9 +42,10 @@ def windows(case: Case) -> Iterator[Cause]:
         return
     rest = case.loss - _without_clipped(case, alive)
     for low, high in _solved(under, over, rest, *own):
-        told = under.least <= 1.0 - low <= under.most and over.least <= 1.0 + high <= over.most
+        told = _within(under, 1.0 - low) and _within(over, 1.0 + high)
+        seen = not (_within(under, 1.0 - own[0]) and _within(over, 1.0 + own[1]))
         words = _words(low, high, *own)
-        if told and words:
+        if told and words and (seen or (_round(low) and _round(high))):
             clip = partial(_clip, low=low, high=high)
             yield Cause("surrogate", words, clip)
 
@@ -53,7 +54,9 @@ def _clip(case: Case, low: float, high: float) -> Breakdown:
     return bounded(case, right, lambda *_: (1.0 - low, 1.0 + high))
 
 
-def _side(case: Case, mine: NDArray[np.bool_], alive: NDArray[np.bool_], turn: float) -> Side | None:
+def _side(
+    case: Case, mine: NDArray[np.bool_], alive: NDArray[np.bool_], turn: float
+) -> Side | None:
     """What the tokens of one sign of A say; None where no bound could give it."""
     ratio = turn * case.breakdown.ratio
     cut = mine & ~alive
@@ -86,6 +89,15 @@ def _solved(
         yield rest / both, rest / both
     if both := over.slope * high - under.slope * low:
         yield low * rest / both, high * rest / both
+
+
+def _within(side: Side, bound: float) -> bool:
+    return side.least <= bound <= side.most
+
+
+def _round(epsilon: float) -> bool:
+    """Whether somebody may have typed it; one that moves no token in or out is no evidence else."""
+    return abs(epsilon - float(f"{epsilon:.2g}")) <= 1e-4 * abs(epsilon)
 
 
 def _words(low: float, high: float, own_low: float, own_high: float) -> str:
