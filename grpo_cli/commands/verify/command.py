@@ -66,8 +66,17 @@ Atol = Annotated[
         "--atol",
         metavar="NUMBER",
         parser=tolerance,
-        help="Absolute tolerance. Default: 1e-6 of the largest number beside it.",
+        help="Absolute tolerance. Default: rtol of the largest gradient; a tenth of that elsewhere.",
         show_default=False,
+    ),
+]
+Causes = Annotated[
+    int,
+    typer.Option(
+        "--causes",
+        metavar="N",
+        min=0,
+        help="Differing records that are searched for a cause; the rest are tried against those.",
     ),
 ]
 OnError = Annotated[
@@ -84,6 +93,7 @@ def verify(
     stages: OwnBatch,
     rtol: Rtol = None,
     atol: Atol = None,
+    causes: Causes = 20,
     source: SourceOptions,
     chosen: RecordOption,
     on_error: OnError = "stop",
@@ -102,7 +112,7 @@ def verify(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
-        run = Verification(variant.variant, stages, _within(rtol, atol), reader)
+        run = Verification(variant.variant, stages, _within(rtol, atol), reader, causes)
         rows = [*run.rows()]
         run.tell(as_json=page.json, quiet=page.quiet)
         if not rows:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.pattern import pattern
 from grpo_cli.commands.verify.causes.search import causes
-from grpo_cli.commands.verify.compare import Difference, Tolerance, difference
+from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
 from grpo_cli.commands.verify.expected import expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -28,6 +30,8 @@ class Verdict:
         ignored: the keys of ``expected`` that say nothing of this objective.
         first: where it first differs; None where everything agrees.
         also: the other keys that differ.
+        pattern: what is known of the difference where no cause explains it.
+        rounded: keys that agree as far as the half precision goes that they were rounded to.
         causes: why, the simplest first; all of them explain everything that is expected.
     """
 
@@ -39,6 +43,8 @@ class Verdict:
     first: Difference | None
     also: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
+    pattern: str = ""
+    rounded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
@@ -53,6 +59,7 @@ class Verdict:
             stages = [*dict.fromkeys(cause.stage for cause in self.causes)]
             first = asdict(self.first) | {"cause": " or ".join(words) or None, "causes": words}
             first |= {"stage": (stages or [self.first.stage])[0], "stages": stages}
+            first["pattern"] = self.pattern or None
         return {
             "id": record.name,
             "source": record.source,
@@ -64,32 +71,60 @@ class Verdict:
             "ignored": list(self.ignored),
             "first": first,
             "also": list(self.also),
+            "rounded": dict(self.rounded),
         }
 
 
-def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
+def judge(
+    record: Record, plan: Plan, tolerance: Tolerance, search: Callable[[Case], list[Cause]] = causes
+) -> Verdict:
     """Evaluates a record and compares it with what it expects, in the order of the stages.
+
+    Args:
+        record: the record.
+        plan: what it is evaluated as.
+        tolerance: when two numbers agree.
+        search: what finds the causes where it differs.
 
     Raises:
         InputError: where the record cannot be evaluated, or what it expects cannot be read.
     """
     wanted, ignored = _expectations(record)
     breakdown = _evaluate(record, plan)
-    known = [one for one in wanted if one.of(breakdown) is not None]
-    compared = tuple(one.key for one in known)
-    ignored += [one.key for one in wanted if one.key not in compared]
-    differing = [
-        (one, found)
-        for one in known
-        if (found := difference(one, record, breakdown, tolerance)) is not None
-    ]
+    columns: list[Column] = []
+    differing: list[Difference] = []
+    for one in wanted:
+        found = one.of(breakdown)
+        if found is None or not one.told.any():
+            ignored.append(one.key)
+            continue
+        columns.append(column(one, record, breakdown))
+        if (differs := difference(columns[-1], found, breakdown, tolerance)) is not None:
+            differing.append(differs)
+    if not columns:
+        raise _nothing(record, ignored)
+    compared = tuple(one.of.key for one in columns)
     about = (record, plan.variant, breakdown.objective.signature, compared, tuple(ignored))
+    rounded = {one.of.key: one.precision for one in columns if one.precision}
     if not differing:
-        return Verdict(*about, first=None)
-    first, where = differing[0]
-    why = causes(Case(record, breakdown, known, tolerance))
-    also = tuple(one.key for one, _ in differing[1:])
-    return Verdict(*about, first=where, also=also, causes=tuple(why))
+        return Verdict(*about, first=None, rounded=rounded)
+    case = Case(record, breakdown, columns, tolerance)
+    why = tuple(search(case))
+    said = "" if why else pattern(case)
+    also = tuple(one.key for one in differing[1:])
+    return Verdict(*about, differing[0], also, why, said, rounded)
+
+
+def _nothing(record: Record, ignored: list[str]) -> InputError:
+    """Nothing was compared: that is no agreement."""
+    why = f"{', '.join(ignored)} cannot be" if ignored else "nothing is there to be"
+    return InputError(
+        f"{why} compared; put what your own loss returned there, as "
+        '{"loss": …, "loss_gradient": [[…]]}',
+        path=f"{record.prefix}expected",
+        source=record.source,
+        line=record.line,
+    )
 
 
 def _expectations(record: Record) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.source import tell_notes
+from grpo_cli.commands.verify.causes.memory import Memory
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.verdict import Verdict, judge
 from grpo_cli.engine import Reader
@@ -23,7 +24,7 @@ class Verification:
     """The records of files, each judged; remembers what there is to tell afterwards."""
 
     def __init__(
-        self, variant: str, stages: StageOptions, within: Tolerance, reader: Reader
+        self, variant: str, stages: StageOptions, within: Tolerance, reader: Reader, most: int
     ) -> None:
         self._variant = variant
         self._stages = stages
@@ -33,6 +34,8 @@ class Verification:
         self.silent = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
+        self.rounded: dict[str, str] = {}
+        self._memory = Memory(most)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The verdict of each record that expects anything."""
@@ -45,6 +48,7 @@ class Verification:
             self._good += 1
             if verdict is not None:
                 self.ignored |= dict.fromkeys(verdict.ignored)
+                self.rounded |= verdict.rounded
                 yield verdict.row()
 
     def _judge(self, raw: Raw, record: Record) -> Verdict | None:
@@ -59,7 +63,7 @@ class Verification:
             stages=self._stages.stages,
             hyperparameters=self._stages.hyperparameters,
         )
-        return judge(record, plan, self._within)
+        return judge(record, plan, self._within, self._memory.causes)
 
     def _choose(self, raw: Raw, found: Record) -> Chosen:
         framework = raw.value.get("framework")
@@ -100,6 +104,10 @@ class Verification:
             say(f'note: {self.silent} of {self._count} records have no "expected"')
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
+        for key, name in self.rounded.items():
+            say(f"note: {key} was rounded to {name}, and is compared as far as that goes")
+        if left := self._memory.left_out:
+            say(f"note: no cause was searched for in {left} differing records (--causes N does)")
 
     def _tell_rows(self) -> None:
         for words, count in list(self.rows_taken.items())[:_ROWS]:

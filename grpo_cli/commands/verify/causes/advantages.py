@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.objective.breakdown import Breakdown
 
+Told = NDArray[np.bool_]
 Change = Callable[[F64, F64], F64]
 """[R] advantages and [R] lengths → [R] advantages."""
 
@@ -29,28 +31,28 @@ def _mean_length(n: F64) -> float:
 
 
 CHANGES: tuple[tuple[str, Change], ...] = (
-    ("wrong sign of the advantages", lambda a, n: -a),
-    ("sign of the advantages lost: |A| where A is meant", lambda a, n: np.abs(a)),
-    ("only positive advantages count: A < 0 is taken as 0", lambda a, n: np.maximum(a, 0.0)),
-    ("only negative advantages count: A > 0 is taken as 0", lambda a, n: np.minimum(a, 0.0)),
-    ("only the sign of the advantages counts", lambda a, n: np.sign(a)),
+    ("wrong sign of the advantages", lambda a, _: -a),
+    ("sign of the advantages lost: |A| where A is meant", lambda a, _: np.abs(a)),
+    ("only positive advantages count: A < 0 is taken as 0", lambda a, _: np.maximum(a, 0.0)),
+    ("only negative advantages count: A > 0 is taken as 0", lambda a, _: np.minimum(a, 0.0)),
+    ("only the sign of the advantages counts", lambda a, _: np.sign(a)),
     (
         "advantages shifted by one row: each response has that of the one before",
-        lambda a, n: np.roll(a, 1),
+        lambda a, _: np.roll(a, 1),
     ),
     (
         "advantages shifted by one row: each response has that of the one after",
-        lambda a, n: np.roll(a, -1),
+        lambda a, _: np.roll(a, -1),
     ),
-    ("advantages in reverse order of the responses", lambda a, n: a[::-1].copy()),
-    ("the first response's advantage is used for all", lambda a, n: _first(a)),
-    ("advantages centred on their median", lambda a, n: a - np.median(a)),
-    ("advantages centred on their mean", lambda a, n: a - a.mean()),
-    ("advantages whitened (ddof 1): normalised over the record", lambda a, n: _whitened(a, 1)),
-    ("advantages whitened (ddof 0): normalised over the record", lambda a, n: _whitened(a, 0)),
+    ("advantages in reverse order of the responses", lambda a, _: a[::-1].copy()),
+    ("the first response's advantage is used for all", lambda a, _: _first(a)),
+    ("advantages centred on their median", lambda a, _: a - np.median(a)),
+    ("advantages centred on their mean", lambda a, _: a - a.mean()),
+    ("advantages whitened (ddof 1): normalised over the record", lambda a, _: _whitened(a, 1)),
+    ("advantages whitened (ddof 0): normalised over the record", lambda a, _: _whitened(a, 0)),
     (
         "advantages divided by the std of the record's advantages",
-        lambda a, n: a / (a.std(ddof=1) + 1e-8),
+        lambda a, _: a / (a.std(ddof=1) + 1e-8),
     ),
     (
         "advantages weighted by length: A times the response's tokens over their mean",
@@ -112,7 +114,7 @@ def effective(case: Case) -> F64 | None:
     A = 1 and with A = −1 says what any A gives. None where a response is explained by no A.
     """
     wanted, a = case.expected_policy_gradient, _per_response(case)
-    if wanted is None or a is None:
+    if wanted is None or a is None or case.gradient is None:
         return None
     responses, silent = case.batch.responses, case.without_policy.gradient
     ones = np.ones(responses.count)
@@ -145,7 +147,7 @@ def solved(case: Case) -> Iterator[Cause]:
     yield from _exchanged(a, found, told)
 
 
-def _clipped(a: F64, found: F64, told: F64) -> Iterator[Cause]:
+def _clipped(a: F64, found: F64, told: Told) -> Iterator[Cause]:
     bound = float(np.abs(found[told]).max())
     short = told & (np.abs(a) > bound * 1.001)
     if short.any():
@@ -153,21 +155,21 @@ def _clipped(a: F64, found: F64, told: F64) -> Iterator[Cause]:
         yield Cause(
             "advantage",
             f"advantages clipped to ±{bound:.4g}",
-            partial(_with, change=lambda a, n: np.clip(a, -bound, bound)),
+            partial(_with, change=lambda a, _: np.clip(a, -bound, bound)),
         )
 
 
-def _offset(a: F64, found: F64, told: F64) -> Iterator[Cause]:
+def _offset(a: F64, found: F64, told: Told) -> Iterator[Cause]:
     by = float(np.median((found - a)[told]))
     if by:
         yield Cause(
             "advantage",
             f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}",
-            partial(_with, change=lambda a, n: a + by),
+            partial(_with, change=lambda a, _: a + by),
         )
 
 
-def _by_length(case: Case, a: F64, found: F64, told: F64) -> Iterator[Cause]:
+def _by_length(case: Case, a: F64, found: F64, told: Told) -> Iterator[Cause]:
     lengths = case.batch.responses.lengths.astype(np.float64)
     loud = told & (np.abs(a * found) > 0) & (lengths > 0)
     if np.unique(lengths[loud]).size < 2:
@@ -183,7 +185,7 @@ def _powered(a: F64, n: F64, power: float, scale: float) -> F64:
     return a * np.maximum(n, 1.0) ** power * scale
 
 
-def _exchanged(a: F64, found: F64, told: F64) -> Iterator[Cause]:
+def _exchanged(a: F64, found: F64, told: Told) -> Iterator[Cause]:
     """Each response with the advantage of another."""
     apart = np.abs(a[None, :] - found[:, None])
     source = np.where(told, np.argmin(np.where(np.isnan(apart), np.inf, apart), axis=1), -1)
@@ -197,4 +199,4 @@ def _exchanged(a: F64, found: F64, told: F64) -> Iterator[Cause]:
         f"advantages in another order: {len(moved)} of {len(a)} responses have that of another "
         f"response (response {at} that of response {int(source[at])})"
     )
-    yield Cause("advantage", words, partial(_with, change=lambda a, n: a[source]))
+    yield Cause("advantage", words, partial(_with, change=lambda a, _: a[source]))

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.verify.compare import Tolerance, kept, scale
-from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.commands.verify.compare import Column, Tolerance
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.records import Record
@@ -28,13 +27,13 @@ class Case:
     Attributes:
         record: the record.
         breakdown: what it evaluates to.
-        wanted: everything that it expects and that the objective has.
+        columns: everything that it expects and that the objective has.
         tolerance: when two numbers agree.
     """
 
     record: Record
     breakdown: Breakdown
-    wanted: Sequence[Expectation]
+    columns: Sequence[Column]
     tolerance: Tolerance
 
     @property
@@ -48,31 +47,26 @@ class Case:
         return self.breakdown.objective
 
     @cached_property
-    def columns(self) -> list[tuple[Expectation, F64, float]]:
-        """Everything expected, without masked tokens, and the scale of each."""
-        columns = [(one, kept(one, self.record)) for one in self.wanted]
-        return [(one, values, scale(one, values, self.breakdown)) for one, values in columns]
-
-    @cached_property
     def count(self) -> int:
         """How many numbers are expected: no more than that can be solved for."""
-        return sum(int(np.isfinite(values).sum()) for _, values, _ in self.columns)
+        return sum(int(np.isfinite(column.values).sum()) for column in self.columns)
 
     @cached_property
     def gradient(self) -> F64 | None:
         """[N] ∂J/∂(log π_θ) as expected at every token; None where that is not told."""
-        for one, values, _ in self.columns:
-            if one.level == "token" and one.stage == "gradient" and np.isfinite(values).all():
-                return -values if one.key == "loss_gradient" else values
+        for column in self.columns:
+            key, told = column.of.key, np.isfinite(column.values)
+            if column.of.level == "token" and key in ("gradient", "loss_gradient") and told.all():
+                return column.values if key == "gradient" else -column.values
         return None
 
     @cached_property
     def loss(self) -> float | None:
         """The objective J that is expected; None where that is not told."""
-        for one, values, _ in self.columns:
-            if one.level == "record" and one.stage in ("loss", "objective"):
-                value = float(values[0])
-                return -value if one.key == "loss" else value
+        for column in self.columns:
+            if column.of.key in ("loss", "objective") and np.isfinite(column.values[0]):
+                value = float(column.values[0])
+                return value if column.of.key == "objective" else -value
         return None
 
     @cached_property
@@ -87,21 +81,22 @@ class Case:
 
     def agrees(self, again: Breakdown) -> bool:
         """Whether another evaluation gives all that is expected."""
-        return all(self._fits(*column, again) for column in self.columns)
+        return all(self._fits(column, again) for column in self.columns)
 
-    def _fits(self, one: Expectation, expected: F64, size: float, again: Breakdown) -> bool:
-        found = one.of(again)
+    def _fits(self, column: Column, again: Breakdown) -> bool:
+        found = column.of.of(again)
         if found is None:
             return False
-        if len(found) == len(one.values) > len(expected) and self.record.mask is not None:
+        if len(found) == len(column.of.values) > len(column.values):
+            assert self.record.mask is not None
             found = found[np.frombuffer(self.record.mask, dtype=np.bool_)]
-        if len(found) != len(expected):
+        if len(found) != len(column.values):
             return False
-        return bool(self.tolerance.agree(expected, found, size).all())
+        return bool(self.tolerance.agree(column, found).all())
 
     # ---- other evaluations --------------------------------------------------------------------
 
-    def evaluated(self, batch: Batch | None = None, **stages: Bound | None) -> Breakdown:
+    def evaluated(self, batch: Batch | None = None, /, **stages: Bound | None) -> Breakdown:
         """The record with other data, or with other stages."""
         objective = replace(self.objective, **stages) if stages else self.objective  # type: ignore[arg-type]
         return evaluate(self.batch if batch is None else batch, objective)
@@ -148,16 +143,12 @@ class Cause(NamedTuple):
 Source = Callable[[Case], Iterator[Cause]]
 
 
+def round_number(value: float) -> bool:
+    """Whether somebody may have typed it."""
+    return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
+
+
 def swapped(stage: str, words: str, bound: Bound) -> Cause:
     """A mistake that is another choice at a stage."""
-    return Cause(stage, words, lambda case: case.evaluated(**_stages(stage, bound)))
-
-
-def _stages(stage: str, bound: Bound) -> dict[str, Bound | None]:
-    return {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
-
-
-def like(bound: Bound, name: str, function: Callable[..., object]) -> Bound:
-    """A choice of our own, in the place of another; it takes no hyperparameters."""
-    del bound
-    return Bound(name, Choice(function), {})
+    stages = {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
+    return Cause(stage, words, lambda case: case.evaluated(None, **stages))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -69,27 +68,27 @@ def own(low: float, high: float) -> tuple[float, float]:
 
 
 CLIPS: tuple[tuple[str, Form, Bounds], ...] = (
-    ("clip missing (unclipped)", right, lambda low, high: (-np.inf, np.inf)),
+    ("clip missing (unclipped)", right, lambda _, __: (-np.inf, np.inf)),
     ("max for min of the clipped and the unclipped product", _greatest, own),
     ("no min: only the clipped product counts, on both sides of A", _only_bounded, own),
-    ("lower clip missing", right, lambda low, high: (-np.inf, 1.0 + high)),
-    ("upper clip missing", right, lambda low, high: (1.0 - low, np.inf)),
+    ("lower clip missing", right, lambda _, high: (-np.inf, 1.0 + high)),
+    ("upper clip missing", right, lambda low, _: (1.0 - low, np.inf)),
     (
         "epsilon_low and epsilon_high swapped",
         right,
         lambda low, high: (1.0 - high, 1.0 + low),
     ),
-    ("epsilon_low used on both sides", right, lambda low, high: (1.0 - low, 1.0 + low)),
-    ("epsilon_high used on both sides", right, lambda low, high: (1.0 - high, 1.0 + high)),
+    ("epsilon_low used on both sides", right, lambda low, _: (1.0 - low, 1.0 + low)),
+    ("epsilon_high used on both sides", right, lambda _, high: (1.0 - high, 1.0 + high)),
     (
         "lower bound 1/(1 + ε_high) where 1 − ε_low is meant",
         right,
-        lambda low, high: (1.0 / (1.0 + high), 1.0 + high),
+        lambda _, high: (1.0 / (1.0 + high), 1.0 + high),
     ),
     (
         "upper bound 1/(1 − ε_low) where 1 + ε_high is meant",
         right,
-        lambda low, high: (1.0 - low, 1.0 / (1.0 - low) if low < 1.0 else np.inf),
+        lambda low, _: (1.0 - low, 1.0 / (1.0 - low) if low < 1.0 else np.inf),
     ),
     (
         "clip in log space: the log-ratio is clipped to −ε_low and ε_high",
@@ -116,10 +115,9 @@ def clips(case: Case) -> Iterator[Cause]:
     if all(surrogate.values.get(name) is None for name in ("delta", "dual_clip")):
         for words, form, bounds in CLIPS:
             yield Cause("surrogate", words, partial(bounded, form=form, bounds=bounds))
-    yield Cause("surrogate", "dual clip 3 added", partial(_valued, dual_clip=3.0))
-    for name, words in (("dual_clip", "dual clip"), ("delta", "delta")):
-        if surrogate.values.get(name) is not None:
-            yield Cause("surrogate", f"{words} missing", partial(_valued, **{name: None}))
+    for name, value, words in _CAPS:
+        if name in surrogate.values and surrogate.values[name] != value:
+            yield Cause("surrogate", words, partial(_capped, name=name, value=value))
 
 
 def bounded(case: Case, form: Form, bounds: Bounds) -> Breakdown:
@@ -135,9 +133,16 @@ def bounded(case: Case, form: Form, bounds: Bounds) -> Breakdown:
     return case.evaluated(surrogate=Bound("clip", Choice(clip), {}))
 
 
-def _valued(case: Case, **values: Any) -> Breakdown:
+_CAPS: tuple[tuple[str, float | None, str], ...] = (
+    ("dual_clip", 3.0, "dual clip 3 added"),
+    ("dual_clip", None, "dual clip missing"),
+    ("delta", None, "delta missing"),
+)
+
+
+def _capped(case: Case, name: str, value: float | None) -> Breakdown:
     surrogate = case.objective.surrogate
-    changed = {**surrogate.values, **values}
+    changed = {**surrogate.values, name: value}
     return case.evaluated(surrogate=Bound(surrogate.name, surrogate.choice, changed))
 
 

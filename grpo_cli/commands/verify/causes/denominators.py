@@ -61,7 +61,7 @@ def _widest(case: Case) -> float:
 
 # what tokens of equal weight are divided by
 _EQUAL: tuple[tuple[str, Callable[[Case], float]], ...] = (
-    ("1 (sum over tokens: no denominator)", lambda case: 1.0),
+    ("1 (sum over tokens: no denominator)", lambda _: 1.0),
     (
         "the number of tokens (token-mean over this micro-batch, its local count)",
         lambda case: float(case.batch.responses.total),
@@ -87,7 +87,7 @@ _EQUAL: tuple[tuple[str, Callable[[Case], float]], ...] = (
 _MEANS: tuple[tuple[str, Callable[[Case], float]], ...] = (
     ("the number of responses (response-mean: mean over responses of each one's)", _count),
     ("responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
-    ("1 (a sum over responses)", lambda case: 1.0),
+    ("1 (a sum over responses)", lambda _: 1.0),
     ("the number of groups", lambda case: float(case.batch.group_count)),
 )
 
@@ -132,7 +132,8 @@ def _words(case: Case, form: str, divisor: float, factor: F64) -> str:
         return f"{_kind(factor)}denominator: {said} = {divisor:.6g} {meant}"
     if abs(factor - factor[0]).max() <= 3e-4 * abs(factor[0]):
         return f"off by a constant factor: expected is ours times {factor[0]:.6g}"
-    return f"denominator: each response's tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
+    by = form or "the same"
+    return f"denominator: each response's tokens weigh by {by}, over {divisor:.6g}, {meant}"
 
 
 def _kind(factor: F64) -> str:

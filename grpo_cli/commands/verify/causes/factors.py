@@ -13,8 +13,9 @@ from grpo_cli.objective.terms import Term
 
 def negative(case: Case) -> Iterator[Cause]:
     """The objective for the loss."""
-    words = "wrong sign: it is the negative (loss = −objective)"
-    yield Cause("loss", words, partial(everything, factor=-1.0))
+    if case.gradient is not None or case.loss is not None:
+        words = "wrong sign: it is the negative (loss = −objective)"
+        yield Cause("loss", words, partial(everything, factor=-1.0))
 
 
 def everything(case: Case, factor: float) -> Breakdown:
@@ -33,7 +34,8 @@ def apart(case: Case) -> Iterator[Cause]:
     if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
         words = f"only the gradient: it is ours times {gradient:.5g}, the loss is right"
         yield Cause("aggregate", words, partial(_scaled, loss=1.0, gradient=gradient))
-        words = f"only the loss as logged: it is ours times {loss:.5g}, the gradient is right"
+        turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
+        words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
         yield Cause("loss", words, partial(_scaled, loss=loss, gradient=1.0))
         words = f"off by constant factors: the gradient times {gradient:.5g}, the loss {loss:.5g}"
         yield Cause("aggregate", words, partial(_scaled, loss=loss, gradient=gradient))

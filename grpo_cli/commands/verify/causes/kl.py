@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-
 import numpy as np
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.verify.causes.case import Case, Cause, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Kl
@@ -151,8 +150,9 @@ def _reduced(case: Case, bound: Bound) -> Breakdown:
     if term is None:
         return again
     factor = again.term_weight(term) / case.breakdown.weight
-    if np.ptp(factor[case.batch.responses.lengths > 0]) <= 1e-6 * factor.max():
-        raise ValueError("it differs by a factor, which is one of β")
+    same = np.ptp(factor[case.batch.responses.lengths > 0]) <= 1e-6 * factor.max()
+    if same and round_number(factor[0] * case.objective.beta):
+        raise ValueError("it differs by a factor, and somebody may have typed that β")
     return again
 
 

@@ -25,7 +25,7 @@ def _std(r: F64, ddof: int) -> float:
 # what is taken off the reward: (of the group or the whole record, the statistic, what is said)
 _CENTRES: Mapping[str, tuple[bool, Statistic, str]] = {
     "mean": (True, np.mean, ""),
-    "none": (True, lambda r: 0.0, "the rewards are not centred (no baseline)"),
+    "none": (True, lambda _: 0.0, "the rewards are not centred (no baseline)"),
     "median": (True, np.median, "centred on the group's median"),
     "others": (True, _others, "leave-one-out: centred on the mean of the others"),
     "batch": (False, np.mean, "centred on the mean of the batch, all groups together"),
@@ -33,7 +33,7 @@ _CENTRES: Mapping[str, tuple[bool, Statistic, str]] = {
 _SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
     "std 1": (True, partial(_std, ddof=1), "divided by the group's std"),
     "std 0": (True, partial(_std, ddof=0), "divided by the group's std"),
-    "1": (True, lambda r: 1.0, "not divided by the std"),
+    "1": (True, lambda _: 1.0, "not divided by the std"),
     "var 1": (True, lambda r: _std(r, 1) ** 2, "divided by the variance (std²) for the std"),
     "var 0": (True, lambda r: _std(r, 0) ** 2, "divided by the variance (ddof 0) for the std"),
     "batch 1": (False, partial(_std, ddof=1), "batch-std: divided by the std of the batch"),

@@ -36,9 +36,9 @@ class Tried(NamedTuple):
 TIERS: Sequence[Sequence[Tried]] = (
     (Tried(factors.negative), Tried(factors.known, 1)),
     (
+        Tried(rewards.formulas, 1),
         Tried(advantages.changed),
         Tried(advantages.other_sign),
-        Tried(rewards.formulas, 1),
         Tried(ratios.ratios),
         Tried(clips.clips),
         Tried(clips.reinforce),
@@ -55,8 +55,8 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(discount.discounted, 1),
         Tried(window.windows, 1),
         Tried(weights.solved, 1),
-        Tried(kl.strength),
         Tried(kl.reductions, 1),
+        Tried(kl.strength),
     ),
     (Tried(factors.apart, 1), Tried(factors.whole)),
     (Tried(choices.any_choice, 1),),

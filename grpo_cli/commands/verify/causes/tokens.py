@@ -38,10 +38,18 @@ def _first(case: Case) -> Picked:
 
 def edges(case: Case) -> Iterator[Cause]:
     """The last or the first token of every response."""
+    if not case.batch.responses.total:
+        return
     for pick, where in ((_last, "last"), (_first, "first")):
         for times, said in _TIMES:
             words = f"the {where} token of every response is {said}"
             yield from _counted(words, pick, times)
+
+
+def _same(case: Case, picked: Picked) -> Picked:
+    if len(picked) != case.batch.responses.total:
+        raise ValueError("these tokens were of another record")
+    return picked
 
 
 def _counted(words: str, pick: Pick, times: float) -> Iterator[Cause]:
@@ -74,9 +82,9 @@ def some(case: Case) -> Iterator[Cause]:
     for times, said in _TIMES:
         if wrong.any() and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
             picked = _whole(case, wrong)
-            yield from _counted(_words(case, picked, said), lambda _, it=picked: it, times)
+            yield from _counted(_words(case, picked, said), partial(_same, picked=picked), times)
             if not np.array_equal(picked, wrong):
-                yield from _counted(_words(case, wrong, said), lambda _, it=wrong: it, times)
+                yield from _counted(_words(case, wrong, said), partial(_same, picked=wrong), times)
     if not wrong.any():
         yield from _unseen(case)
 
@@ -105,7 +113,7 @@ def _unseen(case: Case) -> Iterator[Cause]:
             words = _words(case, picked, said)
             if len(fits) > 1:
                 words += f", or another of the {len(fits)} that have no gradient and the same part"
-            yield from _counted(words, lambda _, it=picked: it, times)
+            yield from _counted(words, partial(_same, picked=picked), times)
 
 
 def _words(case: Case, picked: Picked, said: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.commands.verify.causes.clips import bounded, right
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -45,7 +45,8 @@ def windows(case: Case) -> Iterator[Cause]:
         told = _within(under, 1.0 - low) and _within(over, 1.0 + high)
         seen = not (_within(under, 1.0 - own[0]) and _within(over, 1.0 + own[1]))
         words = _words(low, high, *own)
-        if told and words and (seen or (_round(low) and _round(high))):
+        # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
+        if told and words and (seen or (round_number(low) and round_number(high))):
             clip = partial(_clip, low=low, high=high)
             yield Cause("surrogate", words, clip)
 
@@ -93,11 +94,6 @@ def _solved(
 
 def _within(side: Side, bound: float) -> bool:
     return side.least <= bound <= side.most
-
-
-def _round(epsilon: float) -> bool:
-    """Whether somebody may have typed it; one that moves no token in or out is no evidence else."""
-    return abs(epsilon - float(f"{epsilon:.2g}")) <= 1e-4 * abs(epsilon)
 
 
 def _words(low: float, high: float, own_low: float, own_high: float) -> str:
