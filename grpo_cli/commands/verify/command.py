@@ -66,7 +66,7 @@ Atol = Annotated[
         "--atol",
         metavar="NUMBER",
         parser=tolerance,
-        help="Absolute tolerance. Default: rtol of the largest gradient; a tenth of that elsewhere.",
+        help="Absolute tolerance. Default: rtol of the largest gradient, a tenth elsewhere.",
         show_default=False,
     ),
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.objective.breakdown import Breakdown
 
 Told = NDArray[np.bool_]
@@ -139,19 +139,21 @@ def solved(case: Case) -> Iterator[Cause]:
         return
     moving = case.batch.responses.sum(np.abs(case.policy_gradient)) > case.quiet
     told = np.isfinite(found) & (moving | (found == 0.0))
+    yield from _clipped(a, found, told)
     if np.count_nonzero(told) < 3:
         return
-    yield from _clipped(a, found, told)
     yield from _offset(a, found, told)
     yield from _by_length(case, a, found, told)
     yield from _exchanged(a, found, told)
 
 
 def _clipped(a: F64, found: F64, told: Told) -> Iterator[Cause]:
-    bound = float(np.abs(found[told]).max())
+    bound = float(np.abs(found[told]).max(initial=0.0))
     short = told & (np.abs(a) > bound * 1.001)
-    if short.any():
-        bound = float(np.median(np.abs(found[short])))
+    if not short.any():
+        return
+    bound = float(np.median(np.abs(found[short])))
+    if np.count_nonzero(short) > 1 or round_number(bound):
         yield Cause(
             "advantage",
             f"advantages clipped to ±{bound:.4g}",

@@ -22,7 +22,7 @@ from grpo_cli.commands.verify.causes import (
 from grpo_cli.commands.verify.causes.case import Case, Cause, Source
 from grpo_cli.errors import GrpoError
 
-MOST = 3
+MOST = 4
 """Causes named, where several explain a record equally well."""
 
 
@@ -30,12 +30,14 @@ class Tried(NamedTuple):
     """A source of causes, and how many of it are named where several fit."""
 
     source: Source
-    most: int = MOST
+    most: int = 3
 
 
 TIERS: Sequence[Sequence[Tried]] = (
-    (Tried(factors.negative), Tried(factors.known, 1)),
+    (Tried(factors.negative),),
     (
+        Tried(factors.known, 1),
+        Tried(tokens.some, 1),
         Tried(rewards.formulas, 1),
         Tried(advantages.changed),
         Tried(advantages.other_sign),
@@ -46,11 +48,10 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(kl.penalties),
         Tried(tokens.mask_ignored),
         Tried(tokens.edges),
-        Tried(choices.neutral),
+        Tried(choices.neutral, 1),
+        Tried(denominators.denominators, 1),
     ),
     (
-        Tried(tokens.some, 1),
-        Tried(denominators.denominators, 1),
         Tried(advantages.solved, 1),
         Tried(discount.discounted, 1),
         Tried(window.windows, 1),

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
@@ -99,21 +100,32 @@ def _whole(case: Case, wrong: Picked) -> Picked:
 
 
 def _unseen(case: Case) -> Iterator[Cause]:
-    """One token without a gradient (a clipped one) whose part of the loss is missing or double."""
+    """A token, or a response, that has no gradient (it is clipped) and adds nothing, or double."""
     if case.loss is None:
         return
-    parts = case.breakdown.contribution
-    off = case.loss - float(case.breakdown.record_objective[0])
-    size = case.tolerance.rtol * max(abs(case.loss), 1e-3 * float(np.abs(parts).sum()))
+    responses, parts = case.batch.responses, case.breakdown.contribution
     silent = np.abs(case.breakdown.gradient) <= case.quiet
+    whole = (responses.lengths > 0) & (responses.sum(~silent * 1) == 0)
     for times, said in _TIMES:
-        fits = np.flatnonzero(silent & (np.abs((times - 1.0) * parts - off) <= size))
+        for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
+            picked = responses.index == row
+            yield from _counted(_words(case, picked, said), partial(_same, picked=picked), times)
+        fits = np.flatnonzero(silent & _explains(case, parts, times))
         if len(fits):
             picked = np.arange(len(parts)) == fits[0]
             words = _words(case, picked, said)
             if len(fits) > 1:
                 words += f", or another of the {len(fits)} that have no gradient and the same part"
             yield from _counted(words, partial(_same, picked=picked), times)
+
+
+def _explains(case: Case, parts: F64, times: float) -> Picked:
+    """Which parts of the loss are what it is off by, when they count so many times."""
+    assert case.loss is not None
+    off = case.loss - float(case.breakdown.record_objective[0])
+    size = max(abs(case.loss), 1e-3 * float(np.abs(case.breakdown.contribution).sum()))
+    near: Picked = np.abs((times - 1.0) * parts - off) <= case.tolerance.rtol * size
+    return near
 
 
 def _words(case: Case, picked: Picked, said: str) -> str:

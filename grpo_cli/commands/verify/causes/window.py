@@ -35,8 +35,9 @@ def windows(case: Case) -> Iterator[Cause]:
     if surrogate.choice.window != "product" or wanted is None or case.loss is None:
         return
     own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
-    alive = np.abs(wanted) > case.quiet
     a = case.breakdown.advantage
+    free = np.abs(case.breakdown.token_weight * case.breakdown.ratio * a)
+    alive = (np.abs(wanted) > case.quiet) | (free <= 3.0 * case.quiet)  # these cannot be told
     under, over = _side(case, a < 0, alive, -1.0), _side(case, a > 0, alive, 1.0)
     if under is None or over is None:
         return
