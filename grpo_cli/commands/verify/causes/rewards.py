@@ -50,6 +50,15 @@ _OWN = {"group-mean": ("mean", "1"), "raw": ("none", "1"), "leave-one-out": ("ot
 
 def formulas(case: Case) -> Iterator[Cause]:
     """Every other formula, those that differ in one respect first."""
+    yield from _formulas(case, others=False)
+
+
+def other_eps(case: Case) -> Iterator[Cause]:
+    """The same with other numbers added to the std."""
+    yield from _formulas(case, others=True)
+
+
+def _formulas(case: Case, *, others: bool) -> Iterator[Cause]:
     own = case.objective.advantage
     if own.choice.given or case.batch.rewards is None or case.batch.rewards.ndim > 1:
         return
@@ -58,13 +67,12 @@ def formulas(case: Case) -> Iterator[Cause]:
     pairs = [(centre, scale) for centre in _CENTRES for scale in _SCALES]
     pairs.sort(key=lambda pair: (pair[0] != mine[0]) + (pair[1] != mine[1]))
     for pair in pairs:
-        for epsilon in dict.fromkeys((1e-8 if eps is None else float(eps), *_EPS)):
-            if pair == mine and epsilon == eps:
+        usual = 1e-8 if eps is None else float(eps)
+        for epsilon in _EPS if others else (usual,):
+            if epsilon == eps and (others or pair == mine):
                 continue
             words = _words(pair, mine, epsilon, eps)
             yield Cause("advantage", words, partial(_with, pair=pair, epsilon=epsilon))
-            if pair[1] == "1":
-                break
 
 
 def _words(pair: tuple[str, str], mine: tuple[str, str], epsilon: float, eps: object) -> str:

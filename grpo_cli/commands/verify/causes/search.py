@@ -38,7 +38,7 @@ TIERS: Sequence[Sequence[Tried]] = (
     (
         Tried(factors.known, 1),
         Tried(tokens.some, 1),
-        Tried(rewards.formulas, 1),
+        Tried(rewards.formulas, 2),
         Tried(advantages.changed),
         Tried(advantages.other_sign),
         Tried(ratios.ratios),
@@ -52,6 +52,7 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(denominators.denominators, 1),
     ),
     (
+        Tried(rewards.other_eps, 1),
         Tried(advantages.solved, 1),
         Tried(discount.discounted, 1),
         Tried(window.windows, 1),

@@ -37,8 +37,9 @@ def windows(case: Case) -> Iterator[Cause]:
     own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
     a = case.breakdown.advantage
     free = np.abs(case.breakdown.token_weight * case.breakdown.ratio * a)
-    alive = (np.abs(wanted) > case.quiet) | (free <= 3.0 * case.quiet)  # these cannot be told
-    under, over = _side(case, a < 0, alive, -1.0), _side(case, a > 0, alive, 1.0)
+    loud = free > 3.0 * case.quiet  # of the others nobody can tell
+    alive = (np.abs(wanted) > case.quiet) | ~loud
+    under, over = _side(case, loud & (a < 0), alive, -1.0), _side(case, loud & (a > 0), alive, 1.0)
     if under is None or over is None:
         return
     rest = case.loss - _without_clipped(case, alive)
