@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.verify.compare import Column, Tolerance
+from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
@@ -139,6 +140,9 @@ class Cause(NamedTuple):
     words: str
     evaluate: Callable[[Case], Breakdown]
 
+
+IMPOSSIBLE = (GrpoError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What says that a mistake cannot have been made on a record."""
 
 Source = Callable[[Case], Iterator[Cause]]
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.factors import everything
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
 
 Numerator = Callable[[Case], F64]
+Divisor = Callable[[Case], float]
 
 
 def _one(case: Case) -> F64:
@@ -60,7 +62,7 @@ def _widest(case: Case) -> float:
 
 
 # what tokens of equal weight are divided by
-_EQUAL: tuple[tuple[str, Callable[[Case], float]], ...] = (
+_EQUAL: tuple[tuple[str, Divisor], ...] = (
     ("1 (sum over tokens: no denominator)", lambda _: 1.0),
     (
         "the number of tokens (token-mean over this micro-batch, its local count)",
@@ -84,7 +86,7 @@ _EQUAL: tuple[tuple[str, Callable[[Case], float]], ...] = (
     ("the number of groups", lambda case: float(case.batch.group_count)),
 )
 # what tokens that are divided by a length of their own are divided by beside it
-_MEANS: tuple[tuple[str, Callable[[Case], float]], ...] = (
+_MEANS: tuple[tuple[str, Divisor], ...] = (
     ("the number of responses (response-mean: mean over responses of each one's)", _count),
     ("responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
     ("1 (a sum over responses)", lambda _: 1.0),
@@ -107,8 +109,31 @@ def denominators(case: Case) -> Iterator[Cause]:
         if np.abs(scale - scale[0]).max() > 3e-4 * abs(scale[0]):
             continue
         divisor = 1.0 / float(np.median(scale))
-        words = _words(case, form, divisor, factor[told])
-        yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=divisor))
+        yield from _causes(case, form, divisor, factor[told])
+
+
+def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
+    """The weights under every name that their denominator has here, else as a number."""
+    numerator = _FORMS[form]
+    meant = f"where {case.breakdown.counted} are meant"
+    names = [*_named(case, form, divisor)]
+    for name, of in names:
+        by = f"{form} × " if form and "length" not in form else ""
+        words = f"{_kind(factor)}denominator: tokens are divided by {by}{name}, {meant}"
+        yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=of))
+    if names:
+        return
+    if abs(factor - factor[0]).max() <= 3e-4 * abs(factor[0]):
+        words = f"off by a constant factor: expected is ours times {factor[0]:.6g}"
+        yield Cause("aggregate", words, partial(everything, factor=float(factor[0])))
+    else:
+        words = f"denominator: tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
+        of = partial(_fixed, divisor=divisor)
+        yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=of))
+
+
+def _fixed(_: Case, divisor: float) -> float:
+    return divisor
 
 
 def _factors(case: Case) -> F64 | None:
@@ -123,42 +148,33 @@ def _factors(case: Case) -> F64 | None:
     return factor if told.any() and case.near(explained, wanted).all() else None
 
 
-def _words(case: Case, form: str, divisor: float, factor: F64) -> str:
-    meant = f"where {case.breakdown.counted} = {case.breakdown.denominator[0]:g} is meant"
-    name = _named(case, form, divisor)
-    if name:
-        by = f"{form} × " if form and "length" not in form else ""
-        said = f"tokens are divided by {by}{name}"
-        return f"{_kind(factor)}denominator: {said} = {divisor:.6g} {meant}"
-    if abs(factor - factor[0]).max() <= 3e-4 * abs(factor[0]):
-        return f"off by a constant factor: expected is ours times {factor[0]:.6g}"
-    by = form or "the same"
-    return f"denominator: each response's tokens weigh by {by}, over {divisor:.6g}, {meant}"
-
-
 def _kind(factor: F64) -> str:
     return "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
 
 
-def _named(case: Case, form: str, divisor: float) -> str:
+def _named(case: Case, form: str, divisor: float) -> Iterator[tuple[str, Divisor]]:
     """Every count that it is, since some are the same on some records."""
-    steps = case.record.hyperparameters.get("gradient_accumulation_steps") or 1
-    assert isinstance(steps, int | float)
-    for times, said in ((1.0, ""), (steps, f" × {steps:g} accumulation steps")):
-        names = [
-            name + said
-            for name, of in (_MEANS if form else _EQUAL)
-            if abs(of(case) * times - divisor) <= 3e-4 * divisor
-        ]
-        if names:
-            return " or ".join(names)
-    return ""
+    told = False
+    for steps, said in ((False, ""), (True, " × the accumulation steps")):
+        for name, of in _MEANS if form else _EQUAL:
+            count = partial(_counted, of=of, steps=steps)
+            if abs(count(case) - divisor) <= 3e-4 * divisor:
+                told = True
+                yield name + said, count
+        if told:
+            return
 
 
-def _with(case: Case, numerator: Numerator, divisor: float) -> Breakdown:
-    shape = numerator(case)
+def _counted(case: Case, of: Divisor, *, steps: bool) -> float:
+    accumulated = case.record.hyperparameters.get("gradient_accumulation_steps") or 1
+    assert isinstance(accumulated, int | float)
+    return of(case) * accumulated if steps else of(case)
+
+
+def _with(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
+    shape, by = numerator(case), divisor(case)
 
     def aggregate() -> Weights:
-        return Weights(shape, None, divisor, "solved")
+        return Weights(shape, None, by, "solved")
 
     return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)

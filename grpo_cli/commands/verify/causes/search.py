@@ -19,8 +19,7 @@ from grpo_cli.commands.verify.causes import (
     weights,
     window,
 )
-from grpo_cli.commands.verify.causes.case import Case, Cause, Source
-from grpo_cli.errors import GrpoError
+from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
 
 MOST = 4
 """Causes named, where several explain a record equally well."""
@@ -49,7 +48,7 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(tokens.mask_ignored),
         Tried(tokens.edges),
         Tried(choices.neutral, 1),
-        Tried(denominators.denominators, 1),
+        Tried(denominators.denominators, 2),
     ),
     (
         Tried(rewards.other_eps, 1),
@@ -91,7 +90,7 @@ def _made(case: Case, source: Source) -> Iterator[Cause]:
     """The causes of a source, as far as it can make any of this record."""
     try:
         yield from source(case)
-    except (GrpoError, ArithmeticError, TypeError, ValueError):
+    except IMPOSSIBLE:
         return
 
 
@@ -99,7 +98,7 @@ def explains(cause: Cause, case: Case) -> bool:
     """Whether the record expects what it would give with this mistake."""
     try:
         return case.agrees(cause.evaluate(case))
-    except (GrpoError, ArithmeticError, TypeError, ValueError):
+    except IMPOSSIBLE:
         return False  # the record cannot be read so
 
 
