@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grpo_cli.commands.verify.causes.search import causes
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.commands.verify.verdict import Verdict, explained, judge
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, parse, raws
 from grpo_cli.variants.trainer import choose, completed
@@ -36,7 +37,8 @@ def verify(row: Row, variant: str | None = None, rtol: float = 1e-4, **flags: An
         stages=stages,
         hyperparameters=flags,
     )
-    return judge(record, plan, Tolerance(rtol))
+    verdict = judge(record, plan, Tolerance(rtol))
+    return verdict if verdict.agrees else explained(verdict, plan, Tolerance(rtol), causes)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

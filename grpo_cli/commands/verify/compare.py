@@ -116,10 +116,11 @@ def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> flo
     return float(np.abs(filled).max()) if filled.size else 0.0
 
 
-def difference(
-    wanted: Column, found: F64, breakdown: Breakdown, tolerance: Tolerance
-) -> Difference | None:
-    """Where the two first differ; None where they agree."""
+def difference(wanted: Column, breakdown: Breakdown, tolerance: Tolerance) -> Difference | None:
+    """Where the two first differ; None where they agree, or there is nothing to compare with."""
+    found = wanted.of.of(breakdown)
+    if found is None:
+        return None
     near = tolerance.agree(wanted, found)
     if near.all():
         return None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.pattern import pattern
-from grpo_cli.commands.verify.causes.search import causes
 from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
 from grpo_cli.commands.verify.expected import expectations
 from grpo_cli.engine.chunk import Chunk
@@ -75,44 +74,56 @@ class Verdict:
         }
 
 
-def judge(
-    record: Record, plan: Plan, tolerance: Tolerance, search: Callable[[Case], list[Cause]] = causes
-) -> Verdict:
+def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     """Evaluates a record and compares it with what it expects, in the order of the stages.
-
-    Args:
-        record: the record.
-        plan: what it is evaluated as.
-        tolerance: when two numbers agree.
-        search: what finds the causes where it differs.
 
     Raises:
         InputError: where the record cannot be evaluated, or what it expects cannot be read.
     """
-    wanted, ignored = _expectations(record)
-    breakdown = _evaluate(record, plan)
-    columns: list[Column] = []
-    differing: list[Difference] = []
-    for one in wanted:
-        found = one.of(breakdown)
-        if found is None or not one.told.any():
-            ignored.append(one.key)
-            continue
-        columns.append(column(one, record, breakdown))
-        if (differs := difference(columns[-1], found, breakdown, tolerance)) is not None:
-            differing.append(differs)
+    breakdown, columns, ignored = _compared(record, plan)
     if not columns:
         raise _nothing(record, ignored)
-    compared = tuple(one.of.key for one in columns)
-    about = (record, plan.variant, breakdown.objective.signature, compared, tuple(ignored))
-    rounded = {one.of.key: one.precision for one in columns if one.precision}
-    if not differing:
-        return Verdict(*about, first=None, rounded=rounded)
-    case = Case(record, breakdown, columns, tolerance)
-    why = tuple(search(case))
-    said = "" if why else pattern(case)
-    also = tuple(one.key for one in differing[1:])
-    return Verdict(*about, differing[0], also, why, said, rounded)
+    found = (difference(one, breakdown, tolerance) for one in columns)
+    differing = [one for one in found if one is not None]
+    return Verdict(
+        record,
+        plan.variant,
+        breakdown.objective.signature,
+        tuple(one.of.key for one in columns),
+        tuple(ignored),
+        first=differing[0] if differing else None,
+        also=tuple(one.key for one in differing[1:]),
+        rounded={one.of.key: one.precision for one in columns if one.precision},
+    )
+
+
+def explained(
+    verdict: Verdict, plan: Plan, tolerance: Tolerance, search: Callable[[Case], list[Cause]]
+) -> Verdict:
+    """A verdict on a record that differs, with why it does, or what is known of that.
+
+    Args:
+        verdict: what ``judge`` said.
+        plan, tolerance: what it was told.
+        search: what finds the causes.
+    """
+    breakdown, columns, _ = _compared(verdict.record, plan)
+    case = Case(verdict.record, breakdown, columns, tolerance)
+    found = tuple(search(case))
+    return replace(verdict, causes=found, pattern="" if found else pattern(case))
+
+
+def _compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
+    """What the record evaluates to, what it expects of that, and what it cannot expect."""
+    wanted, ignored = _expectations(record)
+    breakdown = _evaluate(record, plan)
+    columns = []
+    for one in wanted:
+        if one.told.any() and one.of(breakdown) is not None:
+            columns.append(column(one, record, breakdown))
+        else:
+            ignored.append(one.key)
+    return breakdown, columns, ignored
 
 
 def _nothing(record: Record, ignored: list[str]) -> InputError:
