@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.pattern import pattern
 from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
@@ -109,8 +111,9 @@ def explained(
     """
     breakdown, columns, _ = _compared(verdict.record, plan)
     case = Case(verdict.record, breakdown, columns, tolerance)
-    found = tuple(search(case))
-    return replace(verdict, causes=found, pattern="" if found else pattern(case))
+    with np.errstate(all="ignore"):  # what is tried need not make sense for this record
+        found = tuple(search(case))
+        return replace(verdict, causes=found, pattern="" if found else pattern(case))
 
 
 def _compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:

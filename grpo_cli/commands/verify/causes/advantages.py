@@ -177,7 +177,7 @@ def _by_length(case: Case, a: F64, found: F64, told: Told) -> Iterator[Cause]:
     if np.unique(lengths[loud]).size < 2:
         return
     for power, said in ((1.0, "times"), (-1.0, "divided by")):
-        scale = float(np.median(found[loud] / (a * lengths**power)[loud]))
+        scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
         words = f"advantages weighted by length: A {said} the response's tokens, times {scale:.5g}"
         change = partial(_powered, power=power, scale=scale)
         yield Cause("advantage", words, partial(_with, change=change))
