@@ -144,7 +144,8 @@ def _factors(case: Case) -> F64 | None:
     square = responses.sum(ours * ours)
     told = square > (case.quiet**2) * np.maximum(responses.lengths, 1)
     factor = np.where(told, responses.sum(ours * wanted) / np.where(told, square, 1.0), np.nan)
-    explained = responses.spread(np.where(told, factor, 1.0)) * ours
+    usual = float(np.nanmedian(factor)) if told.any() else 1.0  # of those that tell nothing
+    explained = responses.spread(np.where(told, factor, usual)) * ours
     return factor if told.any() and case.near(explained, wanted).all() else None
 
 

@@ -13,19 +13,21 @@ from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.commands.verify.causes.clips import bounded, right
 from grpo_cli.objective.breakdown import Breakdown
 
+Picked = NDArray[np.bool_]
+
 
 class Side(NamedTuple):
     """One bound on the ratio.
 
     Attributes:
         least, most: between which ratios the gradients say that it lies.
-        clipped: how many tokens it binds.
+        clipped: [N] the tokens that it binds.
         slope: ∂J/∂bound, the sum of w·A over them.
     """
 
     least: float
     most: float
-    clipped: int
+    clipped: Picked
     slope: float
 
 
@@ -35,14 +37,11 @@ def windows(case: Case) -> Iterator[Cause]:
     if surrogate.choice.window != "product" or wanted is None or case.loss is None:
         return
     own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
-    a = case.breakdown.advantage
-    free = np.abs(case.breakdown.token_weight * case.breakdown.ratio * a)
-    loud = free > 3.0 * case.quiet  # of the others nobody can tell
-    alive = (np.abs(wanted) > case.quiet) | ~loud
-    under, over = _side(case, loud & (a < 0), alive, -1.0), _side(case, loud & (a > 0), alive, 1.0)
+    alive = np.abs(wanted) > case.quiet
+    under, over = _side(case, alive, -1.0), _side(case, alive, 1.0)
     if under is None or over is None:
         return
-    rest = case.loss - _without_clipped(case, alive)
+    rest = case.loss - _without(case, under.clipped | over.clipped)
     for low, high in _solved(under, over, rest, *own):
         told = _within(under, 1.0 - low) and _within(over, 1.0 + high)
         seen = not (_within(under, 1.0 - own[0]) and _within(over, 1.0 + own[1]))
@@ -57,25 +56,27 @@ def _clip(case: Case, low: float, high: float) -> Breakdown:
     return bounded(case, right, lambda *_: (1.0 - low, 1.0 + high))
 
 
-def _side(
-    case: Case, mine: NDArray[np.bool_], alive: NDArray[np.bool_], turn: float
-) -> Side | None:
-    """What the tokens of one sign of A say; None where no bound could give it."""
-    ratio = turn * case.breakdown.ratio
-    cut = mine & ~alive
-    inner = float(ratio[mine & alive].max(initial=-np.inf))
-    outer = float(ratio[cut].min(initial=np.inf))
+def _side(case: Case, alive: Picked, turn: float) -> Side | None:
+    """What the tokens of one sign of A say; None where no bound could give it.
+
+    Tokens whose gradient is too small to tell are clipped where the ratios of others say so.
+    """
+    b = case.breakdown
+    ratio, mine = turn * b.ratio, turn * b.advantage > 0
+    loud = mine & (np.abs(b.token_weight * b.ratio * b.advantage) > 3.0 * case.quiet)
+    inner = float(ratio[loud & alive].max(initial=-np.inf))
+    outer = float(ratio[loud & ~alive].min(initial=np.inf))
     if outer < inner:
         return None
-    slope = float((case.breakdown.token_weight * case.breakdown.advantage)[cut].sum())
-    ends = sorted((turn * inner, turn * outer))
-    return Side(ends[0], ends[1], int(cut.sum()), slope)
+    clipped = mine & (ratio >= outer)
+    least, most = sorted((turn * inner, turn * outer))
+    return Side(least, most, clipped, float((b.token_weight * b.advantage)[clipped].sum()))
 
 
-def _without_clipped(case: Case, alive: NDArray[np.bool_]) -> float:
-    """J of all but the clipped tokens' policy terms."""
+def _without(case: Case, clipped: Picked) -> float:
+    """J without the clipped tokens' policy terms."""
     b = case.breakdown
-    free = (b.token_weight * b.ratio * b.advantage)[alive].sum()
+    free = (b.token_weight * b.ratio * b.advantage)[~clipped].sum()
     return float(free) + float(case.without_policy.record_objective[0])
 
 
