@@ -142,3 +142,27 @@ def test_what_explained_one_record_is_tried_on_the_next(grpo, tmp_path):
             assert sum(row["first"]["cause"] is not None for row in rows) == named
             outputs.append(result.stdout)
     assert len({*outputs}) == 2
+
+
+def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):
+    """Agreeing and differing records of two layouts mixed; an error stands in its place."""
+    rows = []
+    for at in range(9):
+        row = RECORD | {"id": at, "mask": [[1, at % 2], [1]]} if at > 4 else RECORD | {"id": at}
+        path = tmp_path / "one.jsonl"
+        path.write_text(json.dumps(row))
+        loss = json.loads(grpo("eval", str(path), "-v", "dr", "--json").stdout)["total"]["loss"]
+        rows.append(row | {"expected": {"loss": loss * (1.01 if at in (1, 7) else 1.0)}})
+    alone = []
+    for row in rows:
+        path.write_text(json.dumps(row))
+        alone += json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    together = json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
+    assert [row | {"line": None} for row in together] == [row | {"line": None} for row in alone]
+    assert [row["agrees"] for row in together] == [at not in (1, 7) for at in range(9)]
+    rows[3] = RECORD | {"log_probs_new": [[0.9, -0.2], [-1.1]], "expected": {"loss": 0.0}}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert grpo("verify", str(path), "-v", "dr").stderr.startswith(f"grpo: {path}:4: ")
+    skipped = grpo("verify", str(path), "-v", "dr", "--json", "--on-error", "skip")
+    assert [row["id"] for row in json.loads(skipped.stdout)["records"]] == [0, 1, 2, 4, 5, 6, 7, 8]

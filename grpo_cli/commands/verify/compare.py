@@ -74,17 +74,25 @@ class Column(NamedTuple):
     slack: F64 | None = None
 
 
+OF_SUMS = ("policy", "objective", "loss")
+"""The stages whose numbers are sums over tokens."""
+
+
+def part(expectation: Expectation) -> float:
+    """How much of the scale is noise, in terms of the relative tolerance."""
+    return 1.0 if expectation.stage == "gradient" else 0.1
+
+
 def column(expectation: Expectation, record: Record, breakdown: Breakdown) -> Column:
     """An expectation beside the scale of the numbers that it is compared with."""
     values, told = expectation.values, expectation.told
     if expectation.level == "token" and record.mask is not None:
         counted = np.frombuffer(record.mask, dtype=np.bool_)
         values, told = values[counted], told[counted]
-    part = 1.0 if expectation.stage == "gradient" else 0.1
     size = _scale(expectation, values, breakdown)
     rounded = precision(values)
     slack = half_steps(rounded, values) if rounded else None
-    return Column(expectation, values, told, size, part, rounded, slack)
+    return Column(expectation, values, told, size, part(expectation), rounded, slack)
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Difference:
 
 
 def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
-    if expectation.stage in ("policy", "objective", "loss"):
+    if expectation.stage in OF_SUMS:
         return float(np.abs(breakdown.contribution).sum())
     filled = expected[np.isfinite(expected)]
     return float(np.abs(filled).max()) if filled.size else 0.0

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.commands.verify.together import agreeing, kind
+from grpo_cli.commands.verify.verdict import Verdict, Wanted, agreed, judge, read_expectations
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
 from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
@@ -37,6 +42,20 @@ class Outcome:
     items: list[Judged | InputError | None] = field(default_factory=list)
 
 
+class Ready(NamedTuple):
+    """A record that can be judged, and what it must share to be judged beside others."""
+
+    record: Record
+    plan: Plan
+    words: str
+    wanted: Wanted
+    key: Hashable | None
+
+
+_MANY = 64
+"""Records that are evaluated together."""
+
+
 @dataclass(frozen=True)
 class Judging:
     """The part of the work that runs in any process.
@@ -57,15 +76,22 @@ class Judging:
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Judges records in order; stops at the first bad one unless it is to be skipped."""
         outcome = Outcome()
-        plans: Plans = {}
-        for raw in one_by_one(decoded):
-            item = self._item(raw, plans)
+        for item in self._each(decoded):
             outcome.items.append(item)
             if isinstance(item, InputError) and not self.skip:
                 break
         return outcome
 
-    def _item(self, raw: Raw | InputError, plans: Plans) -> Judged | InputError | None:
+    def _each(self, decoded: Iterable[DecodedChunk]) -> Iterator[Judged | InputError | None]:
+        plans: Plans = {}
+        items = (self._read(raw, plans) for raw in one_by_one(decoded))
+        for key, group in groupby(items, lambda item: getattr(item, "key", None)):
+            if key is None:
+                yield from (self._alone(item) for item in group)
+            else:
+                yield from self._together(list(group))
+
+    def _read(self, raw: Raw | InputError, plans: Plans) -> Ready | InputError | None:
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             return read
@@ -74,9 +100,43 @@ class Judging:
             return None
         try:
             words, plan = self._plan(raw, read, plans)
-            return Judged(judge(read, plan, self.within), plan, words)
+            wanted = read_expectations(read)
         except InputError as error:
             return error
+        alike = kind(wanted[0])
+        key = None if alike is None else (id(plan), alike, layout(read), read.mask is None)
+        return Ready(read, plan, words, wanted, key)
+
+    def _alone(self, item: Ready | InputError | None) -> Judged | InputError | None:
+        if not isinstance(item, Ready):
+            return item
+        try:
+            return Judged(judge(item.record, item.plan, self.within), item.plan, item.words)
+        except InputError as error:
+            return error
+
+    def _together(self, items: Sequence[Any]) -> Iterator[Judged | InputError | None]:
+        """Records alike: those that surely agree at once, the others one by one."""
+        for start in range(0, len(items), _MANY):
+            few: Sequence[Ready] = items[start : start + _MANY]
+            sure, signature = self._sure(few)
+            for item, agrees in zip(few, sure, strict=True):
+                if agrees:
+                    verdict = agreed(item.record, item.plan, signature, item.wanted)
+                    yield Judged(verdict, item.plan, item.words)
+                else:
+                    yield self._alone(item)
+
+    def _sure(self, few: Sequence[Ready]) -> tuple[Sequence[bool], str]:
+        """Which of the records surely agree; none where one of them cannot be evaluated."""
+        records = [item.record for item in few]
+        try:
+            breakdown = Evaluator(few[0].plan).evaluate(Chunk.of(records))
+        except (InputError, HyperparameterError):
+            return [False] * len(few), ""
+        wanted = [item.wanted[0] for item in few]
+        sure = agreeing(records, wanted, breakdown, self.within)
+        return sure.tolist(), breakdown.objective.signature
 
     def _plan(self, raw: Raw, read: Record, plans: Plans) -> tuple[str, Plan]:
         settings = None if self.variant else raw.value.get("framework")

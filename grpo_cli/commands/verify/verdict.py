@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.pattern import pattern
 from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
-from grpo_cli.commands.verify.expected import expectations
+from grpo_cli.commands.verify.expected import Expectation, expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
@@ -99,6 +99,12 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     )
 
 
+def agreed(record: Record, plan: Plan, signature: str, wanted: Wanted) -> Verdict:
+    """The verdict on a record that is known to agree."""
+    compared = tuple(one.key for one in wanted[0])
+    return Verdict(record, plan.variant, signature, compared, tuple(wanted[1]), first=None)
+
+
 def explained(
     verdict: Verdict, plan: Plan, tolerance: Tolerance, search: Callable[[Case], list[Cause]]
 ) -> Verdict:
@@ -118,7 +124,7 @@ def explained(
 
 def _compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
     """What the record evaluates to, what it expects of that, and what it cannot expect."""
-    wanted, ignored = _expectations(record)
+    wanted, ignored = read_expectations(record)
     breakdown = _evaluate(record, plan)
     columns = []
     for one in wanted:
@@ -141,7 +147,16 @@ def _nothing(record: Record, ignored: list[str]) -> InputError:
     )
 
 
-def _expectations(record: Record) -> Any:
+Wanted = tuple[list[Expectation], list[str]]
+"""What a record expects, and the keys that say nothing here."""
+
+
+def read_expectations(record: Record) -> Wanted:
+    """What the record expects.
+
+    Raises:
+        InputError: where it cannot be read, with its place.
+    """
     try:
         return expectations(record)
     except InputError as error:
