@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import Term
 
@@ -34,11 +34,13 @@ def apart(case: Case) -> Iterator[Cause]:
     if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
         words = f"only the gradient: it is ours times {gradient:.5g}, the loss is right"
         yield Cause("aggregate", words, partial(_scaled, loss=1.0, gradient=gradient))
-        turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
-        words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
-        yield Cause("loss", words, partial(_scaled, loss=loss, gradient=1.0))
-        words = f"off by constant factors: the gradient times {gradient:.5g}, the loss {loss:.5g}"
-        yield Cause("aggregate", words, partial(_scaled, loss=loss, gradient=gradient))
+        if round_number(loss):  # else it is fitted to the one number that it explains
+            turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
+            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
+            yield Cause("loss", words, partial(_scaled, loss=loss, gradient=1.0))
+        if round_number(loss) and abs(gradient - 1.0) > 1e-3:
+            words = f"off by constant factors: gradient times {gradient:.5g}, loss {loss:.5g}"
+            yield Cause("aggregate", words, partial(_scaled, loss=loss, gradient=gradient))
 
 
 def _of_gradient(case: Case) -> float | None:

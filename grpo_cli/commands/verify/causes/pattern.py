@@ -39,11 +39,20 @@ def pattern(case: Case) -> str:
         return ""
     wrong = ~case.near(wanted, ours)
     if not wrong.any():
-        return "the gradient agrees: only values differ (a constant, or what has no gradient)"
+        return "the gradient agrees: only values differ (a constant, or what has no gradient)" + (
+            _ratio(case)
+        )
     count = int(wrong.sum())
     parts = [f"{count:,} of {len(wrong):,} gradients differ", *_where(case, wrong)]
     parts += _how(case, wrong)
     return ", ".join(parts)
+
+
+def _ratio(case: Case) -> str:
+    ours = float(case.breakdown.record_objective[0])
+    if case.loss is None or not ours:
+        return ""
+    return f", the loss is ours times {case.loss / ours:.5g}"
 
 
 def _where(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
