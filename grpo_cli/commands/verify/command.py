@@ -9,14 +9,20 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, StageOptions, VariantOption, paths
+from grpo_cli.commands.options.objective import (
+    Files,
+    ReadingOptions,
+    StageOptions,
+    VariantOption,
+    paths,
+)
 from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import RecordOption, SourceOptions
+from grpo_cli.commands.options.source import RecordOption
 from grpo_cli.commands.options.values import tolerance
 from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.judging import Judging
 from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.commands.verify.view import print_verification
-from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
@@ -66,13 +72,18 @@ Atol = Annotated[
         "--atol",
         metavar="NUMBER",
         parser=tolerance,
-        help="Absolute tolerance. Default: 1e-6 of the largest number beside it.",
+        help="Absolute tolerance. Default: rtol of the largest gradient, a tenth elsewhere.",
         show_default=False,
     ),
 ]
-OnError = Annotated[
-    Literal["stop", "skip"],
-    typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
+Causes = Annotated[
+    int,
+    typer.Option(
+        "--causes",
+        metavar="N",
+        min=0,
+        help="Differing records that are searched for a cause; the rest are tried against those.",
+    ),
 ]
 
 
@@ -84,9 +95,9 @@ def verify(
     stages: OwnBatch,
     rtol: Rtol = None,
     atol: Atol = None,
-    source: SourceOptions,
+    causes: Causes = 20,
+    source: ReadingOptions,
     chosen: RecordOption,
-    on_error: OnError = "stop",
     page: PageOptions,
 ) -> None:
     """Compare what records expect with what they evaluate to; name the first difference.
@@ -101,8 +112,15 @@ def verify(
     its own. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
-        run = Verification(variant.variant, stages, _within(rtol, atol), reader)
+        reader = source.reader(paths(files), chosen.record)
+        judging = Judging(
+            variant.variant,
+            stages.stages,
+            stages.hyperparameters,
+            _within(rtol, atol),
+            skip=reader.skip,
+        )
+        run = Verification(judging, reader, causes)
         rows = [*run.rows()]
         run.tell(as_json=page.json, quiet=page.quiet)
         if not rows:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.commands.verify.precision import half_steps, precision
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
@@ -22,25 +24,75 @@ class Tolerance:
 
     Attributes:
         rtol: relative part.
-        atol: absolute part; None: ``OF_SCALE`` times the scale of the numbers compared, which is
-            the largest of the column, and for a sum (the loss) the sum of its absolute parts, so
-            that a loss that cancels to 0 is not compared with 0 relatively.
+        atol: absolute part; None: rtol times a tenth of the scale of the numbers compared, which
+            is the largest of the column, and for a sum (the loss) the sum of its absolute parts,
+            so that a loss that cancels to 0 is not compared with 0 relatively. For gradients it
+            is rtol times the whole scale: what is a ten-thousandth of the largest gradient moves
+            nothing, and float32 leaves noise of that size where a gradient is small.
     """
 
     rtol: float = 1e-4
     atol: float | None = None
 
-    def agree(self, expected: F64, found: F64, scale: float) -> NDArray[np.bool_]:
-        """Which of the numbers agree; where nothing is expected (NaN), nothing differs."""
-        absolute = OF_SCALE * scale if self.atol is None else self.atol
+    def agree(self, column: Column, found: F64) -> NDArray[np.bool_]:
+        """Which of the numbers agree.
+
+        Where nothing is expected, nothing differs; NaN and infinities that are expected differ
+        from whatever is finite. A response without tokens (NaN in ``found``) has nothing to show.
+        """
+        expected = column.values
+        absolute = self.rtol * column.part * column.scale if self.atol is None else self.atol
         with np.errstate(invalid="ignore"):
-            near = np.abs(expected - found) <= absolute + self.rtol * np.maximum(
-                np.abs(expected), np.abs(found)
-            )
-        return near | (expected == found) | np.isnan(expected)
+            size = np.maximum(np.abs(expected), np.abs(found))
+            allowed = absolute + self.rtol * size
+            if column.slack is not None:
+                allowed = allowed + column.slack
+            near = np.abs(expected - found) <= allowed
+        near &= np.isfinite(expected)
+        agrees: NDArray[np.bool_] = near | (expected == found) | ~column.told | np.isnan(found)
+        return agrees
 
 
-OF_SCALE = 1e-6
+class Column(NamedTuple):
+    """What is expected under one key, of the tokens that count.
+
+    Attributes:
+        of: the expectation.
+        values, told: its values, and which of them are there.
+        scale: how large the numbers are that these are made of.
+        part: how much of the scale, in terms of the relative tolerance, is noise.
+        precision: "bfloat16" or "float16" where the values were rounded to that, else "".
+        slack: what that rounding may have moved each value by, or None.
+    """
+
+    of: Expectation
+    values: F64
+    told: NDArray[np.bool_]
+    scale: float
+    part: float
+    precision: str = ""
+    slack: F64 | None = None
+
+
+OF_SUMS = ("policy", "objective", "loss")
+"""The stages whose numbers are sums over tokens."""
+
+
+def part(expectation: Expectation) -> float:
+    """How much of the scale is noise, in terms of the relative tolerance."""
+    return 1.0 if expectation.stage == "gradient" else 0.1
+
+
+def column(expectation: Expectation, record: Record, breakdown: Breakdown) -> Column:
+    """An expectation beside the scale of the numbers that it is compared with."""
+    values, told = expectation.values, expectation.told
+    if expectation.level == "token" and record.mask is not None:
+        counted = np.frombuffer(record.mask, dtype=np.bool_)
+        values, told = values[counted], told[counted]
+    size = _scale(expectation, values, breakdown)
+    rounded = precision(values)
+    slack = half_steps(rounded, values) if rounded else None
+    return Column(expectation, values, told, size, part(expectation), rounded, slack)
 
 
 @dataclass(frozen=True)
@@ -65,49 +117,32 @@ class Difference:
     of: int
 
 
-def kept(expectation: Expectation, record: Record) -> F64:
-    """What is expected, without the tokens that the mask takes out."""
-    if expectation.level == "token" and record.mask is not None:
-        return expectation.values[np.frombuffer(record.mask, dtype=np.bool_)]
-    return expectation.values
-
-
-def agrees(expected: F64, found: F64 | None, scale: float, tolerance: Tolerance) -> bool:
-    """Whether all numbers agree."""
-    if found is None or len(found) != len(expected):
-        return False
-    return bool(tolerance.agree(expected, found, scale).all())
-
-
-def scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
-    """How large the numbers are that this one is made of."""
-    if expectation.stage in ("policy", "objective", "loss"):
+def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
+    if expectation.stage in OF_SUMS:
         return float(np.abs(breakdown.contribution).sum())
     filled = expected[np.isfinite(expected)]
     return float(np.abs(filled).max()) if filled.size else 0.0
 
 
-def difference(
-    expectation: Expectation, record: Record, breakdown: Breakdown, tolerance: Tolerance
-) -> Difference | None:
-    """Where the two first differ; None where they agree, or the objective has no such number."""
-    expected, found = kept(expectation, record), expectation.of(breakdown)
+def difference(wanted: Column, breakdown: Breakdown, tolerance: Tolerance) -> Difference | None:
+    """Where the two first differ; None where they agree, or there is nothing to compare with."""
+    found = wanted.of.of(breakdown)
     if found is None:
         return None
-    near = tolerance.agree(expected, found, scale(expectation, expected, breakdown))
+    near = tolerance.agree(wanted, found)
     if near.all():
         return None
     at = int(np.argmin(near))
-    response, token = _place(expectation.level, at, breakdown)
+    response, token = _place(wanted.of.level, at, breakdown)
     return Difference(
-        expectation.key,
-        expectation.stage,
+        wanted.of.key,
+        wanted.of.stage,
         response,
         token,
-        float(expected[at]),
+        float(wanted.values[at]),
         float(found[at]),
         int(np.count_nonzero(~near)),
-        int(np.count_nonzero(~np.isnan(expected))),
+        int(np.count_nonzero(wanted.told)),
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.metrics import METRICS
@@ -35,6 +37,9 @@ class Quantity:
     whole: Callable[[Breakdown], float | None]
 
 
+Told = NDArray[np.bool_]
+
+
 def _nothing(_: Breakdown) -> None:
     return None
 
@@ -47,6 +52,11 @@ def _mean_ratio(breakdown: Breakdown) -> float | None:
     return float(breakdown.ratio.mean()) if breakdown.ratio.size else None
 
 
+def _logged(name: str, stage: str) -> Quantity:
+    """A metric under our own name, as ``eval`` prints it."""
+    return Quantity((name,), stage, _nothing, METRICS[name])
+
+
 QUANTITIES = (
     Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage, _nothing),
     Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio, _nothing),
@@ -57,6 +67,13 @@ QUANTITIES = (
     Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution, _nothing),
     Quantity(("gradient",), "gradient", lambda b: b.gradient, _nothing),
     Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient, _nothing),
+    _logged("clip_fraction", "surrogate"),
+    _logged("clip_fraction_low", "surrogate"),
+    _logged("clip_fraction_high", "surrogate"),
+    _logged("ratio_mean", "ratio"),
+    _logged("ratio_min", "ratio"),
+    _logged("ratio_max", "ratio"),
+    _logged("gradient_norm", "gradient"),
     Quantity(("policy",), "policy", _nothing, lambda b: _scalar(b.record_value(POLICY))),
     Quantity(("policy_loss",), "policy", _nothing, lambda b: -_scalar(b.record_value(POLICY))),
     Quantity(("kl_loss",), "kl", _nothing, lambda b: _scalar(b.record_value(KL))),
@@ -64,6 +81,9 @@ QUANTITIES = (
     Quantity(("loss",), "loss", _nothing, lambda b: -_scalar(b.record_objective)),
 )
 """In the order of the stages."""
+
+KEYS = (*(key for quantity in QUANTITIES for key in quantity.keys), "metrics")
+"""What ``expected`` may have."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,8 @@ class Expectation:
         key: as ``expected`` has it; a metric's is ``metrics.NAME``.
         stage: the stage that makes it.
         level: "token", "response" or "record".
-        values: [N as written], [R] or [1]; NaN where nothing is expected.
+        values: [N as written], [R] or [1].
+        told: the same, where a number is expected and not null.
         of: a breakdown's [N], [R] or [1] of it.
     """
 
@@ -82,6 +103,7 @@ class Expectation:
     stage: str
     level: str
     values: F64
+    told: NDArray[np.bool_]
     of: Callable[[Breakdown], F64 | None]
 
 
@@ -89,49 +111,63 @@ def expectations(record: Record) -> tuple[list[Expectation], list[str]]:
     """What the record expects, in the order of the stages, and the keys that say nothing here.
 
     Raises:
-        InputError: for a value that is no number, or another number of them than tokens.
+        InputError: for a key that is not known, for a value that is no number, or for another
+            number of them than tokens.
     """
-    expected = record.expected
-    if not isinstance(expected, Mapping):
-        raise InputError(f"expected an object, got {shown(expected)}", path="expected")
+    expected = _object(record.expected, "expected")
+    for key in expected:
+        if key not in KEYS:
+            raise InputError(_unknown(key), path=f"expected.{key}")
     found = [
         _read(quantity, key, expected[key], record)
         for quantity in QUANTITIES
         for key in quantity.keys
         if expected.get(key) is not None
     ]
-    metrics = expected.get("metrics") or {}
+    given = expected.get("metrics")
+    metrics = {} if given is None else _object(given, "expected.metrics")
     found += [*_metrics(metrics)]
-    known = {key for quantity in QUANTITIES for key in quantity.keys} | {"metrics"}
-    ignored = [key for key in expected if key not in known]
-    return found, ignored + [f"metrics.{key}" for key in metrics if key not in METRICS]
+    return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
+
+
+def _object(value: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"expected an object, got {shown(value)}", path=path)
+    return value
+
+
+def _unknown(key: str) -> str:
+    close = get_close_matches(key, KEYS, n=1, cutoff=0.5)
+    near = f"did you mean {close[0]}?" if close else f"known are {', '.join(KEYS)}"
+    return f"verify knows no such key; {near} (what a trainer logs goes under metrics)"
 
 
 def _metrics(metrics: Mapping[str, Any]) -> Iterator[Expectation]:
     for name, value in metrics.items():
-        if name in METRICS and is_number(value):
-            of = METRICS[name]
-            yield Expectation(
-                f"metrics.{name}", "metrics", "record", np.array([float(value)]), _boxed(of)
-            )
+        if name in METRICS and value is not None:
+            path = f"expected.metrics.{name}"
+            values, told = _numbers([value], path)
+            of = _boxed(METRICS[name])
+            yield Expectation(f"metrics.{name}", "metrics", "record", values, told, of)
 
 
 def _read(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:
     path = f"expected.{key}"
     if is_number(value):
-        values = np.array([value], dtype=np.float64)
+        values, told = _numbers([value], path)
         if quantity.whole is _nothing:
             if len(record.widths) > 1:
                 raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
-            return Expectation(key, quantity.stage, "response", values, _firsts(quantity))
-        return Expectation(key, quantity.stage, "record", values, _boxed(quantity.whole))
+            return Expectation(key, quantity.stage, "response", values, told, _firsts(quantity))
+        return Expectation(key, quantity.stage, "record", values, told, _boxed(quantity.whole))
     rows = _rows(value, record)
-    if rows is None:
-        raise InputError(f"expected a number or a list, got {shown(value)}", path=path)
-    flat, level = _flat(rows, record, path)
+    if rows is None or quantity.tokens is _nothing:
+        wanted = "a number" if quantity.tokens is _nothing else "a number or a list"
+        raise InputError(f"expected {wanted}, got {shown(value)}", path=path)
+    flat, told, level = _flat(rows, record, path)
     if level == "response":
-        return Expectation(key, quantity.stage, level, flat, _firsts(quantity))
-    return Expectation(key, quantity.stage, level, flat, quantity.tokens)
+        return Expectation(key, quantity.stage, level, flat, told, _firsts(quantity))
+    return Expectation(key, quantity.stage, level, flat, told, quantity.tokens)
 
 
 def _rows(value: object, record: Record) -> list[Any] | None:
@@ -143,12 +179,12 @@ def _rows(value: object, record: Record) -> list[Any] | None:
     return value
 
 
-def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, str]:
+def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, Told, str]:
     """[N as written] and "token", or [R] and "response"."""
     if not any(isinstance(row, list) for row in rows):
         if record.nested > 1 or len(record.widths) > 1:
             _check_count(len(rows), len(record.widths), "response", path)
-            return _numbers(rows, path), "response"
+            return *_numbers(rows, path), "response"
         rows = [rows]
     _check_count(len(rows), len(record.widths), "response", path)
     flat: list[Any] = []
@@ -157,7 +193,7 @@ def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, str]:
             raise InputError(f"expected a list of numbers, got {shown(row)}", path=f"{path}[{at}]")
         _check_count(len(row), width, "token", f"{path}[{at}]")
         flat += row
-    return _numbers(flat, path), "token"
+    return *_numbers(flat, path), "token"
 
 
 def _check_count(came: int, wanted: int, what: str, path: str) -> None:
@@ -165,11 +201,20 @@ def _check_count(came: int, wanted: int, what: str, path: str) -> None:
         raise InputError(f"expected {wanted} numbers (one per {what}), got {came}", path=path)
 
 
-def _numbers(values: list[Any], path: str) -> F64:
-    for at, value in enumerate(values):
-        if value is not None and not is_number(value):
-            raise InputError(f"expected a number, got {shown(value)}", path=f"{path}, number {at}")
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+def _numbers(values: list[Any], path: str) -> tuple[F64, Told]:
+    """The numbers, and which of them are there; null expects nothing."""
+    told = np.ones(len(values), dtype=np.bool_)
+    try:
+        if not {*map(type, values)} - {float, int}:
+            return np.array(values, dtype=np.float64), told
+        for at, value in enumerate(values):
+            told[at] = value is not None
+            if value is not None and not is_number(value):
+                place = f"{path}, number {at}" if len(values) > 1 else path
+                raise InputError(f"expected a number, got {shown(value)}", path=place)
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64), told
+    except OverflowError:
+        raise InputError("expected a number that a double can hold", path=path) from None
 
 
 def _boxed(of: Callable[[Breakdown], float | None]) -> Callable[[Breakdown], F64 | None]:

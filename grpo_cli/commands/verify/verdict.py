@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from grpo_cli.commands.verify.causes import causes
-from grpo_cli.commands.verify.compare import Difference, Tolerance, difference
-from grpo_cli.commands.verify.expected import expectations
+import numpy as np
+
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.pattern import pattern
+from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
+from grpo_cli.commands.verify.expected import Expectation, expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
@@ -27,7 +31,9 @@ class Verdict:
         ignored: the keys of ``expected`` that say nothing of this objective.
         first: where it first differs; None where everything agrees.
         also: the other keys that differ.
-        causes: why, the likeliest first.
+        pattern: what is known of the difference where no cause explains it.
+        rounded: keys that agree as far as the half precision goes that they were rounded to.
+        causes: why, the simplest first; all of them explain everything that is expected.
     """
 
     record: Record
@@ -37,7 +43,9 @@ class Verdict:
     ignored: tuple[str, ...]
     first: Difference | None
     also: tuple[str, ...] = ()
-    causes: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    pattern: str = ""
+    rounded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
@@ -48,8 +56,11 @@ class Verdict:
         """The verdict as JSON."""
         record, first = self.record, None
         if self.first is not None:
-            cause = " or ".join(self.causes) or None
-            first = asdict(self.first) | {"cause": cause, "causes": list(self.causes)}
+            words = [cause.words for cause in self.causes]
+            stages = [*dict.fromkeys(cause.stage for cause in self.causes)]
+            first = asdict(self.first) | {"cause": " or ".join(words) or None, "causes": words}
+            first |= {"stage": (stages or [self.first.stage])[0], "stages": stages}
+            first["pattern"] = self.pattern or None
         return {
             "id": record.name,
             "source": record.source,
@@ -61,6 +72,7 @@ class Verdict:
             "ignored": list(self.ignored),
             "first": first,
             "also": list(self.also),
+            "rounded": dict(self.rounded),
         }
 
 
@@ -70,27 +82,81 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     Raises:
         InputError: where the record cannot be evaluated, or what it expects cannot be read.
     """
-    wanted, ignored = _expectations(record)
+    breakdown, columns, ignored = _compared(record, plan)
+    if not columns:
+        raise _nothing(record, ignored)
+    found = (difference(one, breakdown, tolerance) for one in columns)
+    differing = [one for one in found if one is not None]
+    return Verdict(
+        record,
+        plan.variant,
+        breakdown.objective.signature,
+        tuple(one.of.key for one in columns),
+        tuple(ignored),
+        first=differing[0] if differing else None,
+        also=tuple(one.key for one in differing[1:]),
+        rounded={one.of.key: one.precision for one in columns if one.precision},
+    )
+
+
+def agreed(record: Record, plan: Plan, signature: str, wanted: Wanted) -> Verdict:
+    """The verdict on a record that is known to agree."""
+    compared = tuple(one.key for one in wanted[0])
+    return Verdict(record, plan.variant, signature, compared, tuple(wanted[1]), first=None)
+
+
+def explained(
+    verdict: Verdict, plan: Plan, tolerance: Tolerance, search: Callable[[Case], list[Cause]]
+) -> Verdict:
+    """A verdict on a record that differs, with why it does, or what is known of that.
+
+    Args:
+        verdict: what ``judge`` said.
+        plan, tolerance: what it was told.
+        search: what finds the causes.
+    """
+    breakdown, columns, _ = _compared(verdict.record, plan)
+    case = Case(verdict.record, breakdown, columns, tolerance)
+    with np.errstate(all="ignore"):  # what is tried need not make sense for this record
+        found = tuple(search(case))
+        return replace(verdict, causes=found, pattern="" if found else pattern(case))
+
+
+def _compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
+    """What the record evaluates to, what it expects of that, and what it cannot expect."""
+    wanted, ignored = read_expectations(record)
     breakdown = _evaluate(record, plan)
-    known = [one for one in wanted if one.of(breakdown) is not None]
-    compared = tuple(one.key for one in known)
-    ignored += [one.key for one in wanted if one.key not in compared]
-    differing = [
-        (one, found)
-        for one in known
-        if (found := difference(one, record, breakdown, tolerance)) is not None
-    ]
-    about = (record, plan.variant, breakdown.objective.signature, compared, tuple(ignored))
-    if not differing:
-        return Verdict(*about, first=None)
-    first, where = differing[0]
-    others = [one for one in known if one is not first]
-    why = causes(first, others, record, breakdown, tolerance)
-    also = tuple(one.key for one, _ in differing[1:])
-    return Verdict(*about, first=where, also=also, causes=tuple(why))
+    columns = []
+    for one in wanted:
+        if one.told.any() and one.of(breakdown) is not None:
+            columns.append(column(one, record, breakdown))
+        else:
+            ignored.append(one.key)
+    return breakdown, columns, ignored
 
 
-def _expectations(record: Record) -> Any:
+def _nothing(record: Record, ignored: list[str]) -> InputError:
+    """Nothing was compared: that is no agreement."""
+    why = f"{', '.join(ignored)} cannot be" if ignored else "nothing is there to be"
+    return InputError(
+        f"{why} compared; put what your own loss returned there, as "
+        '{"loss": …, "loss_gradient": [[…]]}',
+        path=f"{record.prefix}expected",
+        source=record.source,
+        line=record.line,
+    )
+
+
+Wanted = tuple[list[Expectation], list[str]]
+"""What a record expects, and the keys that say nothing here."""
+
+
+def read_expectations(record: Record) -> Wanted:
+    """What the record expects.
+
+    Raises:
+        InputError: where it cannot be read, with its place.
+    """
     try:
         return expectations(record)
     except InputError as error:

@@ -5,75 +5,58 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.source import tell_notes
-from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.commands.verify.causes.memory import Memory
+from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.verdict import explained
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import say, tell
-from grpo_cli.variants.trainer import Chosen, choose, completed
 
 NO = 1
 _ROWS = 5
 
 
 class Verification:
-    """The records of files, each judged; remembers what there is to tell afterwards."""
+    """The records of files, each judged; remembers what there is to tell afterwards.
 
-    def __init__(
-        self, variant: str, stages: StageOptions, within: Tolerance, reader: Reader
-    ) -> None:
-        self._variant = variant
-        self._stages = stages
-        self._within = within
+    Causes are searched for here, in the order of the records, so that what is remembered from one
+    to the next does not depend on how the work was shared out.
+    """
+
+    def __init__(self, judging: Judging, reader: Reader, most: int) -> None:
+        self._judging = judging
         self._reader = reader
+        self._memory = Memory(most)
         self._good = 0
         self.silent = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
+        self.rounded: dict[str, str] = {}
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The verdict of each record that expects anything."""
-        for raw, record in self._reader.records():
-            try:
-                verdict = self._judge(raw, record)
-            except InputError as error:
-                self._reader.bad(error)
-                continue
-            self._good += 1
-            if verdict is not None:
-                self.ignored |= dict.fromkeys(verdict.ignored)
-                yield verdict.row()
+        for _, outcome in self._reader.map(self._judging):
+            for item in outcome.items:
+                if isinstance(item, InputError):
+                    self._reader.bad(item)
+                    continue
+                self._good += 1
+                if item is None:
+                    self.silent += 1
+                else:
+                    yield self._row(item)
+        if not self._count and self._reader.reading.selects:
+            raise self._reader.reading.nothing()
 
-    def _judge(self, raw: Raw, record: Record) -> Verdict | None:
-        if record.expected is None:
-            self.silent += 1
-            return None
-        chosen = self._choose(raw, record)
-        self.rows_taken[chosen.words] = self.rows_taken.get(chosen.words, 0) + 1
-        plan = completed(
-            chosen,
-            advantages_given=record.advantages is not None,
-            stages=self._stages.stages,
-            hyperparameters=self._stages.hyperparameters,
-        )
-        return judge(record, plan, self._within)
-
-    def _choose(self, raw: Raw, found: Record) -> Chosen:
-        framework = raw.value.get("framework")
-        if self._variant or not isinstance(framework, dict):
-            return Chosen(self._variant or "grpo")
-        try:
-            return choose(framework)
-        except InputError as error:
-            raise InputError(
-                error.message,
-                path=found.prefix + error.path,
-                source=found.source,
-                line=found.line,
-            ) from None
+    def _row(self, item: Judged) -> dict[str, Any]:
+        verdict = item.verdict
+        if not verdict.agrees:
+            verdict = explained(verdict, item.plan, self._judging.within, self._memory.causes)
+        self.rows_taken[item.words] = self.rows_taken.get(item.words, 0) + 1
+        self.ignored |= dict.fromkeys(verdict.ignored)
+        self.rounded |= verdict.rounded
+        return verdict.row()
 
     @property
     def skipped(self) -> list[InputError]:
@@ -94,12 +77,16 @@ class Verification:
         tell_notes(self._reader.notices, quiet=quiet)
         if quiet:
             return
-        if not self._variant:
+        if not self._judging.variant:
             self._tell_rows()
         if self.silent and self.silent < self._count:
             say(f'note: {self.silent} of {self._count} records have no "expected"')
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
+        for key, name in self.rounded.items():
+            say(f"note: {key} was rounded to {name}, and is compared as far as that goes")
+        if left := self._memory.left_out:
+            say(f"note: no cause was searched for in {left} differing records (--causes N does)")
 
     def _tell_rows(self) -> None:
         for words, count in list(self.rows_taken.items())[:_ROWS]:
@@ -111,8 +98,8 @@ class Verification:
         """Everything as ``--json`` prints it."""
         return {
             "agrees": all(row["agrees"] for row in rows),
-            "rtol": self._within.rtol,
-            "atol": self._within.atol,
+            "rtol": self._judging.within.rtol,
+            "atol": self._judging.within.atol,
             "verified": len(rows),
             "differing": sum(not row["agrees"] for row in rows),
             "without_expected": self.silent,

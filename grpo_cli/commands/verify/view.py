@@ -37,6 +37,8 @@ def _paragraph(row: Row) -> Iterator[Text]:
     yield Text.assemble(("  expected ", "cyan"), f"{first['expected']!r}")
     yield Text.assemble(("  got      ", "cyan"), f"{first['got']!r}")
     yield Text.assemble(("  cause    ", "cyan"), first["cause"] or "not recognised")
+    if first["pattern"]:
+        yield Text.assemble(("  known    ", "cyan"), first["pattern"])
     if row["also"]:
         yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} differ too")
 
@@ -51,8 +53,8 @@ def _where(first: Row) -> str:
     for name in ("response", "token"):
         if first[name] is not None:
             parts.append(f"{name} {first[name]}")
-    stage = first["stage"]
-    said = "" if stage == first["key"] else f" (stage {stage})"
+    stages = first["stages"] or [first["stage"]]
+    said = "" if stages == [first["key"]] else f" (stage {' or '.join(stages)})"
     count = f"; {first['differing']:,} of {first['of']:,} differ" if first["of"] > 1 else ""
     return ", ".join(parts) + said + count
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from grpo_cli.frameworks.framework import Reading, Settings
 
+_SCALES = {"none": "group-mean", False: "group-mean", "batch": "batch-std"}
+"""``scale_rewards`` other than TRL's default → the advantage."""
+
 
 def read(settings: Settings) -> Reading:
     """The row of a ``loss_type``, with the trainer's other choices swapped in.
 
     Args:
         settings: TRL's own words: ``loss_type``, ``importance_sampling_level``,
-            ``use_bias_correction_kl``, and with vLLM's correction
+            ``use_bias_correction_kl``, ``off_policy_mask_threshold``, ``scale_rewards`` where it
+            is not "group", and with vLLM's correction
             ``vllm_importance_sampling_mode``.
     """
     loss_type = str(settings.get("loss_type", "grpo"))
@@ -20,6 +24,12 @@ def read(settings: Settings) -> Reading:
     if level is not None:
         stages["ratio"] = str(level)
     weighted = settings.get("use_bias_correction_kl")
+    threshold = settings.get("off_policy_mask_threshold")
+    if threshold is not None:
+        hyperparameters["off_policy_mask_threshold"] = threshold
+    scaled = settings.get("scale_rewards")
+    if scaled in _SCALES:
+        stages["advantage"] = _SCALES[scaled]
     if weighted is not None:
         hyperparameters["kl_weight"] = "ratio" if weighted else "none"
     mode = settings.get("vllm_importance_sampling_mode")

@@ -1,0 +1,177 @@
+"""The KL taken wrongly: its sign, its strength, its estimator, its weight, its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.results import Kl
+from grpo_cli.objective.terms import KL, Term
+from grpo_cli.variants import STAGES
+
+
+def penalties(case: Case) -> Iterator[Cause]:
+    """Every mistake about a KL that is there."""
+    own = case.objective.kl
+    if own.choice.absent or not case.objective.beta:
+        return
+    yield Cause("kl", "KL missing (β = 0)", partial(_times, factor=0.0))
+    yield Cause(
+        "kl",
+        "β of the wrong sign (−β): the KL is added to the objective",
+        partial(_times, factor=-1.0),
+    )
+    yield Cause("kl", "KL without gradient (detached)", _constant)
+    if own.values.get("kl_weight") == "ratio":
+        words = "KL without gradient (detached), but for that of its weight"
+        yield swapped("kl", words, _made(own, _only_weight))
+    yield from _references(case)
+    yield from _weights(own)
+    yield from _estimators(own)
+
+
+def _on_kl(breakdown: Breakdown, change: Callable[[Term], Term]) -> Breakdown:
+    terms = tuple(change(term) if term.name == KL else term for term in breakdown.terms)
+    return replace(breakdown, terms=terms)
+
+
+def _times(case: Case, factor: float) -> Breakdown:
+    return _on_kl(case.breakdown, lambda kl: kl._replace(coefficient=factor * kl.coefficient))
+
+
+def _constant(case: Case) -> Breakdown:
+    return _on_kl(case.breakdown, lambda kl: kl._replace(slope=None))
+
+
+# ---- other columns ------------------------------------------------------------------------------
+
+
+def _references(case: Case) -> Iterator[Cause]:
+    batch = case.batch
+    if batch.log_probs_ref is None or batch.log_probs_new is None:
+        return
+    words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
+    yield swapped("kl", words, _made(case.objective.kl, _kept, turn=-1.0))
+    if batch.log_probs_old is not None:
+        words = "KL to the old policy where the reference is meant"
+        yield Cause("kl", words, partial(_with, change=_to_old))
+
+
+def _with(case: Case, change: Callable[[Batch], Batch]) -> Breakdown:
+    return case.evaluated(change(case.batch))
+
+
+def _to_old(batch: Batch) -> Batch:
+    return replace(batch, log_probs_ref=batch.log_probs_old)
+
+
+# ---- other choices ------------------------------------------------------------------------------
+
+
+def _weights(own: Bound) -> Iterator[Cause]:
+    weight = own.values.get("kl_weight")
+    if weight == "ratio":
+        yield swapped("kl", "KL not weighted by the ratio", _valued(own, kl_weight="none"))
+    if weight == "none":
+        yield swapped("kl", "KL weighted by the ratio", _valued(own, kl_weight="ratio"))
+    if weight is not None:
+        detached = _made(_valued(own, kl_weight="ratio"), _unweighted_slope)
+        more = "" if weight == "ratio" else "KL weighted by the ratio, and "
+        words = f"{more}KL's weight detached: no gradient flows through the ratio"
+        yield swapped("kl", words, detached)
+
+
+def _valued(own: Bound, **values: Any) -> Bound:
+    return Bound(own.name, own.choice, {**own.values, **values})
+
+
+def _kept(kl: Kl) -> Kl:
+    return kl
+
+
+def _only_weight(kl: Kl) -> Kl:
+    return kl._replace(grad_log_prob=np.zeros_like(kl.value))
+
+
+def _unweighted_slope(kl: Kl) -> Kl:
+    return kl._replace(grad_log_ratio=None)
+
+
+def _made(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
+    """The same estimator with its outcome changed; ``turn`` −1 reads the log-ratio backwards."""
+
+    def kl(
+        log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
+    ) -> Kl:
+        del beta  # the pipeline multiplies by it
+        columns = {
+            "log_ratio_ref": turn * log_ratio_ref,
+            "ratio": ratio,
+            "token_log_ratio": token_log_ratio,
+        }
+        arguments = [columns[name] for name in own.choice.columns]
+        found: Kl = own.choice.function(*arguments, **own.values)
+        return change(found._replace(grad_log_prob=turn * found.grad_log_prob))
+
+    return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
+
+
+def _estimators(own: Bound) -> Iterator[Cause]:
+    for name, choice in STAGES["kl"].choices.items():
+        if name == own.name or choice.absent or choice.in_reward:
+            continue
+        values = {**choice.defaults, **own.values}
+        taken = {one: values[one] for one in choice.hyperparameters if one in values}
+        if len(taken) == len(choice.hyperparameters):
+            words = f"KL estimator {name} where {own.name} is meant"
+            yield swapped("kl", words, Bound(name, choice, taken))
+
+
+def reductions(case: Case) -> Iterator[Cause]:
+    """The KL with a denominator of its own, which differs by more than a factor (that is β)."""
+    own = case.objective.aggregate
+    if not case.objective.beta:
+        return
+    values = {**case.record.hyperparameters, **own.values}
+    for name, choice in STAGES["aggregate"].choices.items():
+        known = {**choice.defaults, **values}
+        taken = {one: known[one] for one in choice.hyperparameters if one in known}
+        if name != own.name and len(taken) == len(choice.hyperparameters):
+            words = f"KL aggregated by itself, as {name}, where {own.name} is meant"
+            bound = Bound(name, choice, taken)
+            yield Cause("kl", words, partial(_reduced, bound=bound))
+
+
+def _reduced(case: Case, bound: Bound) -> Breakdown:
+    again = case.evaluated(kl_aggregate=bound)
+    term = again.term(KL)
+    if term is None:
+        return again
+    factor = again.term_weight(term) / case.breakdown.weight
+    same = np.ptp(factor[case.batch.responses.lengths > 0]) <= 1e-6 * factor.max()
+    if same and round_number(factor[0] * case.objective.beta):
+        raise ValueError("it differs by a factor, and somebody may have typed that β")
+    return again
+
+
+# ---- solved -------------------------------------------------------------------------------------
+
+
+def strength(case: Case) -> Iterator[Cause]:
+    """β, which the gradient is linear in."""
+    beta, ours = case.objective.beta, case.without_policy.gradient
+    wanted = case.gradient
+    if wanted is None or not beta or case.breakdown.term(KL) is None or not ours.any():
+        return
+    factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
+    if abs(factor - 1.0) > 1e-4:
+        words = f"β is {factor * beta:.4g} where {beta:g} is meant"
+        yield Cause("kl", words, partial(_times, factor=factor))

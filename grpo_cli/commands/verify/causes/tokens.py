@@ -1,0 +1,167 @@
+"""Tokens and responses that do not count, or count twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.terms import Term
+from grpo_cli.records import assemble
+
+Picked = NDArray[np.bool_]
+Pick = Callable[[Case], Picked]
+
+_TIMES = ((0.0, "dropped (gradient 0)"), (2.0, "doubled"))
+
+
+def _last(case: Case) -> Picked:
+    picked = np.zeros(case.batch.responses.total, dtype=bool)
+    responses = case.batch.responses
+    filled = responses.lengths > 0
+    picked[(responses.starts + responses.lengths - 1)[filled]] = True
+    return picked
+
+
+def _first(case: Case) -> Picked:
+    picked = np.zeros(case.batch.responses.total, dtype=bool)
+    picked[case.batch.responses.starts[case.batch.responses.lengths > 0]] = True
+    return picked
+
+
+def edges(case: Case) -> Iterator[Cause]:
+    """The last or the first token of every response."""
+    if not case.batch.responses.total:
+        return
+    for pick, where in ((_last, "last"), (_first, "first")):
+        for times, said in _TIMES:
+            words = f"the {where} token of every response is {said}"
+            yield from _counted(words, pick, times)
+
+
+def _same(case: Case, picked: Picked) -> Picked:
+    if len(picked) != case.batch.responses.total:
+        raise ValueError("these tokens were of another record")
+    return picked
+
+
+def _counted(words: str, pick: Pick, times: float) -> Iterator[Cause]:
+    yield Cause("tokens", words, partial(_times, pick=pick, times=times))
+
+
+def _times(case: Case, pick: Pick, times: float) -> Breakdown:
+    """Some tokens count otherwise, in value and in gradient; the denominators stay."""
+    picked = pick(case)
+    weight = np.where(picked, times, 1.0)
+
+    def counted(term: Term) -> Term:
+        values = term.values * weight
+        slope = None if term.slope is None else term.slope * weight
+        sums = case.batch.responses.sum(values)
+        return term._replace(values=values, sums=sums, slope=slope)
+
+    return replace(case.breakdown, terms=tuple(counted(term) for term in case.breakdown.terms))
+
+
+# ---- solved -------------------------------------------------------------------------------------
+
+
+def some(case: Case) -> Iterator[Cause]:
+    """The tokens whose gradient is 0, or twice what it should be, while the others are right."""
+    wanted, ours = case.gradient, case.breakdown.gradient
+    if wanted is None:
+        return
+    wrong = ~case.near(wanted, ours)
+    for times, said in _TIMES:
+        if wrong.any() and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
+            picked = _whole(case, wrong)
+            yield from _counted(_words(case, picked, said), partial(_same, picked=picked), times)
+            if not np.array_equal(picked, wrong):
+                yield from _counted(_words(case, wrong, said), partial(_same, picked=wrong), times)
+    if not wrong.any():
+        yield from _unseen(case)
+
+
+def _whole(case: Case, wrong: Picked) -> Picked:
+    """With the tokens of the same responses that have no gradient to be seen by."""
+    responses = case.batch.responses
+    seen = np.abs(case.breakdown.gradient) > case.quiet
+    whole = (responses.sum((seen & ~wrong).astype(int)) == 0) & (responses.sum(wrong * 1) > 0)
+    picked: Picked = wrong | (responses.spread(whole) & ~seen)
+    return picked
+
+
+def _unseen(case: Case) -> Iterator[Cause]:
+    """A token, or a response, that has no gradient (it is clipped) and adds nothing, or double."""
+    if case.loss is None:
+        return
+    responses, parts = case.batch.responses, case.breakdown.contribution
+    silent = np.abs(case.breakdown.gradient) <= case.quiet
+    whole = (responses.lengths > 0) & (responses.sum(~silent * 1) == 0)
+    for times, said in _TIMES:
+        for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
+            picked = responses.index == row
+            yield from _counted(_words(case, picked, said), partial(_same, picked=picked), times)
+        fits = np.flatnonzero(silent & _explains(case, parts, times))
+        if len(fits):
+            picked = np.arange(len(parts)) == fits[0]
+            words = _words(case, picked, said)
+            if len(fits) > 1:
+                words += f", or another of the {len(fits)} that have no gradient and the same part"
+            yield from _counted(words, partial(_same, picked=picked), times)
+
+
+def _explains(case: Case, parts: F64, times: float) -> Picked:
+    """Which parts of the loss are what it is off by, when they count so many times."""
+    assert case.loss is not None
+    off = case.loss - float(case.breakdown.record_objective[0])
+    size = max(abs(case.loss), 1e-3 * float(np.abs(case.breakdown.contribution).sum()))
+    near: Picked = np.abs((times - 1.0) * parts - off) <= case.tolerance.rtol * size
+    return near
+
+
+def _words(case: Case, picked: Picked, said: str) -> str:
+    responses = case.batch.responses
+    rows = np.unique(responses.index[picked])
+    of_rows = responses.spread(np.isin(np.arange(responses.count), rows))
+    if np.array_equal(picked, of_rows):
+        names = ", ".join(map(str, rows[:5].tolist())) + (", …" if len(rows) > 5 else "")
+        what = f"response {names} is" if len(rows) == 1 else f"responses {names} are"
+        return f"{what} {said}: {int(picked.sum())} of {responses.total} tokens"
+    at = int(np.argmax(picked))
+    count = int(picked.sum())
+    verb = "token is" if count == 1 else "tokens are"
+    place = f"{'the first is ' if count > 1 else ''}{_place(case, at)}"
+    return f"{count} of {responses.total} {verb} {said}: {place}"
+
+
+def _place(case: Case, at: int) -> str:
+    responses = case.batch.responses
+    row = int(responses.index[at])
+    inside = at - int(responses.starts[row])
+    if inside == responses.lengths[row] - 1:
+        return f"the last token of response {row}"
+    positions = case.batch.positions
+    return f"token {inside if positions is None else int(positions[at])} of response {row}"
+
+
+def mask_ignored(case: Case) -> Iterator[Cause]:
+    """Masked tokens that count."""
+    if case.record.mask is not None:
+        yield Cause("mask", "mask ignored: masked tokens count", _unmasked)
+
+
+def _unmasked(case: Case) -> Breakdown:
+    try:
+        batch = assemble([replace(case.record, mask=None)])
+    except InputError as error:  # what is masked cannot be evaluated, so nobody did
+        raise ValueError(str(error)) from None
+    return evaluate(batch, case.objective)

@@ -1,0 +1,113 @@
+"""Records compared many at once: which of them surely agree with what they expect.
+
+The others are looked at one by one, and what is said of them is said there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.verify.compare import OF_SUMS, Tolerance, part
+from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import KL, POLICY
+from grpo_cli.records import Record
+
+_SURELY = 0.999
+"""Less than the tolerance, so that the last bit of a sum decides nothing."""
+
+_RECORDS: Mapping[str, Callable[[Breakdown], F64]] = {
+    "policy": lambda b: b.record_value(POLICY),
+    "policy_loss": lambda b: -b.record_value(POLICY),
+    "kl": lambda b: b.record_value(KL),
+    "kl_loss": lambda b: b.record_value(KL),
+    "objective": lambda b: b.record_objective,
+    "loss": lambda b: -b.record_objective,
+}
+"""What a record may expect of itself, for many records; other keys are compared one by one."""
+
+Kind = tuple[tuple[str, str], ...]
+
+
+def kind(wanted: Sequence[Expectation]) -> Kind | None:
+    """What records must have in common to be compared together; None for what cannot be."""
+    for one in wanted:
+        known = one.level == "token" or (one.level == "record" and one.key in _RECORDS)
+        if not known or not one.told.any():
+            return None
+    return tuple((one.key, one.level) for one in wanted) or None
+
+
+def agreeing(
+    records: Sequence[Record],
+    wanted: Sequence[Sequence[Expectation]],
+    breakdown: Breakdown,
+    tolerance: Tolerance,
+) -> NDArray[np.bool_]:
+    """[M] which records surely agree.
+
+    Args:
+        records: records of one layout.
+        wanted: what each expects, all of one kind.
+        breakdown: what they evaluate to, together.
+        tolerance: when two numbers agree.
+    """
+    sure = np.ones(len(records), dtype=np.bool_)
+    for at, one in enumerate(wanted[0]):
+        found, owner = _found(one, breakdown)
+        if found is None:
+            return np.zeros(len(records), dtype=np.bool_)
+        values = np.concatenate([each[at].values for each in wanted])
+        told = np.concatenate([each[at].told for each in wanted])
+        if one.level == "token" and records[0].mask is not None:
+            counted = np.frombuffer(b"".join(record.mask or b"" for record in records), np.bool_)
+            values, told = values[counted], told[counted]
+        if len(values) != len(found):
+            return np.zeros(len(records), dtype=np.bool_)
+        far = told & ~_near(one, values, found, owner, breakdown, tolerance)
+        sure &= np.bincount(owner, weights=far, minlength=len(records)) == 0
+    return sure
+
+
+def _found(one: Expectation, breakdown: Breakdown) -> tuple[F64 | None, I64]:
+    """What it evaluates to, and the record of each number."""
+    if one.level == "record":
+        return _RECORDS[one.key](breakdown), np.arange(breakdown.batch.records.count)
+    return one.of(breakdown), np.repeat(
+        np.arange(breakdown.batch.records.count), breakdown.record_tokens
+    )
+
+
+def _near(
+    one: Expectation,
+    values: F64,
+    found: F64,
+    owner: I64,
+    breakdown: Breakdown,
+    tolerance: Tolerance,
+) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        size = np.maximum(np.abs(values), np.abs(found))
+        absolute: F64 | float | None = tolerance.atol
+        if absolute is None:
+            scale = _scale(one, values, owner, breakdown)
+            absolute = (tolerance.rtol * part(one)) * scale[owner]
+        near = np.abs(values - found) <= _SURELY * (absolute + tolerance.rtol * size)
+    sure: NDArray[np.bool_] = near & np.isfinite(values)
+    return sure
+
+
+def _scale(one: Expectation, values: F64, owner: I64, breakdown: Breakdown) -> F64:
+    """[M] the scale of each record."""
+    count = breakdown.batch.records.count
+    if one.stage in OF_SUMS:
+        tokens = np.repeat(np.arange(count), breakdown.record_tokens)
+        sums: F64 = np.bincount(tokens, np.abs(breakdown.contribution), count).astype(np.float64)
+        return sums
+    scale = np.zeros(count)
+    np.maximum.at(scale, owner, np.where(np.isfinite(values), np.abs(values), 0.0))
+    return scale
