@@ -354,6 +354,33 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         said="HIGH or LOW_HIGH, several joined by commas",
         optional=True,
     ),
+    "tis_ratio_type": Hyperparameter(
+        "what SkyRL weighs with π_old/π_rollout: each token or the sequence; null: 1",
+        words=("token", "sequence"),
+        optional=True,
+    ),
+    "token_tis_ratio_clip_high": Hyperparameter("SkyRL's cap on a token's weight", low=0.0),
+    "sequence_tis_ratio_clip_high": Hyperparameter("SkyRL's cap on a sequence's weight", low=0.0),
+    "sequence_mask_metric": Hyperparameter(
+        "by what of π_old/π_rollout SkyRL drops a response: geometric mean or product; null: none",
+        words=("geometric", "product"),
+        optional=True,
+    ),
+    **{
+        f"{kind}_mask_{side}": Hyperparameter(f"SkyRL's {word} bound on the {what}", low=0.0)
+        for kind, what in (("geo", "geometric mean"), ("product", "product"))
+        for side, word in (("low", "lower"), ("high", "upper"))
+    },
+    **{
+        f"{kind}_is_threshold_{side}": Hyperparameter(
+            f"SkyRL's {word} bound on a token's ratio, beyond which {what}", low=0.0, optional=True
+        )
+        for kind, what in (
+            ("outlier_token", "it drops the response"),
+            ("token_mask", "it drops the token"),
+        )
+        for side, word in (("low", "lower"), ("high", "upper"))
+    },
     "rejection_threshold": Hyperparameter(
         "greatest divergence of the trainer from the engine at which a token or response is kept",
         low=0.0,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
     "openrlhf": "0.11.2",
     "tinker-cookbook": "0.6.1",
+    "NovaSky-AI/SkyRL": "a9564572",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
     "inclusionAI/AReaL": "4aef98d",
@@ -125,6 +127,7 @@ _STAND_INS: dict[str, Any] = {
     "F": torch.nn.functional,
     "np": np,
     "dataclass": dataclass,
+    "defaultdict": defaultdict,
     "dist": SimpleNamespace(
         is_initialized=lambda: False, all_reduce=_all_reduce, ReduceOp=SimpleNamespace(SUM=0)
     ),

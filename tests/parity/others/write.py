@@ -22,18 +22,30 @@ from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .prime_rl import prime_rl
+from .skyrl import skyrl, skyrl_advantages
 from .slime import slime, slime_advantages
 from .tinker import tinker, tinker_advantages
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
-FRAMEWORKS = (openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker)
+FRAMEWORKS = (
+    openrlhf,
+    openrlhf_wheel,
+    slime,
+    nemo_rl,
+    areal,
+    prime_rl,
+    open_instruct,
+    tinker,
+    skyrl,
+)
 ADVANTAGES = (
     openrlhf_advantages,
     slime_advantages,
     nemo_advantages,
     areal_advantages,
     tinker_advantages,
+    skyrl_advantages,
 )
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
