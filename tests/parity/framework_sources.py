@@ -26,9 +26,11 @@ COMMITS = {
     "openrlhf": "0.11.2",
     "tinker-cookbook": "0.6.1",
     "NovaSky-AI/SkyRL": "a9564572",
+    "alibaba/ROLL": "8eb27cc2",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
     "inclusionAI/AReaL": "4aef98d",
+    "areal-project/AReaL": "cbff54d",
     "PrimeIntellect-ai/prime-rl": "559b447",
     "allenai/open-instruct": "e6c3044",
 }

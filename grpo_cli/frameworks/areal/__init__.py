@@ -1,6 +1,6 @@
 """AReaL."""
 
-from grpo_cli.frameworks.areal import advantage, aggregate, correction, ratio
+from grpo_cli.frameworks.areal import advantage, aggregate, correction, ratio, rejection
 from grpo_cli.frameworks.areal.rows import ROWS
 from grpo_cli.frameworks.framework import Framework
 
@@ -10,7 +10,7 @@ FRAMEWORK = Framework(
     choices={
         "advantage": advantage.CHOICES,
         "ratio": ratio.CHOICES,
-        "correction": correction.CHOICES,
+        "correction": {**correction.CHOICES, **rejection.CHOICES},
         "aggregate": aggregate.CHOICES,
     },
 )

@@ -47,6 +47,18 @@ ROWS = {
         note="The gradient flows through the mean of the log ratios; verl and SkyRL have "
         "GSPO-token's.",
     ),
+    "roll/segment": replace(
+        _PPO,
+        title="ROLL's agentic ActorWorker with ratio_type segment",
+        paper="",
+        aliases=(),
+        checked="executed",
+        version="8eb27cc2 (2026-08-18)",
+        ratio=use("roll/segment"),
+        note="A segment is a run of tokens without masked ones between, a turn: without a mask it "
+        "is the response, and the row roll/gspo. train_infer_correction is --correction "
+        "roll/train-infer.",
+    ),
     "roll/vanilla": replace(
         _PPO,
         title="ROLL pg_variant vanilla (REINFORCE)",

@@ -45,6 +45,13 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "tis_ratio_type": "sequence",
     },
     {"token_mask_is_threshold_high": 1.0},
+    {
+        "token_mask_is_threshold_low": 0.9,
+        "token_mask_is_threshold_high": 1.1,
+        "sequence_mask_metric": "geometric",
+        "geo_mask_low": 0.97,
+        "geo_mask_high": 1.03,
+    },
 )
 
 

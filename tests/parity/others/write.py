@@ -16,12 +16,13 @@ import torch
 
 from ..batches import Ragged, ragged
 from ..framework_sources import COMMITS, Clones, in_float64
-from .areal import areal, areal_advantages
+from .areal import areal, areal_advantages, areal_project
 from .inputs import SIZE, Case, Inputs, Loss
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .prime_rl import prime_rl
+from .roll import roll
 from .skyrl import skyrl, skyrl_advantages
 from .slime import slime, slime_advantages
 from .tinker import tinker, tinker_advantages
@@ -38,6 +39,8 @@ FRAMEWORKS = (
     open_instruct,
     tinker,
     skyrl,
+    areal_project,
+    roll,
 )
 ADVANTAGES = (
     openrlhf_advantages,
