@@ -356,6 +356,62 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         said="HIGH or LOW_HIGH, several joined by commas",
         optional=True,
     ),
+    "tis_ratio_type": Hyperparameter(
+        "what SkyRL weighs with π_old/π_rollout: each token or the sequence; null: 1",
+        words=("token", "sequence"),
+        optional=True,
+    ),
+    "token_tis_ratio_clip_high": Hyperparameter("SkyRL's cap on a token's weight", low=0.0),
+    "sequence_tis_ratio_clip_high": Hyperparameter("SkyRL's cap on a sequence's weight", low=0.0),
+    "sequence_mask_metric": Hyperparameter(
+        "by what of π_old/π_rollout SkyRL drops a response: geometric mean or product; null: none",
+        words=("geometric", "product"),
+        optional=True,
+    ),
+    **{
+        f"{kind}_mask_{side}": Hyperparameter(f"SkyRL's {word} bound on the {what}", low=0.0)
+        for kind, what in (("geo", "geometric mean"), ("product", "product"))
+        for side, word in (("low", "lower"), ("high", "upper"))
+    },
+    **{
+        f"{kind}_is_threshold_{side}": Hyperparameter(
+            f"SkyRL's {word} bound on a token's ratio, beyond which {what}", low=0.0, optional=True
+        )
+        for kind, what in (
+            ("outlier_token", "it drops the response"),
+            ("token_mask", "it drops the token"),
+        )
+        for side, word in (("low", "lower"), ("high", "upper"))
+    },
+    "rejection_metric": Hyperparameter(
+        "by what AReaL rejects a token or a response",
+        words=("ratio", "kl_k1", "kl_k2", "kl_k3", "binary_kl"),
+    ),
+    "rejection_level": Hyperparameter("what AReaL rejects", words=("token", "sequence")),
+    "rejection_agg": Hyperparameter(
+        "how AReaL's metric of a response comes of its tokens'", words=("sum", "mean", "max")
+    ),
+    "rejection_action": Hyperparameter(
+        "whether AReaL drops what it rejects, or clamps its weight", words=("mask", "clamp")
+    ),
+    "is_weight_type": Hyperparameter(
+        "the granularity of ROLL's weight π_old/π_rollout; null: 1",
+        words=("token", "segment", "geometric", "sequence"),
+        optional=True,
+    ),
+    "filter_agg": Hyperparameter(
+        "the granularity of ROLL's filter; null: no filter",
+        words=("token", "segment", "geometric", "sequence"),
+        optional=True,
+    ),
+    **{
+        f"{what}_{side}": Hyperparameter(f"ROLL's {word} bound on {of}", low=low, optional=True)
+        for what, of, low in (
+            ("ratio", "π_old/π_rollout", 0.0),
+            ("diff", "π_old − π_rollout", -math.inf),
+        )
+        for side, word in (("low", "lower"), ("high", "upper"))
+    },
     "rejection_threshold": Hyperparameter(
         "greatest divergence of the trainer from the engine at which a token or response is kept",
         low=0.0,

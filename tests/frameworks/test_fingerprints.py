@@ -73,5 +73,8 @@ def _of_rollout_correction(row: str) -> bool:
     return row.startswith(("verl/bypass_", "verl/decoupled_"))
 
 
-WITHOUT = {"openrlhf/flash_reinforce", "trl/async_grpo"}
+WITHOUT = {
+    *("areal/cispo", "areal/kpop", "openrlhf/flash_reinforce", "roll/segment", "trl/async_grpo"),
+    *("skyrl/clip_cov", "skyrl/dppo-kl", "skyrl/kl_cov", "skyrl/regular"),
+}
 """Other rows that ran, but whose functions are not watched yet."""

@@ -196,3 +196,27 @@ def weighed(variant: str, new: list[list[float]]) -> float:
 
 
 RECORD_NEW = np.concatenate([*map(np.array, RECORD["log_probs_new"])])
+
+
+def test_tinker_s_gspo_gives_each_token_its_own_gradient() -> None:
+    record = {
+        "log_probs_new": [[-1.0, -2.0]],
+        "log_probs_rollout": [[-1.2, -2.0]],
+        "advantages": [[1.0, 3.0]],
+    }
+    found = evaluate(record, "tinker/gspo")
+    ratio = np.exp(0.1)  # the mean of 0.2 and 0; below 1.2, so nothing is clipped
+    assert found.loss == pytest.approx(-4.0 * ratio, rel=1e-15)
+    np.testing.assert_allclose(found.gradient[0], [ratio, 3.0 * ratio], rtol=1e-14)
+
+
+def test_kpop_rejects_by_the_greater_of_both_divergences() -> None:
+    log_probs = np.log([0.9, 0.7]).tolist()
+    record = {
+        "log_probs_new": [log_probs],
+        "log_probs_rollout": [log_probs[::-1]],
+        "advantages": [1.0],
+    }
+    # KL(0.9 ‖ 0.7) = 0.116 and KL(0.7 ‖ 0.9) = 0.154, whichever of the two is the engine's
+    kept = [evaluate(record, "areal/kpop", is_high=most).gradient[0] != 0 for most in (0.13, 0.16)]
+    assert [row.tolist() for row in kept] == [[False, False], [True, True]]

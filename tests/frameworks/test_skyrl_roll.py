@@ -162,4 +162,4 @@ def test_every_row_is_marked_as_it_was_checked() -> None:
     golden = {*SKYRL, *ROLL, *ROLL_PG}
     for name, row in VARIANTS.items():
         if name.startswith(("skyrl/", "roll/")):
-            assert row.checked == ("golden" if name in golden else "read"), name
+            assert row.checked in ("executed", "golden" if name in golden else "read"), name

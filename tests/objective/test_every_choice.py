@@ -27,6 +27,7 @@ NEEDED = {
     "clip_cov_seed": 1,
     "beta": 0.3,
     "rejection_threshold": 0.1,
+    "global_batch_size": 4,
 }
 CHOICES = [(stage, name) for stage, table in STAGES.items() for name in table.choices]
 SEEDS = range(3)

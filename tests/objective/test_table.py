@@ -25,6 +25,7 @@ REQUIRED: dict[str, Value] = {
     "response_length": 4,
     "max_completion_length": 4,
     "loss_denominator": 4,
+    "global_batch_size": 9,
 }
 """Values for the hyperparameters that have none of their own."""
 

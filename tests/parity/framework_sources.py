@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -24,9 +25,12 @@ COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
     "openrlhf": "0.11.2",
     "tinker-cookbook": "0.6.1",
+    "NovaSky-AI/SkyRL": "a9564572",
+    "alibaba/ROLL": "8eb27cc2",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
     "inclusionAI/AReaL": "4aef98d",
+    "areal-project/AReaL": "cbff54d",
     "PrimeIntellect-ai/prime-rl": "559b447",
     "allenai/open-instruct": "e6c3044",
     "ms-swift": "ms-swift 4.6.0",
@@ -156,6 +160,7 @@ _STAND_INS: dict[str, Any] = {
     "F": torch.nn.functional,
     "np": np,
     "dataclass": dataclass,
+    "defaultdict": defaultdict,
     "dist": SimpleNamespace(
         is_initialized=lambda: False, all_reduce=_all_reduce, ReduceOp=SimpleNamespace(SUM=0)
     ),

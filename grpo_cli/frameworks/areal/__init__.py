@@ -1,6 +1,6 @@
 """AReaL."""
 
-from grpo_cli.frameworks.areal import advantage, aggregate, correction, kl, ratio
+from grpo_cli.frameworks.areal import advantage, aggregate, correction, kl, ratio, rejection
 from grpo_cli.frameworks.areal.rows import ROWS
 from grpo_cli.frameworks.framework import Framework
 
@@ -11,7 +11,7 @@ FRAMEWORK = Framework(
         "advantage": advantage.CHOICES,
         "ratio": ratio.CHOICES,
         "kl": kl.CHOICES,
-        "correction": correction.CHOICES,
+        "correction": {**correction.CHOICES, **rejection.CHOICES},
         "aggregate": aggregate.CHOICES,
     },
 )

@@ -57,6 +57,28 @@ ROWS = {
         "loss, so the KL in the reward is that of the old log-probs. Rejection sampling is not "
         "applied.",
     ),
+    "areal/cispo": replace(
+        GRPO,
+        title="AReaL's CISPO (use_cispo_loss)",
+        paper="2506.13585",
+        version="cbff54d (2026-08-22)",
+        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
+        note="AReaL has no default for eps_clip_higher and recommends eps_clip 1 with 4, a window "
+        "of [0, 5]; MiniMax-M1 tunes the upper end alone. The behaviour weight multiplies as in "
+        "areal/grpo.",
+    ),
+    "areal/kpop": replace(
+        GRPO,
+        title="AReaL's GRPO with KPop's rejection (metric binary_kl)",
+        paper="",
+        version="cbff54d (2026-08-22)",
+        correction=use("areal/rejection", rejection_metric="binary_kl", is_high=5.0),
+        note="A token weighs 0 where either binary KL between the proximal and the behaviour "
+        "policy exceeds upper, and stays in the denominator. AReaL's default upper, 5, is made for "
+        "the ratio and rejects next to nothing: give is_high, in nats. rejection_level, "
+        "rejection_agg, rejection_action and the other metrics are hyperparameters of "
+        "areal/rejection.",
+    ),
     "areal/m2po": replace(
         GRPO,
         title="AReaL's M2PO (examples/math/gsm8k_m2po.yaml)",

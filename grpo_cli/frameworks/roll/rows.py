@@ -48,6 +48,18 @@ ROWS = {
         "GSPO-token's. The 1e-8 in its count is lost: its masks are whole numbers, so the count "
         "is in single precision.",
     ),
+    "roll/segment": replace(
+        _PPO,
+        title="ROLL's agentic ActorWorker with ratio_type segment",
+        paper="",
+        aliases=(),
+        checked="executed",
+        version="8eb27cc2 (2026-08-18)",
+        ratio=use("roll/segment"),
+        note="A segment is a run of tokens without masked ones between, a turn: without a mask it "
+        "is the response, and the row roll/gspo. train_infer_correction is --correction "
+        "roll/train-infer.",
+    ),
     "roll/vanilla": replace(
         _PPO,
         title="ROLL pg_variant vanilla (REINFORCE)",

@@ -1,7 +1,7 @@
 """SkyRL at commit a9564572."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.skyrl import advantage, surrogate
+from grpo_cli.frameworks.skyrl import advantage, correction, covariance, surrogate
 from grpo_cli.frameworks.skyrl.rows import ROWS
 
 FRAMEWORK = Framework(
@@ -9,11 +9,13 @@ FRAMEWORK = Framework(
     rows=ROWS,
     choices={
         "advantage": advantage.CHOICES,
-        "surrogate": surrogate.CHOICES,
+        "surrogate": {**surrogate.CHOICES, **covariance.CHOICES},
+        "correction": correction.CHOICES,
     },
     aliases={
         "ratio": {"skyrl/sequence-token": "verl/sequence-token"},
         "advantage": advantage.ALIASES,
+        "correction": correction.ALIASES,
         "aggregate": {
             "token_mean": "token-mean",
             "sequence_mean": "response-mean",

@@ -1,8 +1,8 @@
 """SkyRL at commit a9564572 (2026-08-21), with the defaults of its configuration.
 
 The KL is a mean over responses of token means whatever ``loss_reduction`` says, and the entropy a
-mean over the tokens of a micro-batch. SkyRL exponentiates in float32. Its clip_cov and kl_cov are
-not here: their terms are scaled otherwise.
+mean over the tokens of a micro-batch. SkyRL exponentiates in float32. Its off_policy_correction is
+``--correction skyrl/off-policy``. SkyRL puts the denominator into the advantages before the loss.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REGULAR = Row(
 )
 
 ROWS = {
-    "skyrl/regular": _REGULAR,
+    "skyrl/regular": replace(_REGULAR, checked="executed"),
     "skyrl/dual_clip": replace(
         _REGULAR,
         title="SkyRL policy loss dual_clip",
@@ -84,6 +84,44 @@ ROWS = {
         surrogate=use("skyrl/dppo_tv"),
         note="Anchored on the engine's log-probs where the record has them, else on π_old. verl "
         "caps the ratio and multiplies log π_θ: the same gradient up to the cap, another value.",
+    ),
+    "skyrl/kl_cov": replace(
+        _REGULAR,
+        title="SkyRL policy loss kl_cov",
+        paper="2505.22617",
+        aliases=(),
+        checked="executed",
+        version="a9564572 (2026-08-21)",
+        ratio=_FREE,
+        surrogate=use("skyrl/kl_cov"),
+        aggregate=use("sum"),
+        note="The denominator is in the advantages, token_mean's here, but not in the penalty, a "
+        "plain sum of ppo_kl_coef·|log ρ|: in verl both are averaged. The share is 0.2; verl's is "
+        "0.0002.",
+    ),
+    "skyrl/clip_cov": replace(
+        _REGULAR,
+        title="SkyRL policy loss clip_cov",
+        paper="2505.22617",
+        aliases=(),
+        checked="executed",
+        version="a9564572 (2026-08-21)",
+        ratio=_FREE,
+        surrogate=use("skyrl/clip_cov"),
+        aggregate=use("sum"),
+        note="The covariance is of advantages over the denominator, so that the bounds 1 and 5 "
+        "take out hardly any token. SkyRL draws the tokens at random, unseeded; here "
+        "clip_cov_seed draws them.",
+    ),
+    "skyrl/dppo-kl": replace(
+        _REGULAR,
+        title="SkyRL policy loss dppo with dppo_type binary_kl",
+        paper="2602.04879",
+        aliases=(),
+        checked="executed",
+        version="a9564572 (2026-08-21)",
+        surrogate=use("skyrl/dppo_kl"),
+        note="The same anchor as skyrl/dppo, and the same thresholds, now of the binary KL.",
     ),
     "skyrl/importance_sampling": replace(
         _REGULAR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import Choice
@@ -66,10 +67,42 @@ def dppo_tv(
     moved = np.exp(log_probs_new) - np.exp(anchor)
     high = (advantage > 0) & (moved > divergence_high)
     low = (advantage < 0) & (-moved > divergence_low)
-    inside = np.abs(log_probs_new - anchor) <= _CLAMP
-    ratio = np.exp(np.clip(log_probs_new - anchor, -_CLAMP, _CLAMP))
+    return _anchored(advantage, log_probs_new - anchor, high, low)
+
+
+def dppo_kl(
+    advantage: F64,
+    log_probs_new: F64,
+    log_probs_old: F64,
+    log_probs_rollout: F64 | None = None,
+    *,
+    divergence_low: float,
+    divergence_high: float,
+) -> Surrogate:
+    """SkyRL's dppo, binary KL: as ``skyrl/dppo_tv``, with the KL of (π, 1 − π) as the distance.
+
+    M is 0 where A > 0, π_θ > π and the KL is above δ_high, and where A < 0, π_θ < π and it is
+    above δ_low; the KL is π·log(π/π_θ) + (1 − π)·log((1 − π + 1e-8)/(1 − π_θ + 1e-8)), nats.
+
+    References:
+        Qi et al., DPPO, 2026 (arXiv 2602.04879), equation 14.
+    """
+    anchor = log_probs_old if log_probs_rollout is None else log_probs_rollout
+    new, old = np.exp(log_probs_new), np.exp(anchor)
+    others = np.log((1.0 - old + 1e-8) / (1.0 - new + 1e-8))
+    divergence = old * (anchor - log_probs_new) + (1.0 - old) * others
+    high = (advantage > 0) & (new > old) & (divergence > divergence_high)
+    low = (advantage < 0) & (new < old) & (divergence > divergence_low)
+    return _anchored(advantage, log_probs_new - anchor, high, low)
+
+
+def _anchored(
+    advantage: F64, difference: F64, high: NDArray[np.bool_], low: NDArray[np.bool_]
+) -> Surrogate:
+    ratio = np.exp(np.clip(difference, -_CLAMP, _CLAMP))
     value = np.where(high | low, 0.0, ratio * advantage)
-    return Surrogate(value, side(high, low), None, np.where(inside, value, 0.0))
+    slope = np.where(np.abs(difference) <= _CLAMP, value, 0.0)
+    return Surrogate(value, side(high, low), None, slope)
 
 
 CHOICES = {
@@ -79,4 +112,5 @@ CHOICES = {
         stops_gradient="the ratio to the engine is a constant weight of log π_θ",
     ),
     "skyrl/dppo_tv": Choice(dppo_tv, {"divergence_low": 0.2, "divergence_high": 0.2}),
+    "skyrl/dppo_kl": Choice(dppo_kl, {"divergence_low": 0.2, "divergence_high": 0.2}),
 }

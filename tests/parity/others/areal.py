@@ -107,6 +107,70 @@ def areal(clones: Clones) -> Iterator[Case]:
     yield name, "areal/m2po", {"correction": "areal/m2po"}, {}, run(0.04, 0.0)
 
 
+def areal_project(clones: Clones) -> Iterator[Case]:
+    """cispo_loss_fn, and apply_rejection_sampling with every metric, level, agg and action."""
+    name = "areal-project/AReaL"
+    estimate = clones.load(name, "areal/utils/data.py", ["_compute_approx_kl"])
+    own = clones.load(
+        name,
+        "areal/utils/functional/functional.py",
+        [
+            "RejectionSamplingResult",
+            "_check_bounds",
+            "_compute_sequence_level_ratio_and_advantages",
+            "apply_rejection_sampling",
+            "cispo_loss_fn",
+            "compute_binary_kl_divergence",
+            "ppo_actor_loss_fn",
+        ],
+        KLEstimator=estimate,
+    )
+
+    def run(function: Any, rejection: dict[str, Any], **settings: Any) -> Loss:
+        chosen = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean"}
+        config = SimpleNamespace(**{**chosen, "lower": None, **rejection})
+
+        def value(x: Inputs) -> torch.Tensor:
+            return function(
+                logprobs=x.new,
+                proximal_logprobs=x.old,
+                old_logprobs=x.gen,
+                advantages=x.advantages,
+                loss_mask=x.mask.bool(),
+                rejection_sampling=config,
+                **settings,
+            )[0]
+
+        return value
+
+    wide = {"eps_clip": 1.0, "eps_clip_higher": 4.0}
+    yield name, "areal/cispo", {}, {}, run(own.cispo_loss_fn, {"upper": 5.0}, **wide)
+    narrow = {"eps_clip": 0.1, "eps_clip_higher": 0.2}
+    bounds = {"epsilon_low": 0.1, "epsilon_high": 0.2, "is_low": 0.9, "is_high": 1.1}
+    limits = {"lower": 0.9, "upper": 1.1}
+    yield name, "areal/cispo", {}, bounds, run(own.cispo_loss_fn, limits, **narrow)
+    kpop = {"metric": "binary_kl", "upper": 0.05}
+    bound = {"is_high": 0.05}
+    yield name, "areal/kpop", {}, bound, run(own.ppo_actor_loss_fn, kpop, eps_clip=0.4)
+    usual = {"metric": "binary_kl", "upper": 5.0}
+    yield name, "areal/kpop", {}, {}, run(own.ppo_actor_loss_fn, usual, eps_clip=0.4)
+    for metric in ("ratio", "kl_k1", "kl_k2", "kl_k3", "binary_kl"):
+        low, high = (0.95, 1.1) if metric == "ratio" else (None, 0.01)
+        for level, agg, action in (
+            ("token", "mean", "mask"),
+            ("token", "mean", "clamp"),
+            ("sequence", "sum", "mask"),
+            ("sequence", "mean", "mask"),
+            ("sequence", "max", "mask"),
+            ("sequence", "mean", "clamp"),
+        ):
+            ours = {"metric": metric, "level": level, "agg": agg, "action": action}
+            theirs = run(own.ppo_actor_loss_fn, {**ours, "lower": low, "upper": high}, eps_clip=0.4)
+            given = {f"rejection_{key}": value for key, value in ours.items()}
+            given |= {"is_low": low, "is_high": high}
+            yield name, "areal/grpo", {"correction": "areal/rejection"}, given, theirs
+
+
 def areal_advantages(clones: Clones) -> Iterator[Case]:
     """Normalization of the rewards in the group, then of the advantages over the batch's tokens."""
     name = "inclusionAI/AReaL"

@@ -1,0 +1,113 @@
+"""AReaL's rejection sampling whole: five metrics, token or sequence, dropped or clamped."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Correction
+
+_EDGE = 1e-8  # probabilities are held this far from 0 and 1 in the binary KL
+
+
+def rejection(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
+    rejection_metric: str,
+    rejection_level: str,
+    rejection_agg: str,
+    rejection_action: str,
+    is_low: float | None,
+    is_high: float,
+) -> Correction:
+    """AReaL's ``rejection_sampling``: c is the weight where the metric is within bounds, else 0.
+
+    With d = log π_old − log π_rollout of a token: the metric is ratio e^d, kl_k1 d, kl_k2 d²/2,
+    kl_k3 e^(−d) − 1 + d, or binary_kl, the greater of KL(π_old ‖ π_rollout) and its reverse over
+    (token taken, any other), which is KPop. At level sequence it is the sum, the mean or the
+    maximum over the response, of d for the ratio, which is then exponentiated. The weight is e^d,
+    for the ratio at level sequence e^mean(d). Action clamp holds the weight within the bounds, at
+    level sequence that of the responses outside of them, and drops nothing. Denominators keep
+    every token. ``areal/sequence`` leaves out what the ratio rejects at level token alone.
+
+    Args:
+        log_probs_old: [N] the proximal policy's, nats.
+        log_probs_rollout: [N] the behaviour policy's, nats.
+        responses: cuts the tokens into responses.
+        rejection_metric, rejection_level, rejection_agg, rejection_action: AReaL's metric, level,
+            agg and action.
+        is_low, is_high: AReaL's lower and upper; lower None: no lower bound.
+
+    References:
+        AReaL cbff54d, ``apply_rejection_sampling``.
+    """
+    difference = log_probs_old - log_probs_rollout
+    of_ratio = rejection_metric == "ratio"
+    weight = np.exp(difference)
+    if rejection_level == "token":
+        metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
+        inside = _within(np.exp(metric) if of_ratio else metric, is_low, is_high)
+        reached = np.ones(len(weight), np.bool_)
+    else:
+        if of_ratio:
+            weight = responses.spread(np.exp(responses.mean(difference)))
+        metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
+        found = _aggregated(metric, responses, rejection_agg)
+        inside = responses.spread(_within(np.exp(found) if of_ratio else found, is_low, is_high))
+        reached = ~inside
+    if rejection_action == "mask":
+        return Correction(np.where(inside, weight, 0.0))
+    clamped = np.clip(weight, 0.0 if is_low is None else is_low, is_high)
+    return Correction(np.where(reached, clamped, weight))
+
+
+def _metric(log_probs_old: F64, log_probs_rollout: F64, name: str) -> F64:
+    """[N]; d itself for the ratio, which is exponentiated after it is aggregated."""
+    difference = log_probs_old - log_probs_rollout
+    if name == "kl_k2":
+        return 0.5 * difference**2
+    if name == "kl_k3":
+        return np.exp(-difference) - 1.0 + difference
+    if name != "binary_kl":
+        return difference
+    old, engine = (
+        np.clip(np.exp(logs), _EDGE, 1.0 - _EDGE) for logs in (log_probs_old, log_probs_rollout)
+    )
+    return np.maximum(_binary_kl(old, engine), _binary_kl(engine, old))
+
+
+def _binary_kl(p: F64, q: F64) -> F64:
+    return p * np.log(p / q) + (1.0 - p) * np.log((1.0 - p) / (1.0 - q))
+
+
+def _aggregated(metric: F64, responses: Segments, how: str) -> F64:
+    """[R] 0 for a response without tokens."""
+    if how == "mean":
+        return responses.mean(metric)
+    if how == "sum":
+        return responses.sum(metric)
+    found, filled = np.zeros(responses.count), responses.lengths > 0
+    if responses.total:
+        found[filled] = np.maximum.reduceat(metric, responses.starts[filled])
+    return found
+
+
+def _within(metric: F64, low: float | None, high: float) -> NDArray[np.bool_]:
+    return (metric >= (-np.inf if low is None else low)) & (metric <= high)
+
+
+_USUAL: dict[str, Value] = {
+    "rejection_metric": "ratio",
+    "rejection_level": "token",
+    "rejection_agg": "mean",
+    "rejection_action": "mask",
+    "is_low": None,
+    "is_high": 5.0,
+}
+
+CHOICES = {"areal/rejection": Choice(rejection, _USUAL)}
