@@ -166,3 +166,23 @@ def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):
     assert grpo("verify", str(path), "-v", "dr").stderr.startswith(f"grpo: {path}:4: ")
     skipped = grpo("verify", str(path), "-v", "dr", "--json", "--on-error", "skip")
     assert [row["id"] for row in json.loads(skipped.stdout)["records"]] == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+def test_what_is_remembered_is_not_said_of_other_settings(grpo, tmp_path):
+    """β twice as large in two records whose β are not the same: each is told its own."""
+    more = {"log_probs_ref": [[-1.3, -0.1], [-1.4]]}
+    rows = []
+    for beta in (0.1, 0.3):
+        path = write(tmp_path, None, **more)
+        words = ("-v", "grpo", "--beta", str(2 * beta), "--json", "--level", "token")
+        made = json.loads(grpo("eval", path, *words).stdout)["records"][0]
+        gradient = [[-g for g in one["tokens"]["gradient"]] for one in made["responses"]]
+        expected = {"loss": made["loss"], "loss_gradient": gradient}
+        rows.append(RECORD | more | {"hyperparameters": {"beta": beta}, "expected": expected})
+    path = tmp_path / "two.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(grpo("verify", str(path), "-v", "grpo", "--json").stdout)["records"]
+    assert [row["first"]["cause"] for row in found] == [
+        "β is 0.2 where 0.1 is meant",
+        "β is 0.6 where 0.3 is meant",
+    ]

@@ -107,7 +107,8 @@ def verify(
     grpo verify dump.jsonl -v trl/dapo --rtol 1e-6
 
     A record says what its own trainer computed: "expected": {loss or objective,
-    policy_loss, advantages, ratio, kl, gradient or loss_gradient, metrics}.
+    policy_loss, advantages, ratio, kl, gradient or loss_gradient,
+    clip_fraction, gradient_norm, metrics}; null expects nothing.
     They are compared in the order of the stages; every record is a batch of
     its own. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter

@@ -12,78 +12,14 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.metrics import METRICS
+from grpo_cli.commands.verify.quantities import KEYS, QUANTITIES, Quantity, nothing
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import Record
 from grpo_cli.records.parse.numbers import is_number
 from grpo_cli.records.places import got as shown
 
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number, or one per token, that a record may expect.
-
-    Attributes:
-        keys: what ``expected`` may call it.
-        stage: the stage that makes it.
-        tokens: a breakdown's value of it per token [N], or None where it has none.
-        whole: its value for the whole record, or None.
-    """
-
-    keys: tuple[str, ...]
-    stage: str
-    tokens: Callable[[Breakdown], F64 | None]
-    whole: Callable[[Breakdown], float | None]
-
-
 Told = NDArray[np.bool_]
-
-
-def _nothing(_: Breakdown) -> None:
-    return None
-
-
-def _scalar(values: F64) -> float:
-    return float(values[0])
-
-
-def _mean_ratio(breakdown: Breakdown) -> float | None:
-    return float(breakdown.ratio.mean()) if breakdown.ratio.size else None
-
-
-def _logged(name: str, stage: str) -> Quantity:
-    """A metric under our own name, as ``eval`` prints it."""
-    return Quantity((name,), stage, _nothing, METRICS[name])
-
-
-QUANTITIES = (
-    Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage, _nothing),
-    Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio, _nothing),
-    Quantity(("ratio", "ratios"), "ratio", lambda b: b.ratio, _mean_ratio),
-    Quantity(("surrogate",), "surrogate", lambda b: b.surrogate, _nothing),
-    Quantity(("kl",), "kl", lambda b: b.kl, lambda b: _scalar(b.record_value(KL))),
-    Quantity(("weight", "weights"), "aggregate", lambda b: b.token_weight, _nothing),
-    Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution, _nothing),
-    Quantity(("gradient",), "gradient", lambda b: b.gradient, _nothing),
-    Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient, _nothing),
-    _logged("clip_fraction", "surrogate"),
-    _logged("clip_fraction_low", "surrogate"),
-    _logged("clip_fraction_high", "surrogate"),
-    _logged("ratio_mean", "ratio"),
-    _logged("ratio_min", "ratio"),
-    _logged("ratio_max", "ratio"),
-    _logged("gradient_norm", "gradient"),
-    Quantity(("policy",), "policy", _nothing, lambda b: _scalar(b.record_value(POLICY))),
-    Quantity(("policy_loss",), "policy", _nothing, lambda b: -_scalar(b.record_value(POLICY))),
-    Quantity(("kl_loss",), "kl", _nothing, lambda b: _scalar(b.record_value(KL))),
-    Quantity(("objective",), "objective", _nothing, lambda b: _scalar(b.record_objective)),
-    Quantity(("loss",), "loss", _nothing, lambda b: -_scalar(b.record_objective)),
-)
-"""In the order of the stages."""
-
-KEYS = (*(key for quantity in QUANTITIES for key in quantity.keys), "metrics")
-"""What ``expected`` may have."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +91,14 @@ def _read(quantity: Quantity, key: str, value: object, record: Record) -> Expect
     path = f"expected.{key}"
     if is_number(value):
         values, told = _numbers([value], path)
-        if quantity.whole is _nothing:
+        if quantity.whole is nothing:
             if len(record.widths) > 1:
                 raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
             return Expectation(key, quantity.stage, "response", values, told, _firsts(quantity))
         return Expectation(key, quantity.stage, "record", values, told, _boxed(quantity.whole))
     rows = _rows(value, record)
-    if rows is None or quantity.tokens is _nothing:
-        wanted = "a number" if quantity.tokens is _nothing else "a number or a list"
+    if rows is None or quantity.tokens is nothing:
+        wanted = "a number" if quantity.tokens is nothing else "a number or a list"
         raise InputError(f"expected {wanted}, got {shown(value)}", path=path)
     flat, told, level = _flat(rows, record, path)
     if level == "response":

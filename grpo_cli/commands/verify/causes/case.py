@@ -48,11 +48,6 @@ class Case:
         return self.breakdown.objective
 
     @cached_property
-    def count(self) -> int:
-        """How many numbers are expected: no more than that can be solved for."""
-        return sum(int(np.isfinite(column.values).sum()) for column in self.columns)
-
-    @cached_property
     def gradient(self) -> F64 | None:
         """[N] ∂J/∂(log π_θ) as expected at every token; None where that is not told."""
         for column in self.columns:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from grpo_cli.commands.verify.causes import (
     advantages,
+    advantages_solved,
     choices,
     clips,
     denominators,
@@ -52,7 +53,7 @@ TIERS: Sequence[Sequence[Tried]] = (
     ),
     (
         Tried(rewards.other_eps, 1),
-        Tried(advantages.solved, 1),
+        Tried(advantages_solved.solved, 1),
         Tried(discount.discounted, 1),
         Tried(window.windows, 1),
         Tried(weights.solved, 1),
