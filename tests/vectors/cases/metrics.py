@@ -55,8 +55,8 @@ def more_clips() -> Iterator[Vector]:
         ["dual-clip-positive"],
         columns(
             [[-0.5, -0.75], [-0.5, -1.0, -2.0]],
-            old=[[-2.5, -0.625], [-2.5, -2.0, -1.875]],
-            advantages=[1.0, -1.0],
+            old=[[-2.5, -0.625], [-2.5, -3.0, -3.5]],
+            advantages=[0.5, -1.0],
         ),
         PLAIN | {"dual_clip": 3.0},
         wanted=("dual_clip_fraction",),
@@ -85,6 +85,18 @@ def clips_of_sequences() -> Iterator[Vector]:
                 "of the tokens": Signature(["verl 0.9.1", "ms-swift", "Liger-Kernel"]),
             },
         )
+
+
+def sequence_divergence() -> Iterator[Vector]:
+    yield Vector(
+        "ppo_kl-sequence",
+        "The logged divergence is that of the tokens, also where the ratio is a sequence's.",
+        ["metric-kl-reversed"],
+        SPREAD,
+        PLAIN | {"ratio": "sequence", "aggregate": "response-mean"},
+        wanted=("ppo_kl",),
+        same_under={"ratio": ["sequence-token"]},
+    )
 
 
 def divergences() -> Iterator[Vector]:
@@ -154,4 +166,11 @@ def groups() -> Iterator[Vector]:
     )
 
 
-CASES = [*clips(), *more_clips(), *clips_of_sequences(), *divergences(), *groups()]
+CASES = [
+    *clips(),
+    *more_clips(),
+    *clips_of_sequences(),
+    *divergences(),
+    *sequence_divergence(),
+    *groups(),
+]
