@@ -58,6 +58,9 @@ def others() -> Iterator[Vector]:
             scored(SETS["graded"], lengths=lengths),
             {"advantage": "length-weighted"},
         )
+
+
+def leads() -> Iterator[Vector]:
     for choice in ("length-weighted", "pass-at-k"):
         yield vector(
             f"{choice}-pairs",
@@ -152,6 +155,6 @@ def kl_in_reward() -> Iterator[Vector]:
         )
 
 
-CASES = [*batch(), *others(), *decoupled(), *left_open()]
+CASES = [*batch(), *others(), *leads(), *decoupled(), *left_open()]
 IN_REWARD = [*kl_in_reward()]
 """These stand in the file ``kl``."""

@@ -176,6 +176,9 @@ def extremes() -> Iterator[Vector]:
         PLAIN | {"kl": "k3", "beta": 0.25, "kl_input_clamp": 20.0, "kl_output_clamp": 10.0},
         same_under=MEANS,
     )
+
+
+def bounds() -> Iterator[Vector]:
     yield Vector(
         "k2-input-clamped",
         "The difference is bounded at 2 before it is squared: no gradient beyond it.",
@@ -199,4 +202,4 @@ def extremes() -> Iterator[Vector]:
     )
 
 
-CASES = [*single(), *batches(), *masked(), *weighed(), *extremes()]
+CASES = [*single(), *batches(), *masked(), *weighed(), *extremes(), *bounds()]
