@@ -71,11 +71,12 @@ def _case(entry: Mapping[str, Any], tolerances: Mapping[str, Tolerance]) -> Case
         split=split,
         tolerances={dtype: tolerances[dtype] for dtype in entry.get("dtypes", tolerances)},
         executed=tuple(entry.get("executed", ())),
-        step=_step(columns, split),
+        step=step_of(columns, split),
     )
 
 
-def _step(columns: Mapping[str, Any], split: list[list[list[int]]]) -> Step:
+def step_of(columns: Mapping[str, Any], split: list[list[list[int]]]) -> Step:
+    """What the whole step of an input spans."""
     return Step(
         tokens=sum(sum(row) for row in columns.get("mask", ())),
         responses=len(columns["group_ids"]),

@@ -56,7 +56,7 @@ CLAIMS = Claims(
 )
 NOT_CLAIMED = {
     "metrics dual_clip_fraction": 1,
-    "metrics ppo_kl": 2,
+    "metrics ppo_kl": 3,
     "metrics rollout_kl": 2,
     "metrics rollout_k3": 2,
     "a loss that is not finite is refused": 1,

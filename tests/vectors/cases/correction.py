@@ -155,22 +155,65 @@ def penalised() -> Iterator[Vector]:
         )
 
 
+def on_sequences() -> Iterator[Vector]:
+    """Weights of tokens on a ratio of sequences: here its two gradients differ."""
+    for ratio in ("sequence", "sequence-token"):
+        yield Vector(
+            f"token-truncate-{ratio}",
+            "Each token's own weight on the sequence's ratio; whose log-probs does it move?",
+            ["correction-dropped", "correction-of-new", "ratio-of-sums"],
+            GAPS,
+            of("token-truncate", ratio=ratio, aggregate="response-mean"),
+        )
+
+
+def on_other_surrogates() -> Iterator[Vector]:
+    bounds = {"tau_pos": 1.0, "tau_neg": 1.0625}, {"epsilon_low": 0.25, "epsilon_high": 0.3125}
+    for surrogate, how in (("reinforce", {}), ("sapo", bounds[0]), ("cispo", bounds[1])):
+        yield Vector(
+            f"token-truncate-{surrogate}",
+            "The weight multiplies whatever the policy term is.",
+            ["correction-dropped", "correction-of-new"],
+            GAPS,
+            {"surrogate": surrogate, "aggregate": "response-mean", **how}
+            | {"correction": "token-truncate", "is_high": 1.1875},
+        )
+
+
+def at_the_bounds() -> Iterator[Vector]:
+    gap = {"rollout": [[-1.0, -2.25, -0.25], [-0.5, -1.75]]}
+    for side, bounds in (("low", (1.0, 1.5)), ("high", (0.5, 1.0))):
+        yield Vector(
+            f"token-mask-at-{side}",
+            "Weights below, at and above a bound of 1: what is exactly at a bound is kept.",
+            ["correction-dropped"],
+            columns(
+                [[-1.0625, -2.0, -0.5], [-0.5, -1.5]],
+                old=[[-1.0, -2.0, -0.5], [-0.5, -1.5]],
+                **gap,
+                advantages=[1.0, -0.75],
+            ),
+            of("token-mask") | {"is_low": bounds[0], "is_high": bounds[1]},
+        )
+
+
 def off_policy() -> Iterator[Vector]:
     how = PLAIN | {"correction": "off-policy-mask", "off_policy_mask_threshold": 0.125}
-    far, near = [-2.0, -1.5], [-1.0, -0.5625]
-    for name, advantage, rollout, flag in (
-        ("dropped", -1.0, [-1.0, -1.0], "correction-dropped"),
-        ("positive", 1.0, [-1.0, -1.0], "correction-of-new"),
-        ("near", -1.0, [-2.0625, -1.4375], "correction-of-new"),
+    for name, advantage, behind, flag in (
+        ("dropped", -1.0, 0.75, "correction-dropped"),
+        ("positive", 0.5, 0.75, "correction-of-new"),
+        ("near", -1.0, 0.09375, "correction-of-new"),
+        ("at-the-bound", -1.0, 0.125, "correction-of-new"),
     ):
         yield Vector(
             f"off-policy-mask-{name}",
-            "A response with a negative advantage that the policy has left behind is dropped.",
+            "A response with a negative advantage whose tokens are, in the mean, too far behind "
+            "the engine's log-probs is dropped.",
             [flag],
             columns(
-                [far, near],
-                old=[[-1.875, -1.375], [-1.125, -0.625]],
-                rollout=[rollout, near],
+                [[-2.0, -1.5], [-1.0, -0.5625]],
+                old=[[-2.125, -1.625], [-1.125, -0.625]],
+                rollout=[[-2.0 + behind, -1.5 + behind], [-1.0, -0.5625]],
                 advantages=[advantage, 0.5],
             ),
             how,
@@ -178,4 +221,14 @@ def off_policy() -> Iterator[Vector]:
         )
 
 
-CASES = [*bounded(), *agreeing(), *masks(), *rejected(), *penalised(), *off_policy()]
+CASES = [
+    *bounded(),
+    *agreeing(),
+    *masks(),
+    *rejected(),
+    *penalised(),
+    *on_sequences(),
+    *on_other_surrogates(),
+    *at_the_bounds(),
+    *off_policy(),
+]

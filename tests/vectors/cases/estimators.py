@@ -58,6 +58,17 @@ def others() -> Iterator[Vector]:
             scored(SETS["graded"], lengths=lengths),
             {"advantage": "length-weighted"},
         )
+
+
+def leads() -> Iterator[Vector]:
+    for choice in ("length-weighted", "pass-at-k"):
+        yield vector(
+            f"{choice}-pairs",
+            "Two prompts of two responses each.",
+            ["batch-as-one-group"],
+            scored(PAIRS, [0, 0, 1, 1], [1, 3, 2, 4]),
+            {"advantage": choice},
+        )
     for name in ("one-right", "half-right", "graded", "negative"):
         yield vector(
             f"pass-at-k-{name}",
@@ -95,6 +106,7 @@ def decoupled() -> Iterator[Vector]:
 def left_open() -> Iterator[Vector]:
     for how, used in (
         (MEAN, {"0": ["slime", "AReaL"], "its reward": ["verl 0.9.1"]}),
+        (SMALL, {"0": ["TRL 1.16.0's evaluation"], "its reward": ["verl 0.9.1", "SkyRL"]}),
         (LEAVE, {"0": ["SkyRL", "verl 0.9.1 rloo_vectorized"], "its reward": ["verl 0.9.1 rloo"]}),
     ):
         yield vector(
@@ -133,7 +145,7 @@ def kl_in_reward() -> Iterator[Vector]:
             "The KL of the old policy, summed over the tokens, is taken off the reward.",
             ["kl-reversed", "kl-dropped"],
             columns(
-                [[-1.0, -0.5], [-2.0], [-1.0, -1.5, -0.25]],
+                [[-0.75, -0.5], [-2.25], [-1.0, -1.125, -0.5]],
                 old=[[-1.0, -0.5], [-2.0], [-1.0, -1.5, -0.25]],
                 ref=[[-1.25, -0.25], [-2.5], [-0.5, -1.75, -1.0]],
                 rewards=[1.0, 0.0, 0.5],
@@ -143,6 +155,6 @@ def kl_in_reward() -> Iterator[Vector]:
         )
 
 
-CASES = [*batch(), *others(), *decoupled(), *left_open()]
+CASES = [*batch(), *others(), *leads(), *decoupled(), *left_open()]
 IN_REWARD = [*kl_in_reward()]
 """These stand in the file ``kl``."""

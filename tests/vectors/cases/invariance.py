@@ -64,6 +64,20 @@ def splits() -> Iterator[Vector]:
             )
 
 
+def sums() -> Iterator[Vector]:
+    for mode in ("sum", "token-sum"):
+        for name in ("1x8", "4x2", "two-ranks-of-two"):
+            kind = kind_of(SPLITS[name])
+            yield Vector(
+                f"{mode}-{name}",
+                COMMENTS[kind],
+                bugs(mode, kind),
+                EIGHT,
+                how(mode),
+                split=SPLITS[name],
+            )
+
+
 def more_terms() -> Iterator[Vector]:
     for name in ("1x8", "4x2", "two-ranks-of-two"):
         kind = kind_of(SPLITS[name])
@@ -130,4 +144,4 @@ def packed() -> Iterator[Vector]:
         )
 
 
-CASES = [*splits(), *more_terms(), *arrangements(), *packed()]
+CASES = [*splits(), *sums(), *more_terms(), *arrangements(), *packed()]

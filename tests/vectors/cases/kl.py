@@ -83,19 +83,20 @@ def batches() -> Iterator[Vector]:
 
 
 def masked() -> Iterator[Vector]:
-    yield Vector(
-        "k3-masked",
-        "Masked tokens far from the reference are no part of the KL.",
-        ["mask-ignored", "mask-shifted"],
-        columns(
-            [[-1.0, -6.0, -0.5], [-2.0, -1.0]],
-            old=[[-1.125, -6.0, -0.375], [-1.875, -1.0625]],
-            ref=[[-1.5, -0.5, -0.25], [-2.5, -1.25]],
-            mask=[[1, 0, 1], [1, 1]],
-            advantages=[1.0, -1.0],
-        ),
-        PLAIN | {"kl": "k3", "beta": 0.25},
-    )
+    for aggregate in ("token-mean", "response-mean", "token-sum"):
+        yield Vector(
+            f"k3-masked-{aggregate}",
+            "Masked tokens far from the reference are no part of the KL.",
+            ["mask-ignored", "mask-shifted"],
+            columns(
+                [[-1.0, -6.0, -0.5], [-2.0, -1.0]],
+                old=[[-1.125, -6.0, -0.375], [-1.875, -1.0625]],
+                ref=[[-1.5, -0.5, -0.25], [-2.5, -1.25]],
+                mask=[[1, 0, 1], [1, 1]],
+                advantages=[1.0, -1.0],
+            ),
+            PLAIN | {"kl": "k3", "beta": 0.25, "aggregate": aggregate},
+        )
     for kl in ("k1", "k3"):
         yield Vector(
             f"{kl}-masked-nan",
@@ -175,6 +176,17 @@ def extremes() -> Iterator[Vector]:
         PLAIN | {"kl": "k3", "beta": 0.25, "kl_input_clamp": 20.0, "kl_output_clamp": 10.0},
         same_under=MEANS,
     )
+
+
+def bounds() -> Iterator[Vector]:
+    yield Vector(
+        "k2-input-clamped",
+        "The difference is bounded at 2 before it is squared: no gradient beyond it.",
+        ["kl-gradient", "kl-dropped"],
+        columns([[-7.0, -3.0]], old=[[-7.0, -3.0]], ref=[[-3.0, -2.0]], advantages=[0.5]),
+        PLAIN | {"kl": "k2", "beta": 0.25, "kl_input_clamp": 2.0},
+        same_under=MEANS,
+    )
     yield Vector(
         "k3-overflow",
         "The reference likes the token e^895.5 times better, which no precision holds.",
@@ -190,4 +202,4 @@ def extremes() -> Iterator[Vector]:
     )
 
 
-CASES = [*single(), *batches(), *masked(), *weighed(), *extremes()]
+CASES = [*single(), *batches(), *masked(), *weighed(), *extremes(), *bounds()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from vectors.cases.vector import PLAIN, Signature, Vector, columns, random_columns, scored
 
@@ -54,9 +55,9 @@ def more_clips() -> Iterator[Vector]:
         "The share of tokens that the second bound holds; only negative advantages have one.",
         ["dual-clip-positive"],
         columns(
-            [[-0.5, -0.75], [-0.5, -1.0, -2.0]],
-            old=[[-2.5, -0.625], [-2.5, -2.0, -1.875]],
-            advantages=[1.0, -1.0],
+            [[-0.5, -0.75], [-0.5, -1.0, -2.0, -1.5]],
+            old=[[-2.5, -0.625], [-2.5, -3.0, -3.5, -1.375]],
+            advantages=[0.5, -1.0],
         ),
         PLAIN | {"dual_clip": 3.0},
         wanted=("dual_clip_fraction",),
@@ -64,18 +65,40 @@ def more_clips() -> Iterator[Vector]:
     )
 
 
+OF_SEQUENCES = columns(
+    [
+        [-1.0, -1.5, -0.5],
+        [-2.0],
+        [-1.0, -2.0, -1.5],
+        [-1.0, -1.0],
+        [-2.0, -1.5],
+        [-2.0],
+        [-1.0],
+        [-1.0],
+    ],
+    old=[
+        [-1.5, -2.0, -1.0],
+        [-1.5],
+        [-1.0625, -2.0625, -1.5],
+        [-1.5, -1.25],
+        [-1.5, -1.0],
+        [-1.5],
+        [-1.5],
+        [-1.0625],
+    ],
+    advantages=[1.0, -1.0, 0.5, -0.5, 1.0, 0.5, -1.0, -1.0],
+)
+"""One response is clipped above, one below; others are out of the band where that cuts nothing."""
+
+
 def clips_of_sequences() -> Iterator[Vector]:
-    for metric in CLIPS:
+    for metric, ratio in product(CLIPS, ("sequence", "product")):
         yield Vector(
-            f"{metric}-sequence",
+            f"{metric}-{ratio}",
             "Sequence ratios: the share of responses that are clipped, or of their tokens.",
             ["sequence-broadcast"],
-            columns(
-                [[-1.0, -1.5, -0.5], [-2.0], [-1.0, -2.0, -1.5]],
-                old=[[-1.5, -2.0, -1.0], [-1.5], [-1.0625, -2.0625, -1.5]],
-                advantages=[1.0, -1.0, 0.5],
-            ),
-            PLAIN | {"ratio": "sequence", "aggregate": "response-mean"},
+            OF_SEQUENCES,
+            PLAIN | {"ratio": ratio, "aggregate": "response-mean"},
             wanted=(metric,),
             topic="clip-fraction",
             signatures={
@@ -85,6 +108,18 @@ def clips_of_sequences() -> Iterator[Vector]:
                 "of the tokens": Signature(["verl 0.9.1", "ms-swift", "Liger-Kernel"]),
             },
         )
+
+
+def sequence_divergence() -> Iterator[Vector]:
+    yield Vector(
+        "ppo_kl-sequence",
+        "The logged divergence is that of the tokens, also where the ratio is a sequence's.",
+        ["metric-kl-reversed"],
+        SPREAD,
+        PLAIN | {"ratio": "sequence", "aggregate": "response-mean"},
+        wanted=("ppo_kl",),
+        same_under={"ratio": ["sequence-token"]},
+    )
 
 
 def divergences() -> Iterator[Vector]:
@@ -154,4 +189,11 @@ def groups() -> Iterator[Vector]:
     )
 
 
-CASES = [*clips(), *more_clips(), *clips_of_sequences(), *divergences(), *groups()]
+CASES = [
+    *clips(),
+    *more_clips(),
+    *clips_of_sequences(),
+    *divergences(),
+    *sequence_divergence(),
+    *groups(),
+]

@@ -10,6 +10,10 @@ from vectors.cases.vector import ONE_TOKEN, PLAIN, Vector, columns, random_colum
 RAGGED = [4, 1, 3]
 SEQUENCE = PLAIN | {"ratio": "sequence", "aggregate": "response-mean"}
 NAN = float("nan")
+FAR_OFF = random_columns("product 5", RAGGED, advantages=[0.75, -1.25, 0.5])
+CLOSE = random_columns(
+    "product", RAGGED, steps=[-0.03125, 0.03125, 0.0625], advantages=[0.75, -1.25, 0.5]
+)
 
 
 def sequences() -> Iterator[Vector]:
@@ -49,7 +53,7 @@ def sequences() -> Iterator[Vector]:
     )
 
 
-def lengths_and_products() -> Iterator[Vector]:
+def lengths() -> Iterator[Vector]:
     yield Vector(
         "sequence-token-mean",
         "Sequence ratios under a token mean: a response weighs as much as it has tokens.",
@@ -66,13 +70,40 @@ def lengths_and_products() -> Iterator[Vector]:
         PLAIN | {"ratio": "sequence", "aggregate": "token-sum"},
         same_under={"ratio": ["sequence-token"]},
     )
-    for seed in range(2):
+    yield Vector(
+        "sequence-empty-response",
+        "A response without tokens has no mean log ratio; it must not make one of 0/0.",
+        ["all-masked"],
+        columns(
+            [[-1.0, -1.5], [-2.0, -1.0]],
+            old=[[-1.125, -1.25], [-1.875, -1.0625]],
+            mask=[[1, 1], [0, 0]],
+            advantages=[0.75, -1.0],
+        ),
+        PLAIN | {"ratio": "sequence"},
+        same_under={"ratio": ["sequence-token"]},
+    )
+
+
+def products() -> Iterator[Vector]:
+    how = PLAIN | {"ratio": "product", "aggregate": "response-mean"}
+    masked = columns(
+        [[-1.0, -6.0, -0.5], [-2.0, -1.0]],
+        old=[[-1.0625, -0.5, -0.5625], [-1.9375, -1.0625]],
+        mask=[[1, 0, 1], [1, 1]],
+        advantages=[0.75, -1.25],
+    )
+    for name, given, flag in (
+        ("clipped", FAR_OFF, "clip-unused"),
+        ("inside", CLOSE, "sequence-broadcast"),
+        ("masked-token", masked, "masked-token-leak"),
+    ):
         yield Vector(
-            f"product-{seed}",
+            f"product-{name}",
             "One ratio per response, the product of its tokens'; a mean over the responses.",
-            ["correction-product-or-mean", "sequence-broadcast"],
-            random_columns(f"product {seed}", RAGGED, advantages=[1.0, -1.0, 0.5]),
-            PLAIN | {"ratio": "product", "aggregate": "response-mean"},
+            ["correction-product-or-mean", flag],
+            given,
+            how,
         )
 
 
@@ -157,6 +188,13 @@ def masked() -> Iterator[Vector]:
 
 def other_masks() -> Iterator[Vector]:
     yield Vector(
+        "masked-nan-reinforce",
+        "A masked token without a log-prob, where the log-prob itself is in the loss.",
+        ["masked-nan"],
+        columns([[-1.0, NAN], [-2.0, -1.0]], mask=[[1, 0], [1, 1]], advantages=[1.0, -0.5]),
+        {"surrogate": "reinforce", "aggregate": "token-mean"},
+    )
+    yield Vector(
         "masked-overflow",
         "The ratio of a masked token overflows in every precision.",
         ["masked-overflow"],
@@ -181,7 +219,8 @@ def other_masks() -> Iterator[Vector]:
 
 CASES = [
     *sequences(),
-    *lengths_and_products(),
+    *lengths(),
+    *products(),
     *cispo(),
     *sapo(),
     *masked(),

@@ -59,7 +59,10 @@ def _by_group(
 
 
 def _alone(score: mpf, how: How) -> mpf:
-    return score if how.get("singleton-group") == "its reward" else mpf(0)
+    """Where the reward stays, the mean is taken for 0, and a std for 1."""
+    if how.get("singleton-group") != "its reward":
+        return mpf(0)
+    return score / (1 + mpf(how["std_eps"])) if how["advantage"] == "group-std" else score
 
 
 def group_mean(batch: Batch, how: How) -> list[mpf]:

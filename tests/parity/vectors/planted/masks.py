@@ -25,6 +25,9 @@ class MaskedNan(Plain):
     def difference(self, x: SimpleNamespace, above: Tensor, below: Tensor) -> Tensor:
         return (above - below) * x.keep
 
+    def reinforce(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        return x.new * a
+
 
 class MaskedNanSequence(MaskedNan):
     def chosen(self, x: SimpleNamespace, per_token: Tensor) -> Tensor:

@@ -103,6 +103,12 @@ class AllMasked(Plain):
     def reduced(self, x: SimpleNamespace, per_token: Tensor) -> Tensor:
         return super().reduced(x, per_token) / (x.keep.sum() > 0)
 
+    def lengths(self, x: SimpleNamespace) -> Tensor:
+        return x.keep.sum(1, keepdim=True)
+
+    def chosen(self, x: SimpleNamespace, per_token: Tensor) -> Tensor:
+        return per_token * x.keep
+
 
 class OrderDependence(Plain):
     def reduced(self, x: SimpleNamespace, per_token: Tensor) -> Tensor:
