@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import random
 import re
@@ -72,7 +73,8 @@ class Case:
     @classmethod
     def loaded(cls, value: dict[str, Any]) -> Case:
         """From JSON."""
-        data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"])
+        packed = base64.b64decode(value.get("gzip", ""))
+        data = value["text"].encode() if "text" in value else gzip.decompress(packed)
         return cls(tuple(value["words"]), data, value["name"], value["how"])
 
 
@@ -80,7 +82,7 @@ def _text(data: bytes) -> dict[str, str]:
     try:
         return {"text": data.decode()}
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        return {"gzip": base64.b64encode(gzip.compress(data, mtime=0)).decode()}
 
 
 _NAMES = ("in.jsonl",) * 30 + ("in.json", "in put.jsonl", "-in.jsonl", "a=b.jsonl", "dr", "é.jsonl")

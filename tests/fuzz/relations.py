@@ -84,7 +84,7 @@ def array(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
 
 def _placeless(out: bytes, name: str) -> bytes:
     """The values without where their records stand."""
-    text = re.sub(re.escape(name) + r"(:\d+)?: (\[\d+\]\.?)?", "", out.decode())
+    text = re.sub(re.escape(name) + r"(:\d+)?(: (\[\d+\]\.?)?)?", "", out.decode())
     try:
         values = json.loads(text)
     except ValueError:

@@ -34,7 +34,7 @@ from fuzz.case import CORPUS, Case, Kept, corpus, keep, made, slug  # noqa: E402
 from fuzz.examine import examine, sandbox  # noqa: E402
 from fuzz.product import environment, run  # noqa: E402
 
-SILENCE = 120.0
+SILENCE = 200.0
 """Seconds at one input after which its worker is ended: it hangs where no timer reaches it."""
 _SMALL = 24 << 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,15 +12,15 @@ from pathlib import Path
 from fuzz.case import FILE, Case, smaller
 from fuzz.examine import examine
 
-TRIES = 400
+TRIES, SECONDS = 400, 40.0
 
 
 def shrunk(case: Case, kind: str, folder: Path, seed: object) -> Case:
     """The case without the flags and bytes that its fault does not need."""
-    left = [TRIES]
+    left, ends = [TRIES], time.monotonic() + SECONDS
 
     def shows(one: Case) -> bool:
-        if left[0] <= 0 or kind.endswith((": memory", " s")):
+        if left[0] <= 0 or time.monotonic() > ends or kind.endswith((": memory", " s")):
             return False
         left[0] -= 1
         return any(found.kind == kind for found in examine(one, folder, seed))

@@ -90,7 +90,8 @@ def _part(root: Path, package: str, place: str) -> tuple[Map, list[str]]:
             ],
             cwd=root, env=environment(root), capture_output=True, text=True, check=False,
         )  # fmt: skip
-        bad = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+        said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        bad = [line.partition(" ")[2].partition(" - ")[0] for line in said]
         return _read(root, data), bad
 
 
