@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
@@ -124,13 +125,9 @@ class Plan:
         A framework's choice that a flag swapped in brings its own; a neutral one keeps what the
         variant has.
         """
-        row = self._row_values()
+        row = _own_values(self.variant)
         own = "/" in name and name in self.swapped.values()
         return (choice.defaults, row) if own else (row, choice.defaults)
-
-    def _row_values(self) -> dict[str, Value]:
-        own = [getattr(self.row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
-        return {name: value for bound in own if bound for name, value in bound.values.items()}
 
     def _choice(self, stage: str) -> tuple[str, Choice]:
         if stage in self.swapped:
@@ -178,6 +175,14 @@ def plan(
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
     _check_taken(made)
     return made
+
+
+@cache
+def _own_values(variant: str) -> Mapping[str, Value]:
+    """All the values that a variant's row has."""
+    row = VARIANTS[variant]
+    bound = [getattr(row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
+    return {name: value for one in bound if one for name, value in one.values.items()}
 
 
 def _again(

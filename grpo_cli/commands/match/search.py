@@ -1,53 +1,82 @@
 """Which conventions reproduce a number that a trainer logged?
 
-Every row of the table of variants is tried as it is, and every combination of a standard deviation,
-a ratio and clip, a KL and a denominator (``axes``); each also with the other sign and with the
-factors of accumulation and data parallelism. A combination that fits only with another sign or
-factor is told of when nothing fits without, or when it is a hundred times nearer.
+Every row of the table of variants is tried as it is, and every one or two changes in one: another
+advantage, ratio, clip, KL or denominator; each with the other sign and the factors of accumulation
+and data parallelism. β is solved for where nobody gives it, ε and a constant length are searched
+where the plain search leaves the number unexplained.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.match.candidate import Candidate, Target, apart, families
-from grpo_cli.commands.match.scan import Scan, scan
-from grpo_cli.commands.match.search_space import BETAS, axes
-from grpo_cli.commands.match.sums import Data
-from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import GrpoError
-from grpo_cli.variants import VARIANTS
-from grpo_cli.variants.plan import Plan, plan
+from grpo_cli.commands.match.candidate import Candidate, Families, apart
+from grpo_cli.commands.match.conventions import Space, build
+from grpo_cli.commands.match.features import present
+from grpo_cli.commands.match.fit import (
+    FLOAT32,
+    Chance,
+    Factor,
+    Hits,
+    Values,
+    grid_bits,
+    hits,
+    rough_bits,
+)
+from grpo_cli.commands.match.options import DIRECT
+from grpo_cli.commands.match.passes import Data, add_up, exactly, measure
+from grpo_cli.commands.match.scan import Scan, every, scan
+from grpo_cli.commands.match.space import STEPS, Change
+from grpo_cli.commands.match.sums import Measured
+from grpo_cli.commands.match.typed import Typed
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import InputError
+from grpo_cli.variants.plan import Plan
 
-RTOL = 1e-5
-"""Default tolerance: ten times what adding up in float32 usually costs."""
+FEW = 0.01
+"""Hits by chance below which a convention is named: well below 1."""
 
-_FLOAT32 = 2.0**-23
-_MUCH_NEARER = 100.0
-_ADJUSTED = 10
-"""What a wrong sign or a factor costs: more than any choice of stages."""
-
-_POWERS = (2, 4, 8, 16, 32, 64)
-_FACTORS = ("gradient_accumulation_steps", "num_processes", "dp_size", "steps_per_generation")
-_MOST = 300
+_SAID = ("gradient_accumulation_steps", "num_processes", "dp_size", "steps_per_generation")
+MOST = 30
+_NAMES = 6
+_ASKED = 400
 NEAREST = 5
+_PLAIN = 8.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """A number, and the records that it was logged of."""
+
+    target: Typed
+    data: Data
+    first: Chunk
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found: the conventions within the tolerance, and the nearest ones, nearest first.
+    """What was found.
 
-    ``apart`` says what data would tell the matches apart; ``reasons`` what could not be tried;
-    ``tried`` how many conventions were.
+    Attributes:
+        matches: the conventions that give the number, the likeliest first.
+        nearest: the nearest plain ones, nearest first.
+        chance: conventions, of all that were tried, that such a number hits by chance.
+        named: whether one convention gives it and chance does not.
+        apart: what data would tell the matches apart.
+        reasons: what could not be tried, and why.
+        tried: how many conventions were.
     """
 
     matches: Sequence[Candidate]
     nearest: Sequence[Candidate]
+    chance: float
     apart: Sequence[str]
     reasons: Mapping[str, str]
     tried: int
@@ -57,149 +86,242 @@ class Answer:
         """Whether several distinct conventions agree on this data."""
         return len(self.matches) > 1
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether a number of so few digits is hit by conventions as plain as the first."""
+        return bool(self.matches) and not self.matches[0].chance < FEW
 
+
+@dataclass(frozen=True)
 class Search:
-    """All candidates, as flat arrays: J, the magnitude of its parts, the cost, and the plans.
+    """Answers for one or more numbers.
 
-    Made once, it answers for any number of targets.
-
-    Args:
+    Attributes:
         base: what the flags say; stages that flags swap stay as they are.
-        data: the records.
-        betas: values of β to try; by default the given one, or a few usual ones.
+        betas: values of β to try; none: the given one, or it is solved for.
+        others: more numbers of the first question: kl, clip_fraction, gradient_norm.
     """
 
-    def __init__(self, base: Plan, data: Data, betas: Sequence[float] = ()) -> None:
-        rows = [*_rows(base, data)]
-        found = _scan(base, data, betas)
-        self._data = data
-        self._reasons = found.reasons
-        self._rows = [made for made, *_ in rows]
-        self._scan = found
-        self._values = np.concatenate([np.array([value for _, value, _ in rows]), found.values])
-        self._scales = np.concatenate([np.array([scale for *_, scale in rows]), found.scales])
-        own = np.array([0 if made is base else 1 for made in self._rows], dtype=np.int64)
-        self._costs = np.concatenate([own, found.costs + 2])
-        self._times = _times(data)
+    base: Plan
+    betas: Sequence[float] = ()
+    others: Sequence[Typed] = ()
 
-    def answer(self, target: Target) -> Answer:
-        """The conventions that give the target on the data."""
-        self._target = target
-        matches = families(self._fitting(), self._data)
-        nearest = families(self._nearest(4 * NEAREST), self._data)[:NEAREST]
-        tried = int(np.isfinite(self._values).sum())
-        apart_by = apart(matches, self._data)
-        return Answer(matches, nearest, apart_by, self._reasons, tried)
+    def answer(self, questions: Sequence[Question]) -> Answer:
+        """The conventions that give every number on its data."""
+        found = self._answer(questions, wide=False)
+        if found.matches and not found.by_chance:
+            return found
+        return self._answer(questions, wide=True)
 
-    def _off(self, times: float) -> F64:
-        """[C] how far each value is from the target, with a factor and a sign."""
-        off = np.abs(times * self._target.sign * self._values - self._target.number)
-        return np.where(np.isfinite(off), off, np.inf)
+    def _answer(self, questions: Sequence[Question], *, wide: bool) -> Answer:
+        first = questions[0].first
+        space = build(self.base, first, self.betas, wide=wide)
+        factors = _factors(self.base, first)
+        run = _Run(space, factors, self.base.batch)
+        for question in questions:
+            run.ask(question)
+        matches = self._exact(run, questions[-1], [*run.matches()])
+        nearest = [] if matches else self._exact(run, questions[-1], run.nearest(), fit=False)
+        chance = run.chance(63.0)
+        apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
+        return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried)
 
-    def _allowed(self, times: float) -> F64:
-        return self._target.rtol * abs(self._target.number) + _FLOAT32 * abs(times) * self._scales
-
-    def _fitting(self) -> list[Candidate]:
-        """Those within the tolerance; nearest first, the plainer first among equals."""
-        plain = self._within(1.0)
-        best = min((abs(one.difference) for one in plain), default=math.inf)
-        plain = [one for one in plain if abs(one.difference) <= self._agreeing(best)]
-        if self._target.number == 0.0:
-            return _sorted(plain)
-        others = [one for times in self._times for one in self._within(times)]
-        near = [one for one in others if abs(one.difference) * _MUCH_NEARER < best]
-        return _sorted([*plain, *near])
-
-    def _agreeing(self, best: float) -> float:
-        """What is far further off than the nearest is no match for a number with many digits."""
-        return max(1000.0 * best, 1e-7 * abs(self._target.number), 1e-12)
-
-    def _within(self, times: float) -> list[Candidate]:
-        off = self._off(times)
-        found = np.flatnonzero(off <= self._allowed(times))
-        order = np.lexsort((self._costs[found], off[found]))[:_MOST]
-        return [self._candidate(int(at), times) for at in found[order]]
-
-    def _nearest(self, count: int) -> list[Candidate]:
-        """The nearest as they are; those with another sign or factor only if they are nearer."""
-        found = []
-        for times in (1.0, *self._times):
-            off = self._off(times)
-            kept = min(count if times == 1.0 else 1, len(off) - 1)
-            order = np.argpartition(off, kept)[:kept] if kept > 0 else np.arange(len(off))
-            found += [self._candidate(int(at), times) for at in order if np.isfinite(off[at])]
-        return _sorted(found)
-
-    def _candidate(self, at: int, times: float) -> Candidate:
-        value = times * self._target.sign * float(self._values[at])
-        made = self._rows[at] if at < len(self._rows) else self._scan.plan(at - len(self._rows))
-        cost = int(self._costs[at]) + (0 if times == 1.0 else _ADJUSTED)
-        return Candidate(made, value + 0.0, value - self._target.number, cost, times)
+    def _exact(
+        self, run: _Run, question: Question, found: Sequence[Candidate], *, fit: bool = True
+    ) -> list[Candidate]:
+        """Those that ``grpo eval`` confirms, with the numbers that it gives."""
+        evaluators = [Evaluator(one.plan, run.measured.get(one.measured)) for one in found]
+        wanted = {other.name for other in self.others}
+        totals = exactly(evaluators, question.data, everything=bool(wanted))
+        kept = []
+        for one, total in zip(found, totals, strict=True):
+            if total is None or not math.isfinite(sum(total.parts().values())):
+                continue
+            one.totals = total
+            sign = -1.0 if question.target.name == "loss" else 1.0
+            one.value = one.times * (sign * sum(total.parts().values())) + 0.0
+            one.difference = one.value - question.target.value
+            if not fit or all(_agrees(one, other) for other in self.others):
+                kept.append(one)
+        if self.others and found:
+            for one in kept:
+                one.chance *= len(kept) / (len(found) + 1)
+        return kept
 
 
-def _sorted(found: list[Candidate]) -> list[Candidate]:
-    """Nearest first; among those that are as near as rounding can tell, the plainest first."""
-    found.sort(key=lambda one: abs(one.difference))
-    steps: list[Candidate] = []
-    ranked: list[tuple[int, int, Candidate]] = []
-    for one in found:
-        noise = 1e-12 * max(abs(one.value), 1e-3)
-        if not steps or abs(one.difference) > abs(steps[-1].difference) + noise:
-            steps.append(one)
-        ranked.append((len(steps), one.cost, one))
-        one.difference = math.copysign(abs(steps[-1].difference), one.difference)
-    ranked.sort(key=lambda entry: entry[:2])
-    return [one for *_, one in ranked]
+def _agrees(one: Candidate, other: Typed) -> bool:
+    """Whether another logged number fits; a gradient may be scaled as the loss is, or not."""
+    assert one.totals is not None
+    value = one.totals.row().get(other.name)
+    if not isinstance(value, int | float):
+        return False
+    room = other.half + 8 * FLOAT32 * abs(other.value)
+    scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
+    return any(abs(scale * value - other.value) <= room for scale in scales)
 
 
-def _rows(base: Plan, data: Data) -> Iterator[tuple[Plan, float, float]]:
-    """The plan itself and every row of the table: J, and the magnitude of its parts."""
-    for made in [base, *_variants(base)]:
-        totals, scale = Totals(made.batch), 0.0
-        try:
-            evaluator = data.evaluator(made)
-            for chunk in data.chunks:
-                breakdown = chunk.run(evaluator.evaluate)
-                totals.add(breakdown)
-                scale += float(np.abs(breakdown.policy.weighted).sum())
-        except GrpoError:
-            continue
-        row = totals.row()
-        counted = totals.records if made.batch == "record" else totals.count("policy")
-        yield made, float(str(row["objective"])), scale / max(counted, 1.0)
+class _Run:
+    """One space asked about several numbers: what survives them all."""
+
+    def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
+        self._space = space
+        self._factors = factors
+        self._batch = batch
+        self._keys: NDArray[np.int64] | None = None
+        self._chances: list[Chance] = []
+        self._advantages = [advantage for advantage, _ in space.options.pairs]
+        self.measured: Measured = {}
+
+    def ask(self, question: Question) -> None:
+        """Keeps what gives this number too."""
+        self.measured = measure(self._space.options, question.data)
+        sums = add_up(self._space.options, self.measured, question.data)
+        if not sums.records:
+            raise InputError("no record can be read")
+        sign = -1.0 if question.target.name == "loss" else 1.0
+        policy, kl, size = every(self._space, sums, self._batch)
+        self._scan = scan(self._space, sign * policy, sign * kl, size)
+        self._question = question
+        self._first = question.first
+        found = hits(self._scan.values, self._factors, question.target)
+        self._chances.append(Chance(self._scan.values, self._factors, question.target))
+        keys = _expanded(found, self._scan)
+        self._keys = keys if self._keys is None else np.intersect1d(self._keys, keys)
+
+    @property
+    def tried(self) -> int:
+        """Conventions that could be evaluated."""
+        return self._scan.tried
+
+    def chance(self, bits: float) -> float:
+        """Conventions of so many bits or fewer that hit all the numbers by chance."""
+        first, *more = self._chances
+        result = first.below(bits)
+        for one in more:
+            result *= min(one.below(bits) / max(one.tried, 1.0), 1.0)
+        return result
+
+    def matches(self) -> Iterator[Candidate]:
+        """The likeliest first; those that are one convention once."""
+        assert self._keys is not None
+        convention, factor, beta = _split(self._keys)
+        value = np.empty(int(self._scan.order.max(initial=0)) + 1, np.int64)
+        value[self._scan.order] = np.repeat(
+            np.arange(len(self._scan.values.bits)), np.diff(self._scan.starts)
+        )
+        bits = self._space.bits[convention] + np.array([one.bits for one in self._factors])[factor]
+        bits = bits + grid_bits()[beta] + self._rough(value[convention], factor, beta)
+        groups = np.stack([value[convention], factor, beta], axis=1)
+        _, group = np.unique(groups, axis=0, return_inverse=True)
+        group = group.ravel()
+        weight = np.bincount(group, weights=2.0**-bits)
+        order = np.lexsort((convention, bits, group, -weight[group]))
+        yield from self._listed(order, group, convention, factor, beta, bits, weight)
+
+    def _rough(
+        self, value: NDArray[np.int64], factor: NDArray[np.int64], beta: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Bits for those that are off by more than the digits of the last number allow."""
+        own, target = self._scan.values, self._question.target
+        times = np.array([one.times for one in self._factors])[factor]
+        used = np.where(beta == 0, own.beta[value], _betas()[beta])
+        off = np.abs(times * (own.policy[value] - used * own.kl[value]) - target.value)
+        return rough_bits(off, target.half, np.abs(times) * own.size[value])
+
+    def _listed(  # type: ignore[no-untyped-def]
+        self, order, group, convention, factor, beta, bits, weight
+    ) -> Iterator[Candidate]:
+        families = Families(self._first, self._space.same)
+        names: dict[int, int] = {}
+        listed = 0
+        for at in islice(order.tolist(), _ASKED * _NAMES):
+            names[int(group[at])] = names.get(int(group[at]), 0) + 1
+            if names[int(group[at])] > (_NAMES if listed < MOST // 3 else 1):
+                continue
+            one = self._candidate(int(convention[at]), int(factor[at]), int(beta[at]))
+            one.bits, one.weight = float(bits[at]), float(weight[group[at]])
+            if families.add(one):
+                one.chance = self.chance(one.bits)
+                listed += 1
+                yield one
+            if listed >= MOST:
+                return
+
+    def _candidate(self, convention: int, factor: int, beta: int = 0) -> Candidate:
+        more = [Change({}, {"beta": float(_betas()[beta])})] if beta else []
+        plan = self._space.plan(convention, *more)
+        number = int(self._space.columns["policy"][convention])
+        measured = number if number >= DIRECT else self._advantages[number]
+        return Candidate(plan, self._factors[factor], 0.0, 0.0, measured=measured)
+
+    def nearest(self) -> list[Candidate]:
+        """The plain conventions that come nearest, and what would make them fit."""
+        values, target = self._scan.values, self._question.target
+        own = values.policy - values.beta * values.kl
+        off = np.where(values.bits <= _PLAIN, np.abs(own - target.value), np.inf)
+        found: list[Candidate] = []
+        families = Families(self._first, self._space.same)
+        for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
+            if not np.isfinite(off[at]) or len(found) == NEAREST:
+                break
+            one = self._candidate(self._scan.names(at)[0], 0)
+            one.bits, one.chance = float(values.bits[at]), float("nan")
+            one.needs = _needs(values, at, float(own[at]), target)
+            if families.add(one):
+                found.append(one)
+        return found
 
 
-def _variants(base: Plan) -> Iterator[Plan]:
-    """Every other row that has the stages that flags ask for, with the flags that it takes."""
-    for name in VARIANTS:
-        bare = plan(name, stages=base.swapped, batch=base.batch)
-        takes = bare.takes()
-        flags = {flag: value for flag, value in base.flags.items() if flag in takes}
-        if name != base.variant and (len(flags) == len(base.flags) or not base.swapped):
-            yield plan(name, stages=base.swapped, hyperparameters=flags, batch=base.batch)
+def _needs(values: Values, at: int, own: float, target: Typed) -> dict[str, float]:
+    """What would have to be true: a factor, or another β."""
+    needs = {"factor": target.value / own} if own else {}
+    if values.kl[at]:
+        needs["beta"] = float((values.policy[at] - target.value) / values.kl[at])
+    return needs
 
 
-def _scan(base: Plan, data: Data, betas: Sequence[float]) -> Scan:
-    first = data.chunks[0]
-    known = "beta" in base.flags or all("beta" in chunk.settings for chunk in data.chunks)
-    tried = tuple(betas) or (() if known else BETAS)
-    found = axes(
-        base,
-        rewards=first.batch.rewards is not None,
-        advantages=first.advantages_given,
-        betas=tried,
-    )
-    return scan(base, found, data)
+def _expanded(found: Hits, scanned: Scan) -> NDArray[np.int64]:
+    """Every convention, factor and β that fits, as one sorted number each."""
+    starts, ends = scanned.starts[found.convention], scanned.starts[found.convention + 1]
+    counts = ends - starts
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    convention = scanned.order[np.repeat(starts, counts) + within]
+    place = np.searchsorted(_betas()[1:], found.beta) + 1
+    beta = np.where(np.isnan(found.beta), 0, place)
+    keys = (convention * 128 + np.repeat(found.factor, counts)) * 128 + np.repeat(beta, counts)
+    return np.unique(keys.astype(np.int64))
 
 
-def _times(data: Data) -> list[float]:
-    """Factors and signs other than none: powers of two, and what the records say."""
+def _split(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    rest, beta = np.divmod(keys, 128)
+    convention, factor = np.divmod(rest, 128)
+    return convention, factor, beta
+
+
+def _betas() -> NDArray[np.float64]:
+    """What a β's number stands for; 0 for the row's own."""
+    from grpo_cli.commands.match.space import BETAS
+
+    return np.array([np.nan, *sorted(BETAS)])
+
+
+def _factors(base: Plan, chunk: Chunk) -> list[Factor]:
+    """Signs, and factors with a meaning: what the records say, or else usual accumulation."""
     said = {
-        int(value)
-        for chunk in data.chunks
-        for name in _FACTORS
-        if isinstance(value := chunk.settings.get(name), int) and value > 1
+        name: value
+        for name in _SAID
+        if isinstance(value := {**chunk.settings, **base.flags}.get(name), int) and value >= 1
     }
-    counts = sorted({*_POWERS, *said, *(a * b for a in said for b in said)})
-    factors = [factor for count in counts for factor in (1.0 / count, float(count))]
-    return [-1.0, *factors, *(-factor for factor in factors)]
+    counts = {value: (1.0, name) for name, value in said.items() if value > 1}
+    if len(said) > 1:
+        products = {a * b for a in said.values() for b in said.values()} - counts.keys() - {1}
+        counts |= {value: (3.0, " × ".join(said)) for value in sorted(products)}
+    if "gradient_accumulation_steps" not in said:
+        usual = {count: (bits, "accumulated micro-batches") for count, bits in STEPS.items()}
+        counts = usual | counts
+    factors = [Factor(1.0)]
+    for count, (bits, meaning) in counts.items():
+        factors.append(Factor(1.0 / count, bits, f"÷ {count} ({meaning})"))
+        factors.append(Factor(float(count), bits + 1.0, f"× {count} ({meaning})"))
+    flipped = [replace(one, times=-one.times, bits=one.bits + 2.0) for one in factors]
+    return [*factors, *flipped]
