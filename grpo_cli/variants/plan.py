@@ -117,7 +117,7 @@ class Plan:
                     path=wanted,
                     record=0,
                 )
-        return Bound(name, choice, values)
+        return _bound(name, choice, tuple(values.items()))
 
     def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
         """Where a value comes from that neither a flag nor the record gives.
@@ -175,6 +175,22 @@ def plan(
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
     _check_taken(made)
     return made
+
+
+_BOUND: dict[tuple[int, str, tuple[tuple[str, Value], ...]], Bound] = {}
+
+
+def _bound(name: str, choice: Choice, values: tuple[tuple[str, Value], ...]) -> Bound:
+    """The choice with these values, checked once; choices live as long as the tables do."""
+    key = id(choice), name, values
+    if key not in _BOUND:
+        if len(_BOUND) > _MOST_BOUND:
+            _BOUND.clear()
+        _BOUND[key] = Bound(name, choice, dict(values))
+    return _BOUND[key]
+
+
+_MOST_BOUND = 1 << 14
 
 
 @cache

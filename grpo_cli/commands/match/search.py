@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.match.candidate import Candidate, Families, apart
-from grpo_cli.commands.match.conventions import Space, build
+from grpo_cli.commands.match.conventions import Known, Space, build
 from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.fit import (
     FLOAT32,
@@ -109,7 +109,9 @@ class Search:
     def answer(self, questions: Sequence[Question]) -> Answer:
         """The conventions that give every number on its data."""
         found = self._answer(questions, wide=False)
-        if found.matches and not found.by_chance:
+        known = Known.of(self.base, questions[0].first)
+        settled = known.epsilon and (known.beta or bool(self.betas))
+        if found.matches and (settled or not found.by_chance):
             return found
         return self._answer(questions, wide=True)
 
