@@ -11,8 +11,9 @@ import pytest
 from planted import DUMPS, record, std, telling, write
 
 from grpo_cli.commands.compare.compare import Comparison
-from grpo_cli.commands.match.passes import Stream
-from grpo_cli.commands.match.search import Question, Search
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.search import Search
+from grpo_cli.commands.match.sums.data import Stream
 from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
 from grpo_cli.variants import VARIANTS

@@ -10,8 +10,9 @@ import typer
 
 from grpo_cli.commands.match.answer import document
 from grpo_cli.commands.match.logged import logged
-from grpo_cli.commands.match.passes import Stream
-from grpo_cli.commands.match.search import Question, Search
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.search import Search
+from grpo_cli.commands.match.sums.data import Stream
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.commands.match.view import print_matches
 from grpo_cli.commands.options.bundle import bundled

@@ -9,15 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space import BETAS
+from grpo_cli.commands.match.space.changes import BETAS
 from grpo_cli.commands.match.typed import Typed
 
 FLOAT32 = 2.0**-23
 _ROUNDING = 1e-14
 """How far off our own sums may be, relatively."""
-
-_WINDOW = 0.2
-"""The part of the number around it in which tried values are counted."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def _solved(values: Values, factor: Factor, at: int, target: Typed) -> Iterator[
     exact = (values.policy[chosen] - target.value / factor.times) / kl
     room = target.half / np.abs(factor.times * kl)
     taken = np.zeros(len(chosen), dtype=bool)
-    for bits, grid in _grids():
+    for bits, grid in grids():
         nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
         own = np.abs(nearest - values.beta[chosen]) <= 1e-12 * nearest
         fits = (np.abs(nearest - exact) <= room) & ~taken & ~own
@@ -126,7 +123,7 @@ def grid_bits() -> F64:
     return np.array([0.0, *(BETAS[beta] for beta in sorted(BETAS))])
 
 
-def _grids() -> list[tuple[float, F64]]:
+def grids() -> list[tuple[float, F64]]:
     """The β that are tried, by what they cost."""
     levels = sorted(set(BETAS.values()))
     return [
@@ -153,52 +150,3 @@ def _made(
         values.weight[found] * 2.0**-cost,
         off,
     )
-
-
-class Chance:
-    """How many conventions hit a number of so many digits by chance, by their bits at most.
-
-    Counted: the tried values within a fifth of the number on either side, times the share of that
-    window which the number's digits leave.
-    """
-
-    def __init__(self, values: Values, factors: Sequence[Factor], target: Typed) -> None:
-        self._counts = np.zeros(64)
-        window = _WINDOW * abs(target.value)
-        if not target.value:
-            return
-        for factor in factors:
-            self._count(values, factor, target, window)
-        self._share = min(target.half / window, 1.0)
-
-    def _count(self, values: Values, factor: Factor, target: Typed, window: float) -> None:
-        off = factor.times * (values.policy - values.beta * values.kl) - target.value
-        near = np.abs(off) <= window
-        self._add(values.bits[near] + factor.bits, np.ones(int(near.sum())))
-        chosen = np.flatnonzero(values.kl)
-        kl = values.kl[chosen]
-        exact = (values.policy[chosen] - target.value / factor.times) / kl
-        room = window / np.abs(factor.times * kl)
-        for bits, grid in _grids() if len(chosen) else ():
-            inside = np.searchsorted(grid, exact + room) - np.searchsorted(grid, exact - room)
-            self._add(values.bits[chosen] + factor.bits + bits, inside.astype(np.float64))
-
-    def _add(self, bits: F64, counts: F64) -> None:
-        places = np.clip(np.ceil(bits), 0, 63).astype(np.int64)
-        self._counts += np.bincount(places, weights=counts, minlength=64)[:64]
-
-    def below(self, bits: float) -> float:
-        """Expected hits among conventions of so many bits or fewer."""
-        if not self._counts.any():
-            return 0.0
-        return float(self._counts[: int(np.ceil(bits)) + 1].sum() * self._share)
-
-    @property
-    def all(self) -> float:
-        """Expected hits among everything that was tried."""
-        return self.below(63)
-
-    @property
-    def tried(self) -> float:
-        """Values within the window."""
-        return float(self._counts.sum())

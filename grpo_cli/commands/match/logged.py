@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.match.passes import Few
-from grpo_cli.commands.match.search import Question
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, whole

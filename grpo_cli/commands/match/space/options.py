@@ -7,20 +7,15 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from grpo_cli.engine import probe
-from grpo_cli.engine.chunk import Chunk
-from grpo_cli.errors import GrpoError
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 
 Key = Hashable
+
+
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
 
@@ -103,7 +98,7 @@ class Options:
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
         ratio = key(objective.ratio) if weighted else None
         weighing = objective.correction.name.startswith("ms-swift/")
-        correction = _correction(objective) if weighing else None
+        correction = correction_key(objective) if weighing else None
         wanted = (key(bound, "beta" if self.solve else ""), ratio, correction)
         return self.kls.place(wanted, plan, "weighted" if weighted else "")
 
@@ -128,10 +123,10 @@ def advantage_key(objective: Objective) -> Key:
 
 
 def _policy(objective: Objective) -> Key:
-    return key(objective.ratio), key(objective.surrogate), _correction(objective)
+    return key(objective.ratio), key(objective.surrogate), correction_key(objective)
 
 
-def _correction(objective: Objective) -> Key:
+def correction_key(objective: Objective) -> Key:
     """The correction; None for none, and for one whose switches are all off."""
     bound = objective.correction
     off = all(value is None or value == 1.0 for value in bound.values.values())
@@ -142,77 +137,3 @@ def _correction(objective: Objective) -> Key:
 def drops(correction: str) -> bool:
     """Whether a correction may leave tokens out of the denominators too."""
     return "m2po" in correction or correction.startswith(("trl/", "ms-swift/"))
-
-
-@dataclass(frozen=True)
-class Nature:
-    """How a policy term is evaluated.
-
-    Attributes:
-        per_response: whether a response has one advantage.
-        by_sign: whether s(|A|·sign A) = |A|·s(sign A).
-        shared: whether the weights are those of all tokens.
-        idle: whether nothing corrects.
-    """
-
-    per_response: bool
-    by_sign: bool
-    shared: bool
-    idle: bool
-
-
-class Natures:
-    """The natures of plans on a record, each kind looked at once."""
-
-    def __init__(self, alone: Chunk) -> None:
-        self._alone = alone
-        self._signs: dict[Key, bool] = {}
-        self._tokens: dict[Key, bool] = {}
-
-    def of(self, plan: Plan) -> Nature:
-        """The nature of a plan's policy term.
-
-        Raises:
-            GrpoError: where the record cannot serve it.
-        """
-        objective = self.objective(plan)
-        idle = _correction(objective) is None
-        per_response, by_sign = self._per_response(objective), self._by_sign(objective)
-        return Nature(per_response, by_sign, idle or not drops(objective.correction.name), idle)
-
-    def objective(self, plan: Plan) -> Objective:
-        """A plan's objective for the record.
-
-        Raises:
-            GrpoError: where a hyperparameter is nowhere given.
-        """
-        given = self._alone.advantages_given
-        return plan.objective(self._alone.settings, advantages_given=given)
-
-    def _per_response(self, objective: Objective) -> bool:
-        wanted = advantage_key(objective)
-        if wanted not in self._tokens:
-            made = evaluate(self._alone.batch, objective)
-            self._tokens[wanted] = made.response_advantage is not None
-        return self._tokens[wanted]
-
-    def _by_sign(self, objective: Objective) -> bool:
-        wanted = objective.surrogate.name
-        if wanted not in self._signs:
-            self._signs[wanted] = homogeneous(objective)
-        return self._signs[wanted]
-
-
-def homogeneous(objective: Objective) -> bool:
-    """Whether s(ρ, |A|·sign A) = |A|·s(ρ, sign A) on the probe."""
-    given = Bound("given", STAGES["advantage"].choices["given"], {})
-    objective = replace(objective, advantage=given)
-    batch = probe.probe()
-    signs = np.where(np.arange(batch.responses.count) % 2 == 0, 1.0, -1.0)
-    sizes = 0.3 + np.arange(batch.responses.count)
-    try:
-        single = evaluate(replace(batch, advantages=signs), objective).policy.sums
-        more = evaluate(replace(batch, advantages=signs * sizes), objective).policy.sums
-    except GrpoError:
-        return False
-    return bool(np.allclose(more, single * sizes, rtol=1e-9, atol=1e-12))

@@ -18,6 +18,7 @@ from grpo_cli.variants.plan import Plan, plan
 EPSILONS = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
 """ε where nobody gives one, beside the row's own."""
 
+
 BETAS: Mapping[float, float] = {
     **dict.fromkeys((0.0015, 0.0025, 0.015, 0.025, 0.12, 0.125, 0.15, 0.25, 0.35), 7.0),
     **{float(f"{digit}e{power}"): 5.0 for power in (-4, -3, -2, -1) for digit in range(1, 10)},
@@ -25,11 +26,14 @@ BETAS: Mapping[float, float] = {
 }
 """β where nobody gives one, and its bits: the usual ones, others of one digit, some of two."""
 
+
 LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
 """The constant length where nobody gives one: what people set max_completion_length to."""
 
+
 STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
 """Accumulation steps where nobody gives them, and their bits."""
+
 
 _CHANGE, _SECOND, _RARE = 4.0, 1.0, 3.0
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.conventions import Space
 from grpo_cli.commands.match.fit import Values
-from grpo_cli.commands.match.options import DIRECT
-from grpo_cli.commands.match.sums import Sums
+from grpo_cli.commands.match.space.conventions import Space
+from grpo_cli.commands.match.space.options import DIRECT
+from grpo_cli.commands.match.sums.add import Sums
 
 _SAME = 2.0**-36
 """Relative difference below which two values are one."""

@@ -1,0 +1,24 @@
+"""What the flags or the records say, so that it need not be searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.variants.plan import Plan
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the flags or the records say, so that it is not searched."""
+
+    epsilon: bool
+    beta: bool
+    length: bool
+
+    @classmethod
+    def of(cls, base: Plan, chunk: Chunk) -> Known:
+        """Told from the flags and the first records."""
+        given = {*base.flags, *chunk.settings}
+        epsilon = bool(given & {"epsilon_low", "epsilon_high"})
+        return cls(epsilon, "beta" in given, "max_completion_length" in given)
