@@ -123,12 +123,7 @@ def test_a_kl_that_dominates(tmp_path):
 
 
 def test_one_token_that_makes_the_loss(tmp_path):
-    spike = {
-        "log_probs_new": [[-0.5, -0.5], [-0.1, -0.5]],
-        "log_probs_old": [[-0.5, -0.5], [-6.0, -0.5]],
-        "rewards": [1.0, 0.0],
-    }
-    found = codes(write(tmp_path / "a", [spike]), variant="dr")
+    found = codes(write(tmp_path / "a", [SPIKE]), variant="dr")
     assert "response 1, token 0" in found["one-token"]
     assert "ratio" in found
 

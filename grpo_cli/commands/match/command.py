@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -133,7 +134,7 @@ def match_number(
             if first is None:
                 raise InputError("no record can be read")
             questions = [Question(target, Stream(source), first)]
-        answer = Search(plan, _numbers(betas), others).answer(questions)
+        answer = Search(plan, _numbers(betas), others, _large(places)).answer(questions)
         asked = questions[-1]
         counts = [len(questions) * (1 + len(others)), len(questions)]
         made = document(answer, asked.first, words, [asked.target, *others], counts)
@@ -157,6 +158,14 @@ def _checked(loss: str | None, objective: str | None, rtol: float | None) -> Typ
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
     name, text = ("objective", objective) if loss is None else ("loss", loss)
     return Typed.of(name, text or "", rtol)
+
+
+_LARGE = 1 << 25
+"""Bytes from which on the search begins with what is quickly evaluated."""
+
+
+def _large(places: list[str]) -> bool:
+    return sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
 
 
 def _numbers(betas: str | None) -> list[float]:

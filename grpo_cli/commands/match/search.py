@@ -21,7 +21,7 @@ from grpo_cli.commands.match.fit import (
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.known import Known
+from grpo_cli.commands.match.space.known import Depth, Known
 from grpo_cli.commands.match.sums.exact import exactly
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine.evaluator import Evaluator
@@ -71,24 +71,30 @@ class Search:
         base: what the flags say; stages that flags swap stay as they are.
         betas: values of β to try; none: the given one, or it is solved for.
         others: more numbers of the first question: kl, clip_fraction, gradient_norm.
+        large: whether to begin with what is quickly evaluated, and to stop if that is enough.
     """
 
     base: Plan
     betas: Sequence[float] = ()
     others: Sequence[Typed] = ()
+    large: bool = False
 
     def answer(self, questions: Sequence[Question]) -> Answer:
         """The conventions that give every number on its data."""
-        found = self._answer(questions, wide=False)
+        if self.large:
+            found = self._answer(questions, Depth.QUICK)
+            if found.matches and not found.by_chance:
+                return found
+        found = self._answer(questions, Depth.PLAIN)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
         if found.matches and (settled or not found.by_chance):
             return found
-        return self._answer(questions, wide=True)
+        return self._answer(questions, Depth.WIDE)
 
-    def _answer(self, questions: Sequence[Question], *, wide: bool) -> Answer:
+    def _answer(self, questions: Sequence[Question], depth: Depth) -> Answer:
         first = questions[0].first
-        space = build(self.base, first, self.betas, wide=wide)
+        space = build(self.base, first, self.betas, depth)
         factors = factors_of(self.base, first)
         run = Run(space, factors, self.base.batch)
         for question in questions:

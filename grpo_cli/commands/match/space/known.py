@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.variants.plan import Plan
+
+
+class Depth(IntEnum):
+    """How much is searched.
+
+    QUICK leaves out what costs a look at every token for itself, a pass over the input, or two
+    changes of one term; PLAIN has all of that; WIDE searches ε, and β in the reward, as well.
+    """
+
+    QUICK = 0
+    PLAIN = 1
+    WIDE = 2
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,11 @@ class Numbers:
         self.options = options
         self.reasons: dict[str, str] = {}
 
-    def advantage(self, row: Plan, one: Change) -> int:
+    def advantage(self, row: Plan, one: Change, *, quick: bool) -> int:
         """The advantage's number; −1 where tokens have their own, −2 where it cannot be."""
         plan = space.changed(row, one)
+        if quick and plan.wants_moments and plan.batch == "input":
+            return -1
 
         def number() -> int:
             objective = self.natures.objective(plan)

@@ -9,7 +9,7 @@ import numpy as np
 from grpo_cli.commands.match.space import changes as space
 from grpo_cli.commands.match.space.changes import OWN, Change
 from grpo_cli.commands.match.space.conventions import Index, Part
-from grpo_cli.commands.match.space.known import Known
+from grpo_cli.commands.match.space.known import Depth, Known
 from grpo_cli.commands.match.space.natures import Nature
 from grpo_cli.commands.match.space.numbers import Numbers
 from grpo_cli.commands.match.space.options import Options, key
@@ -28,10 +28,11 @@ class Builder:
     """Numbers the options of one row after the other."""
 
     def __init__(
-        self, base: Plan, chunk: Chunk, known: Known, betas: Sequence[float], *, wide: bool
+        self, base: Plan, chunk: Chunk, known: Known, betas: Sequence[float], depth: Depth
     ) -> None:
         self._known = known
-        self._wide = wide
+        self._depth = depth
+        self._wide = depth is Depth.WIDE
         self.options = Options(solve=not known.beta and not betas)
         self.numbers = Numbers(chunk.first, self.options)
         lengths = () if known.length else space.LENGTHS
@@ -40,7 +41,8 @@ class Builder:
             OWN,
             *space.advantages(base, rewards=rewards, given=chunk.advantages_given),
         ]
-        self._pairs = [OWN, *space.pairs(base)]
+        pairs = [OWN, *space.pairs(base)]
+        self._pairs = [one for one in pairs if depth is not Depth.QUICK or one.count <= 1]
         self._kls = [*space.kls(base)]
         self._aggregates = [OWN, *space.aggregates(base, lengths)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
@@ -145,7 +147,7 @@ class Builder:
         found = np.full((len(advantages), len(pairs)), -2, np.int32)
         columns = [self.numbers.pair(row, one) for one in pairs]
         for a, advantage in enumerate(advantages):
-            number = self.numbers.advantage(row, advantage)
+            number = self.numbers.advantage(row, advantage, quick=self._depth is Depth.QUICK)
             for p, pair in enumerate(pairs):
                 if advantage.count + pair.count > MOST_CHANGES:
                     continue
@@ -158,6 +160,8 @@ class Builder:
     def _worth(self, nature: Nature, advantage: Change, pair: Change) -> bool:
         """Whether a policy term is evaluated that has to be for itself alone: few are."""
         count, bits = advantage.count + pair.count, advantage.bits + pair.bits
+        if self._depth is Depth.QUICK:
+            return False
         if not nature.shared:
             return count == 0
         return count <= 1 and bits <= _DEAREST if self._wide else bits == 0.0
