@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
@@ -116,7 +117,7 @@ class Plan:
                     path=wanted,
                     record=0,
                 )
-        return Bound(name, choice, values)
+        return _bound(name, choice, tuple(values.items()))
 
     def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
         """Where a value comes from that neither a flag nor the record gives.
@@ -124,13 +125,9 @@ class Plan:
         A framework's choice that a flag swapped in brings its own; a neutral one keeps what the
         variant has.
         """
-        row = self._row_values()
+        row = _own_values(self.variant)
         own = "/" in name and name in self.swapped.values()
         return (choice.defaults, row) if own else (row, choice.defaults)
-
-    def _row_values(self) -> dict[str, Value]:
-        own = [getattr(self.row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
-        return {name: value for bound in own if bound for name, value in bound.values.items()}
 
     def _choice(self, stage: str) -> tuple[str, Choice]:
         if stage in self.swapped:
@@ -178,6 +175,30 @@ def plan(
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
     _check_taken(made)
     return made
+
+
+_BOUND: dict[tuple[int, str, tuple[tuple[str, Value], ...]], Bound] = {}
+
+
+def _bound(name: str, choice: Choice, values: tuple[tuple[str, Value], ...]) -> Bound:
+    """The choice with these values, checked once; choices live as long as the tables do."""
+    key = id(choice), name, values
+    if key not in _BOUND:
+        if len(_BOUND) > _MOST_BOUND:
+            _BOUND.clear()
+        _BOUND[key] = Bound(name, choice, dict(values))
+    return _BOUND[key]
+
+
+_MOST_BOUND = 1 << 14
+
+
+@cache
+def _own_values(variant: str) -> Mapping[str, Value]:
+    """All the values that a variant's row has."""
+    row = VARIANTS[variant]
+    bound = [getattr(row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
+    return {name: value for one in bound if one for name, value in one.values.items()}
 
 
 def _again(

@@ -123,12 +123,7 @@ def test_a_kl_that_dominates(tmp_path):
 
 
 def test_one_token_that_makes_the_loss(tmp_path):
-    spike = {
-        "log_probs_new": [[-0.5, -0.5], [-0.1, -0.5]],
-        "log_probs_old": [[-0.5, -0.5], [-6.0, -0.5]],
-        "rewards": [1.0, 0.0],
-    }
-    found = codes(write(tmp_path / "a", [spike]), variant="dr")
+    found = codes(write(tmp_path / "a", [SPIKE]), variant="dr")
     assert "response 1, token 0" in found["one-token"]
     assert "ratio" in found
 
@@ -176,3 +171,92 @@ def test_printed_numbers_add_up(values):
     for text, value in zip(texts, values, strict=True):
         assert abs(float(text) - value) <= 1.5 * 10.0**-places
         assert re.fullmatch(r"-?\d+(\.\d+)?", text)
+
+
+# ---- answers that were wrong --------------------------------------------------------------------
+
+
+def test_a_policy_term_of_rounding_is_no_length_bias(tmp_path):
+    # Response-mean: the lengths cancel, and what is left of three thirds is rounding.
+    one = {"log_probs_new": [[-1.0] * 3, [-1.0] * 7, [-1.0] * 11], "rewards": [0.1, 0.2, 0.6]}
+    one["log_probs_ref"] = [[-1.5] * len(row) for row in one["log_probs_new"]]
+    assert "lengths" not in codes(write(tmp_path / "a", [one]), variant="grpo")
+
+
+@pytest.mark.parametrize("variant", ["cispo", "rloo", "opo", "gpg", "max-rl"])
+def test_a_surrogate_of_log_probs_adds_where_a_is_negative(variant, tmp_path):
+    one = {
+        "log_probs_new": [[-3.0, -2.0], [-0.1, -0.2], [-0.3, -0.1]],
+        "log_probs_ref": [[-3.0, -2.0], [-0.1, -0.2], [-0.3, -0.1]],
+        "rewards": [1.0, 0.0, 0.2],
+    }
+    found = explained(write(tmp_path / "a", [one]), variant=variant)
+    text = next(one["text"] for one in found["why"] if one["code"] == "positive")
+    assert found["parts"]["negative_advantages"] > 0 > found["parts"]["positive_advantages"]
+    assert "A < 0 add" in text
+    assert "A > 0 take away" in text
+
+
+SPIKE = {
+    "log_probs_new": [[-0.5, -0.5], [-0.1, -0.5]],
+    "log_probs_old": [[-0.5, -0.5], [-6.0, -0.5]],
+    "rewards": [1.0, 0.0],
+}
+
+
+@pytest.mark.parametrize("bound", [{"dual_clip": 3.0}, {"delta": 4.0}])
+def test_a_dual_clip_bounds_where_a_is_negative(bound, tmp_path):
+    path = write(tmp_path / "a", [SPIKE])
+    assert "ratio" in codes(path, variant="dr")
+    found = codes(path, variant="dr", hyperparameters=bound)
+    assert "ratio" not in found
+    assert "no upper clip" not in found.get("one-token", "")
+
+
+def test_all_groups_dead_under_a_kl(tmp_path):
+    dead = ON_POLICY | {"rewards": [1.0, 1.0], "log_probs_ref": [[-2.0, -2.5], [-1.0, -1.5]]}
+    found = codes(write(tmp_path / "a", [dead]), variant="grpo")
+    assert "every A is 0" in found["all-dead"]
+
+
+def test_every_token_clipped(tmp_path):
+    far = {
+        "log_probs_new": [[-0.1, -0.2], [-4.0, -5.0]],
+        "log_probs_old": [[-2.1, -2.2], [-1.0, -1.0]],
+        "rewards": [1.0, 0.0],
+    }
+    found = codes(write(tmp_path / "a", [far]), variant="dr")
+    assert "no gradient" in found["all-clipped"]
+
+
+def run_of(drift, gain, count=12):
+    """Steps whose reward rises by ``gain`` and whose distance to the reference by ``drift``."""
+    made = []
+    for step in range(count):
+        one = record(step, [6, 6, 6, 6], [gain * step + r for r in (0.0, 1.0, 0.5, 0.2)])
+        one["log_probs_new"] = one["log_probs_old"]
+        shift = drift * step
+        one["log_probs_ref"] = [[x - shift for x in row] for row in one["log_probs_old"]]
+        made.append(one)
+    return made
+
+
+def test_why_the_loss_rises_while_the_reward_rises(tmp_path):
+    found = codes(write(tmp_path / "a", run_of(0.1, 0.05)), variant="grpo")
+    assert "100% of that is the KL penalty" in found["rising"]
+    assert "no measure of progress" in found["rising"]
+
+
+@pytest.mark.parametrize(("drift", "gain"), [(0.0, 0.05), (0.1, 0.0), (0.1, -0.05)])
+def test_nothing_rises_that_does_not(drift, gain, tmp_path):
+    assert "rising" not in codes(write(tmp_path / "a", run_of(drift, gain)), variant="grpo")
+
+
+def test_rows_of_one_response_are_told_to_be_grouped(tmp_path):
+    rows = [
+        {"uid": f"p{at // 2}", "log_probs_new": [-1.0, -0.5], "reward": float(at % 2)}
+        for at in range(4)
+    ]
+    found = codes(write(tmp_path / "a", rows), variant="dr")
+    assert "--group-by uid" in found["ungrouped"]
+    assert "ungrouped" not in codes(write(tmp_path / "b", [ON_POLICY]), variant="dr")

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
 
 import numpy as np
 import pytest
 from planted import DUMPS, record, std, telling, write
 
 from grpo_cli.commands.compare.compare import Comparison
-from grpo_cli.commands.match.candidate import Target
-from grpo_cli.commands.match.search import RTOL, Search
-from grpo_cli.commands.match.sums import Data
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.search import Search
+from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
 
-def data_of(path):
-    return Data([*Reader([str(path)])])
-
-
-def answer(path, loss, *, of="loss", rtol=RTOL, betas=(), **options):
-    return search(path, betas=betas, **options).answer(Target(loss, of, rtol))
-
-
-def search(path, *, betas=(), **options):
-    return Search(plan("grpo", **options), data_of(path), betas)
+def answer(path, loss, *, of="loss", rtol=None, betas=(), jobs=1, block=1 << 20, **options):
+    reader = Reader([str(path)], jobs=jobs, block_bytes=block)
+    text = loss if isinstance(loss, str) else repr(float(loss))
+    question = Question(Typed.of(of, text, rtol), Stream(reader), next(iter(reader)))
+    return Search(plan(options.pop("variant", "grpo"), **options), betas).answer([question])
 
 
 @pytest.fixture(scope="module")
@@ -34,106 +32,186 @@ def telling_path(tmp_path_factory):
     return write(tmp_path_factory.mktemp("match") / "telling", telling())
 
 
+@pytest.fixture(scope="module")
+def known_path(tmp_path_factory):
+    """The same with all hyperparameters said, as logs have them."""
+    said = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.04}
+    said |= {"gradient_accumulation_steps": 4, "max_completion_length": 64}
+    path = tmp_path_factory.mktemp("match") / "known"
+    return write(path, telling(hyperparameters=said))
+
+
+def loss_of(path, variant, batch="input", **options):
+    made = plan(variant, batch=batch, **options)
+    return Comparison([made], Reader([str(path)])).rows()[0]["loss"]
+
+
 def own_losses(path, batch="input"):
     plans = [plan(name, batch=batch) for name in VARIANTS]
     return {row["variant"]: row["loss"] for row in Comparison(plans, Reader([str(path)])).rows()}
 
 
+@pytest.mark.parametrize(
+    ("text", "half"),
+    [("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)],
+)
+def test_the_tolerance_follows_from_the_digits(text, half):
+    assert half_unit(text) == pytest.approx(half)
+
+
 @pytest.mark.parametrize("batch", ["input", "record"])
-def test_every_row_finds_itself(telling_path, batch):
+def test_rows_find_themselves(telling_path, batch):
     losses = own_losses(telling_path, batch)
-    assert len(losses) > 10
-    whole = search(telling_path, batch=batch)
-    for name, loss in list(losses.items())[:: 1 if batch == "input" else 6]:
-        found = whole.answer(Target(loss, "loss", RTOL))
+    for name, loss in list(losses.items())[:: 9 if batch == "input" else 23]:
+        if loss == 0.0:
+            continue
+        found = answer(telling_path, loss, batch=batch)
         assert any(name in one.rows for one in found.matches), name
-        assert abs(found.matches[0].difference) <= 1e-12, name
+        assert found.matches[0].value == loss, name
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
 def test_trl_logged_losses(name, tmp_path):
-    row = {"gspo": "trl/gspo", "dr_grpo": "trl/dr_grpo"}.get(name, f"trl/{name}")
-    for line in (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-2:]:
-        path = tmp_path / "one"
-        path.write_text(line)
-        found = answer(path, json.loads(line)["expected"]["loss"])
-        assert any(row in one.rows for one in found.matches), found.matches
+    line = (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-1]
+    path = tmp_path / "one"
+    path.write_text(line)
+    found = answer(path, json.loads(line)["expected"]["loss"], rtol=1e-5)
+    assert any(f"trl/{name}" in one.rows for one in found.matches)
 
 
 def test_planted_std_is_told_from_its_neighbours(telling_path):
-    records = telling()
     values = []
-    for one in records:
+    for one in telling():
         mean, sigma = np.mean(one["rewards"]), std(one["rewards"], 0)
         for at, reward in enumerate(one["rewards"]):
             ratios = np.exp(np.subtract(one["log_probs_new"][at], one["log_probs_old"][at]))
             advantage = (reward - mean) / (sigma + 1e-4)
             free, bounded = ratios * advantage, np.clip(ratios, 0.8, 1.2) * advantage
             values.append(np.minimum(free, bounded).mean())
-    found = answer(telling_path, -float(np.mean(values)), rtol=1e-7)
-    assert not found.ambiguous
+    found = answer(telling_path, -float(np.mean(values)))
     bound = found.matches[0].plan.objective({}, advantages_given=False).advantage
     assert bound.values["std_ddof"] == 0
     assert bound.values["std_eps"] == 1e-4
+    assert not found.by_chance
 
 
-@pytest.mark.parametrize("times", [0.25, 8.0, -1.0, -0.5])
-def test_factor_and_sign(telling_path, times):
-    loss = own_losses(telling_path)["dapo"]
-    found = answer(telling_path, times * loss)
-    assert [one.times for one in found.matches] == [times]
-    assert "aggregate" in found.matches[0].plan.swapped or found.matches[0].plan.variant == "dapo"
+@pytest.mark.parametrize("times", [0.25, 4.0, -1.0, -0.25])
+def test_a_factor_that_the_records_explain(known_path, times):
+    loss = loss_of(known_path, "dapo")
+    first = answer(known_path, f"{times * loss:.8g}").matches[0]
+    assert first.times == times
+    assert "dapo" in first.rows
+    if abs(times) != 1.0:
+        assert "gradient_accumulation_steps" in first.factor.meaning
+
+
+def test_no_factor_without_a_meaning(known_path):
+    loss = loss_of(known_path, "dapo")
+    found = answer(known_path, f"{loss / 16:.8g}")
+    assert {abs(one.times) for one in found.matches} <= {1.0, 0.25, 4.0}
+
+
+def test_four_digits_put_the_published_row_first(known_path):
+    for name in ("dapo", "dr", "gspo", "rloo", "verl/vanilla", "areal/dapo", "skyrl/regular"):
+        found = answer(known_path, f"{loss_of(known_path, name):.4g}")
+        assert name in found.matches[0].rows, name
+        assert found.matches[0].chance <= found.chance
+
+
+@pytest.mark.parametrize(
+    ("variant", "stages"),
+    [
+        ("trl/sapo", {"aggregate": "prompt-mean"}),
+        ("skyrl/regular", {"kl": "k2"}),
+        ("areal/dapo", {"surrogate": "unclipped"}),
+        ("dapo", {"surrogate": "reinforce", "advantage": "leave-one-out"}),
+        ("gspo", {"kl": "k1", "aggregate": "token-sum"}),
+        ("sapo", {"aggregate": "token-mean"}),
+    ],
+)
+def test_changes_in_a_row_are_found(known_path, variant, stages):
+    loss = loss_of(known_path, variant, stages=stages)
+    found = answer(known_path, f"{loss:.10g}")
+    assert found.matches[0].value == pytest.approx(loss, rel=1e-12)
+
+
+def test_beta_is_solved_for(telling_path):
+    loss = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.03})
+    first = answer(telling_path, f"{loss:.8g}").matches[0]
+    assert first.plan.flags["beta"] == 0.03
+    assert first.value == loss
+
+
+def test_epsilon_is_searched(telling_path):
+    wanted = {"epsilon": 0.15, "beta": 0.005}
+    loss = loss_of(telling_path, "bnpo", hyperparameters=wanted)
+    found = answer(telling_path, f"{loss:.8g}")
+    assert found.matches[0].plan.flags["epsilon_low"] == 0.15
+    assert any(one.value == loss for one in found.matches)
+
+
+def test_a_constant_length_is_found(telling_path):
+    stages = {"aggregate": "token-sum-norm"}
+    made = {"max_completion_length": 256}
+    loss = loss_of(telling_path, "dr", stages=stages, hyperparameters=made)
+    found = answer(telling_path, f"{loss:.8g}")
+    assert found.matches[0].value == loss
+    assert found.matches[0].plan.flags["max_completion_length"] == 256
 
 
 def test_objective_is_the_other_sign(telling_path):
-    loss = own_losses(telling_path)["dr"]
+    loss = loss_of(telling_path, "dr")
     found = answer(telling_path, -loss, of="objective")
     assert "dr" in found.matches[0].rows
     assert found.matches[0].times == 1.0
 
 
 def test_a_list_of_betas(telling_path):
-    loss = own_losses(telling_path)["grpo"]
-    shifted = Comparison(
-        [plan("grpo", hyperparameters={"beta": 0.37})], Reader([str(telling_path)])
-    ).rows()[0]["loss"]
-    assert shifted != loss
-    assert not answer(telling_path, shifted, rtol=1e-8).matches
-    (found,) = answer(telling_path, shifted, betas=[0.1, 0.37], rtol=1e-8).matches
-    assert found.plan.flags["beta"] == 0.37
+    shifted = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.37})
+    first = answer(telling_path, f"{shifted:.9g}", betas=[0.1, 0.37]).matches[0]
+    assert first.plan.flags["beta"] == 0.37
 
 
 def test_float32_noise_is_within_the_tolerance(telling_path):
-    loss = own_losses(telling_path)["dapo"]
-    found = answer(telling_path, float(np.float32(loss * (1 + 3e-7))))
-    assert "dapo" in found.matches[0].rows
+    loss = loss_of(telling_path, "dapo")
+    found = answer(telling_path, float(np.float32(loss * (1 + 1e-7))))
+    assert any("dapo" in one.rows for one in found.matches)
 
 
 def test_nothing_reproduces_it(telling_path):
-    found = answer(telling_path, 123.456)
+    found = answer(telling_path, 123.456789)
     assert not found.matches
-    assert not found.ambiguous
     off = [abs(one.difference) for one in found.nearest]
     assert off == sorted(off)
     assert len(off) >= 3
+    for one in found.nearest:
+        assert one.value * one.needs["factor"] == pytest.approx(123.456789)
 
 
-def test_ambiguous_on_equal_lengths_and_ratios_of_1(tmp_path):
-    one = record(3, [4, 4, 4], [1.0, 0.0, 0.5])
-    one["log_probs_new"] = one["log_probs_ref"] = one["log_probs_old"]
-    found = answer(write(tmp_path / "a", [one]), 0.0)
-    assert found.ambiguous
-    assert any("ratios off 1" in words for words in found.apart)
+@pytest.mark.parametrize("text", ["0.04142", "-0.2718", "0.1618"])
+def test_a_random_number_of_few_digits_is_chance(telling_path, text):
+    found = answer(telling_path, text)
+    assert found.chance > 1.0
+    assert not found.matches or found.by_chance
+
+
+def test_chance_falls_with_the_digits(telling_path):
+    loss = loss_of(telling_path, "dapo")
+    counts = [answer(telling_path, f"{loss:.{digits}g}").matches[0].chance for digits in (3, 5, 8)]
+    assert counts[0] > 10 * counts[1] > 100 * counts[2]
+
+
+def test_ambiguous_on_equal_lengths(tmp_path):
     equal = record(3, [4, 4, 4], [1.0, 0.0, 0.5])
     path = write(tmp_path / "b", [equal])
-    found = answer(path, own_losses(path)["dapo"])
+    found = answer(path, loss_of(path, "dapo"))
     assert found.ambiguous
     assert probe.FEATURES["lengths"] in found.apart
     assert probe.FEATURES["ratios"] not in found.apart  # this data has them
 
 
 def test_a_flag_keeps_its_stage(telling_path):
-    loss = own_losses(telling_path)["dapo"]
+    loss = loss_of(telling_path, "dapo")
     found = answer(telling_path, loss, stages={"aggregate": "response-mean"})
     assert not any("dapo" in one.rows for one in found.matches)
 
@@ -146,3 +224,87 @@ def test_probe_agrees_only_with_itself_without_features():
     assert (whole.log_probs_new <= 0).all()
     assert (whole.log_probs_ref <= 0).all()
     assert (whole.log_probs_rollout <= 0).all()
+
+
+# ---- as users run it ----------------------------------------------------------------------------
+
+
+def asked(grpo, *words):
+    return json.loads(grpo("match", *words, "--json").stdout)
+
+
+def test_the_printed_command_gives_the_printed_value(grpo, known_path):
+    for variant, times in (("dapo", 0.25), ("lite-ppo", 1.0), ("openrlhf/ppo", -1.0)):
+        text = f"{times * loss_of(known_path, variant):.9g}"
+        first = asked(grpo, str(known_path), f"--loss={text}")["matches"][0]
+        words = shlex.split(first["command"].partition(" | awk")[0])[1:]
+        printed = float(grpo(*words).stdout)
+        assert printed * first["factor"] == first["value"]
+
+
+def test_several_numbers_together(grpo, known_path):
+    made = json.loads(grpo("eval", str(known_path), "-v", "bnpo", "--json").stdout)["total"]
+    given = [f"--loss={made['loss']:.4g}", f"--kl={made['kl']:.4g}"]
+    given += [f"--clip-fraction={made['clip_fraction']:.4g}"]
+    given += [f"--gradient-norm={made['gradient_norm']:.4g}"]
+    alone = asked(grpo, str(known_path), given[0])
+    together = asked(grpo, str(known_path), *given)
+    assert "agg:token-mean" in together["matches"][0]["signature"].replace("verl/", "")
+    assert together["match_count"] < alone["match_count"]
+    wrong = asked(grpo, str(known_path), given[0], "--gradient-norm=17.3")
+    assert not wrong["matches"]
+
+
+def test_numbers_that_the_records_carry(grpo, tmp_path):
+    made = []
+    for seed in range(1, 5):
+        one = record(seed, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], step=seed)
+        loss = loss_of(write(tmp_path / "one", [one]), "dapo")
+        made.append(one | {"metrics": {"loss": float(f"{loss:.4g}")}})
+    found = asked(grpo, str(write(tmp_path / "run", made)), "--logged", "loss=metrics.loss")
+    assert found["questions"] == [4, 4]
+    assert "dapo" in found["matches"][0]["variants"]
+    assert found["chance_hits"] < 1e-3
+    assert not found["by_chance"]
+
+
+def test_any_jobs_and_blocks_give_the_same_bytes(tmp_path):
+    many = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(40)]
+    path = write(tmp_path / "many", many)
+    text = f"{loss_of(path, 'lite-ppo'):.6g}"
+    seen = {
+        repr([(one.value, one.plan.variant, one.times) for one in found.matches])
+        for found in (
+            answer(path, text),
+            answer(path, text, block=3000),
+            answer(path, text, jobs=2, block=3000),
+        )
+    }
+    assert len(seen) == 1
+    assert "lite-ppo" in seen.pop()
+
+
+def test_entropies_are_a_part_of_it(grpo, tmp_path):
+    one = record(3, [4, 6, 5], [1.0, 0.0, 0.5])
+    one["entropies"] = [[0.5 + 0.1 * t for t in range(len(row))] for row in one["log_probs_old"]]
+    path = write(tmp_path / "a", [one])
+    flags = ("-v", "dapo", "-p", "entropy_coef=0.1")
+    loss = json.loads(grpo("eval", str(path), *flags, "--json").stdout)["total"]["loss"]
+    first = asked(grpo, str(path), *flags, f"--loss={loss!r}")["matches"][0]
+    assert first["value"] == loss
+    assert "entropy_coef" in first["command"]
+
+
+def test_kl_is_a_number_or_an_estimator(grpo, known_path):
+    words = ["match", str(known_path), "--loss=0.1"]
+    assert grpo(*words, "--kl", "k9").exit_code == 2
+    assert grpo(*words, "--kl", "k1").exit_code in (0, 1)
+
+
+def test_what_is_asked_is_checked(grpo, known_path):
+    assert "one of them" in grpo("match", str(known_path)).stderr
+    assert grpo("match", str(known_path), "--loss=abc").exit_code == 2
+    told = grpo("match", str(known_path), "--logged", "loss=metrics.nothing")
+    assert told.exit_code == 3
+    assert "no record has a number" in told.stderr
+    assert math.isfinite(Typed.of("loss", "0.5").rtol)

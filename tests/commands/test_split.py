@@ -8,8 +8,8 @@ import pytest
 from planted import DUMPS, telling, write
 
 from grpo_cli.commands.split.microbatches import cut
+from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
-from grpo_cli.commands.split.whole import whole
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import plan
@@ -19,10 +19,10 @@ ON_POLICY = {"log_probs_new": [[-1.0], [-1.0] * 4], "advantages": [1.0, 0.2]}
 
 
 def rows(path, micro_batch, accumulate=None, ranks=1, **options):
-    data = whole(Reader([str(path)]))
-    cutting = cut(data.chunk.batch.responses.count, micro_batch, accumulate, ranks)
     made = plan(options.pop("variant", "dr"), **options)
-    return {row["aggregate"]: row for row in split(made, data.chunk, cutting)[0]}
+    responses = gather(made, Reader([str(path)]))
+    cutting = cut(responses.count, micro_batch, accumulate, ranks)
+    return {row["aggregate"]: row for row in split(made, responses, cutting)[0]}
 
 
 def test_mean_of_means_by_hand(tmp_path):
@@ -94,3 +94,39 @@ def test_records_of_other_columns_are_no_batch(tmp_path):
     path = write(tmp_path / "a", [ON_POLICY, ON_POLICY | {"log_probs_old": [[-1.0], [-1.0] * 4]}])
     with pytest.raises(InputError, match="other columns"):
         rows(path, 1)
+
+
+def test_the_norm_grows_by_more_than_the_part_along(tmp_path):
+    found = rows(write(tmp_path / "a", [ON_POLICY]), 1)["token-mean"]
+    # by hand: ‖(0.5, 4 × 0.025)‖ over ‖(0.2, 4 × 0.04)‖, token by token
+    wanted = ((0.5**2 + 4 * 0.025**2) / (0.2**2 + 4 * 0.04**2)) ** 0.5
+    assert found["norm_factor"] == pytest.approx(wanted)
+    assert found["norm_factor"] > found["factor"]
+
+
+def test_a_kl_with_a_denominator_of_its_own_by_tokens(tmp_path):
+    # An update that is the same as the whole batch's, part by part, has every number 1.
+    found = rows(write(tmp_path / "a", telling()), 8, variant="skyrl/regular")
+    own = next(iter(found.values()))
+    assert own["own"]
+    assert own["norm_factor"] == pytest.approx(1.0)
+
+
+def test_a_split_that_does_nothing_says_so(grpo, tmp_path):
+    path = str(write(tmp_path / "a", telling()))
+    told = grpo("split", path, "-n", "8", "-v", "dr").stdout
+    assert "cuts nothing" in told
+    told = grpo("split", path, "-n", "2", "-v", "dr").stdout
+    assert "cuts nothing" not in told
+    assert "token-sum *" in told
+    assert sum(line.startswith("not tried") for line in told.splitlines()) <= 1
+
+
+def test_pieces_of_the_input_change_nothing(tmp_path):
+    path = write(tmp_path / "a", telling() * 30)
+    made = plan("lite-ppo")
+    whole = gather(made, Reader([str(path)]))
+    pieces = gather(made, Reader([str(path)], block_bytes=2000))
+    for name, values in whole.sums.items():
+        assert values.tolist() == pieces.sums[name].tolist(), name
+    assert whole.groups.tolist() == pieces.groups.tolist()

@@ -123,7 +123,7 @@ def test_weights_that_the_record_cannot_explain_are_not_expected(tmp_path: Path)
     )
     loss.recorder.close()
     (line,) = lines(path)
-    assert line["expected"]["weighted_policy_loss"] == value.item()
+    assert line["expected"]["metrics"]["weighted_policy_loss"] == value.item()
     assert {"policy_loss", "loss_gradient"}.isdisjoint(line["expected"])
     assert {weight for row in line["rollout_is_weights"] for weight in row} == {0.5}
     assert verify(path)[0] == 0

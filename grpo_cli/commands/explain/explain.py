@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
+from grpo_cli.commands.explain.rising import Reason
 from grpo_cli.commands.explain.why import why
 from grpo_cli.commands.explain.worked import worked
 from grpo_cli.engine import Reader
@@ -45,14 +47,35 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         raise InputError("no record can be read")
     steps = _worked(evaluator, first, response)
     total = totals.row()
+    hint = [*_ungrouped(source, totals)]
     return {
         "variant": plan.variant,
         "signature": totals.signature(),
         "total": total,
         "parts": facts.parts,
-        "why": [{"code": one.code, "text": one.text} for one in why(total, facts)],
+        "why": [{"code": one.code, "text": one.text} for one in [*hint, *why(total, facts)]],
         "record": steps,
     }
+
+
+_IDS = ("uid", "group_id", "group_ids", "prompt_id", "prompt_idx", "group_index")
+
+
+def _ungrouped(source: Reader, totals: Totals) -> Iterator[Reason]:
+    """That rows of one response each say which group they are of, and were not grouped."""
+    alone = totals.records == totals.groups == totals.responses and totals.records > 1
+    if not alone or source.reading.grouping is not None:
+        return
+    raw, _ = next(source.records())
+    keys = raw.value if isinstance(raw.value, dict) else {}
+    for name in _IDS:
+        if name in keys:
+            yield Reason(
+                "ungrouped",
+                f"every record is one response, so each is a group of its own; they carry a "
+                f"{name}: --group-by {name} puts those of one prompt together",
+            )
+            return
 
 
 def _worked(evaluator: Evaluator, alone: Chunk, response: int | None) -> dict[str, Any]:

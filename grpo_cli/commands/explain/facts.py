@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpo_cli.batch import F64, Batch
+from grpo_cli.commands.explain.rising import Steps
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 _CENTRED = 1e-5
 """Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
+
+
+_ROUNDING = 1e-6
+"""A sum below this part of the magnitudes in it is 0 but for float32."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Facts:
         lengths: the least and greatest length.
         cancelled: groups whose reward functions differ between responses while their sum does not.
         reference_equal: whether the policy is the reference at every token.
+        plain_clip: whether the surrogate is PPO's clip, without dual clip or δ.
+        steps: each record's own loss, reward and KL.
         largest: the largest single token.
     """
 
@@ -52,6 +59,8 @@ class Facts:
     cancelled: int = 0
     reference_equal: bool | None = None
     betas: set[float] = field(default_factory=set)
+    plain_clip: bool = True
+    steps: Steps = field(default_factory=Steps)
     largest: Extreme | None = None
     contributions: float = 0.0
 
@@ -62,6 +71,8 @@ class Facts:
         self.centred &= _centred(breakdown)
         self.cancelled += _cancelled(breakdown.batch)
         self.betas.add(breakdown.beta)
+        self.plain_clip &= _plain_clip(breakdown)
+        self.steps.add(breakdown)
         self._add_reference(breakdown.batch)
         self._add_largest(chunk, breakdown)
 
@@ -128,10 +139,21 @@ class Facts:
         return self.counted.get(term) or 1.0
 
     @property
+    def policy_counts(self) -> bool:
+        """Whether the policy term is more than rounding."""
+        return abs(self.above + self.below) > _ROUNDING * self.size
+
+    @property
     def scale(self) -> float:
         """What a J of 0 is small beside."""
         others = (abs(part) / self._count(term) for term, part in self.others.items())
         return self.size / self._count(POLICY) + sum(others)
+
+
+def _plain_clip(breakdown: Breakdown) -> bool:
+    bound = breakdown.objective.surrogate
+    bounds = (bound.values.get("delta"), bound.values.get("dual_clip"))
+    return bound.choice.window == "product" and bounds == (None, None)
 
 
 def place(chunk: Chunk, token: int) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
+from grpo_cli.commands.explain.rising import Reason, rising
 
 _ZERO = 1e-6
 """|J| below this part of the magnitudes that it is made of is 0 but for float32."""
@@ -14,16 +15,10 @@ _MOST = 0.5
 _LARGE = 1.0
 
 
-class Reason(NamedTuple):
-    """One reason: a word for programs, a sentence for people."""
-
-    code: str
-    text: str
-
-
 def why(total: Mapping[str, Any], facts: Facts) -> list[Reason]:
     """What makes the loss what it is, the decisive first; what the gradient does comes last."""
-    return [*_value(total, facts), *_conditions(total, facts), _gradient(total)]
+    value = [*_value(total, facts), *rising(facts.steps)]
+    return [*value, *_conditions(total, facts), _gradient(total)]
 
 
 def _value(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
@@ -51,9 +46,10 @@ def _zero(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             + (", over responses of equal length" if _one_length(facts) else ""),
         )
     else:
+        adding, taking = ("A > 0", "A < 0") if facts.above > 0 else ("A < 0", "A > 0")
         yield Reason(
             "cancels",
-            "the loss is 0: what the responses with A > 0 add, those with A < 0 take away",
+            f"the loss is 0: what the responses with {adding} add, those with {taking} take away",
         )
 
 
@@ -80,10 +76,18 @@ def _positive(facts: Facts) -> str:
             "outweighs the policy term"
         )
     return (
-        "the loss is positive: responses with A < 0 take away "
-        f"{_number(abs(parts['negative_advantages']))}, those with A > 0 add "
-        f"{_number(parts['positive_advantages'])}"
+        f"the loss is positive: responses with A < 0 {_does(parts['negative_advantages'])}, "
+        f"those with A > 0 {_does(parts['positive_advantages'])}"
+        + (_LOGARITHM if parts["positive_advantages"] < 0 else "")
     )
+
+
+_LOGARITHM = ": the surrogate holds log π_θ, which is negative"
+
+
+def _does(part: float) -> str:
+    """What a part of J does to it."""
+    return f"add {_number(part)}" if part >= 0 else f"take away {_number(-part)}"
 
 
 def _dominated(facts: Facts) -> bool:
@@ -94,7 +98,7 @@ def _dominated(facts: Facts) -> bool:
 
 
 def _unequal(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
-    if _on_policy(total) and facts.centred and total["policy"] and not _one_length(facts):
+    if _on_policy(total) and facts.centred and facts.policy_counts and not _one_length(facts):
         yield Reason(
             "lengths",
             "every ratio is exactly 1 and the advantages add up to 0, yet the policy term is not "
@@ -110,7 +114,7 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             "one-token",
             f"one token makes {largest.size / facts.contributions:.0%} of all contributions: "
             f"{largest.place}, ratio {_number(largest.ratio)}, A {_number(largest.advantage)}"
-            + ("; no upper clip acts on a ratio where A < 0" if _free(largest) else ""),
+            + ("; no upper clip acts on a ratio where A < 0" if _free(largest, facts) else ""),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
     if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
@@ -119,7 +123,8 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             f"the loss is large because token terms are summed: {total['tokens']:,} tokens over "
             f"{_number(total['denominator'])} ({total['denominator_of']})",
         )
-    if total["ratio_max"] and total["ratio_max"] > 10.0 and facts.parts["negative_advantages"]:
+    far = total["ratio_max"] and total["ratio_max"] > 10.0
+    if far and facts.plain_clip and facts.parts["negative_advantages"]:
         yield Reason(
             "ratio",
             f"ratios reach {_number(total['ratio_max'])}; where A < 0, a plain clip does not "
@@ -127,11 +132,22 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _free(largest: Any) -> bool:
-    return bool(largest.advantage < 0 and largest.ratio > 1.2)
+def _free(largest: Any, facts: Facts) -> bool:
+    return bool(facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2)
 
 
 def _conditions(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    if total["groups"] and total["dead_groups"] == total["groups"] and total["loss"]:
+        yield Reason(
+            "all-dead",
+            "in every group all rewards are equal, so every A is 0: no reward is in this loss, "
+            "only the KL or the entropy moves the policy",
+        )
+    if total["tokens"] and total["clip_fraction"] == 1.0:
+        yield Reason(
+            "all-clipped",
+            "every token is clipped: the policy term has a value, and no gradient",
+        )
     if 0 < total["dead_groups"] < total["groups"]:
         yield Reason(
             "dead-groups",

@@ -1,17 +1,16 @@
-"""A convention that was tried, and what makes several of them one."""
+"""A convention that fits, and what makes several of them one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from grpo_cli.commands.match.command_line import command, pruned
-from grpo_cli.commands.match.features import present
-from grpo_cli.commands.match.sums import Data
+from grpo_cli.commands.match.fit import Factor
 from grpo_cli.engine import probe
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
 
@@ -22,69 +21,82 @@ class Candidate:
 
     Attributes:
         plan: evaluates it.
-        value: the loss (or objective) that it gives, with ``times``.
+        factor: what its loss (or objective) is multiplied by.
+        bits: what it costs; of the plainest of its names.
+        weight: how likely it was before the number was seen, all its names together.
+        chance: how many conventions as plain as it, or plainer, hit such a number by chance.
+        evaluator_key: where the statistics of the whole input are that it needs.
+        rows: the variants that are this convention.
+        members: signatures of the same convention, made otherwise.
+        value: the number that it gives; exact once it was evaluated.
         difference: ``value`` less the target.
-        cost: the plainer, the smaller.
-        times: what the plan's own loss (or objective) is multiplied by; negative for a wrong sign.
-        rows: the variants that are the same convention.
-        members: other conventions that differ only in an ``std_eps`` too small to matter here.
+        needs: what would have to be true for it to fit, where it does not.
+        totals: its totals, once it was evaluated.
     """
 
     plan: Plan
-    value: float
-    difference: float
-    cost: int
-    times: float
+    factor: Factor
+    bits: float
+    weight: float
+    chance: float = math.nan
+    measured: int = -1
     rows: list[str] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Target:
-    """The number that was logged.
-
-    Attributes:
-        number: as it was given.
-        of: "loss" or "objective".
-        rtol: how far off a value may be, relatively; added to it is one part in 2²³ of the
-            magnitudes that cancel in the value, since trainers add up in float32.
-    """
-
-    number: float
-    of: str
-    rtol: float
+    value: float = math.nan
+    difference: float = math.nan
+    needs: dict[str, float] = field(default_factory=dict)
+    totals: Totals | None = None
 
     @property
-    def sign(self) -> float:
-        """The target is this times J."""
-        return -1.0 if self.of == "loss" else 1.0
+    def times(self) -> float:
+        """The factor's value."""
+        return self.factor.times
 
 
-def families(found: Sequence[Candidate], data: Data) -> list[Candidate]:
-    """Conventions that are one under several names, or but for a small eps, taken together."""
-    known: list[tuple[Candidate, list[float | None]]] = []
-    for one in found:
-        objective = Evaluator(one.plan).objective(data.chunks[0])
-        values = _probed(objective, one.times)
-        alike = (head for head, theirs in known if all(map(probe.same, values, theirs)))
-        head = next(alike, one)
+class Families:
+    """Tells conventions that are one under several names from those that the data cannot tell."""
+
+    def __init__(self, chunk: Chunk, same: Mapping[str, list[str]]) -> None:
+        self._chunk = chunk
+        self._same = same
+        self._known: list[tuple[Candidate, list[float | None]]] = []
+        self._values: dict[object, list[float | None]] = {}
+
+    def add(self, one: Candidate) -> bool:
+        """Whether the candidate is none of those before it; else it is listed with its like."""
+        objective = self.objective(one.plan)
+        values = [None if v is None else one.times * v for v in self._probed(objective)]
+        head = next((head for head, theirs in self._known if _alike(values, theirs)), one)
         if head is one:
-            known.append((one, values))
-        else:
+            self._known.append((one, values))
+        elif objective.signature not in head.members:
             head.members.append(objective.signature)
-        if not one.plan.swapped and one.times == 1.0 and one.plan.variant not in head.rows:
-            head.rows.append(one.plan.variant)
-    return [head for head, _ in known]
+        plain = not one.plan.swapped and not one.plan.flags
+        if plain and one.times == head.times:
+            names = self._same.get(one.plan.variant, [one.plan.variant])
+            head.rows += [name for name in names if name not in head.rows]
+        return head is one
+
+    def objective(self, plan: Plan) -> Objective:
+        """A plan's objective for the data."""
+        given = self._chunk.advantages_given
+        return plan.objective(self._chunk.settings, advantages_given=given)
+
+    def _probed(self, objective: Objective) -> list[float | None]:
+        """Its values on two probes, the eps of a std aside."""
+        bare = without_eps(objective)
+        wanted = tuple((k, b.name, tuple(b.values.items())) for k, b in bare.stages.items())
+        if wanted not in self._values:
+            self._values[wanted] = [probe.value(bare, lacking) for lacking in (_ALL, _FEWER)]
+        return self._values[wanted]
 
 
-def _probed(objective: Objective, times: float) -> list[float | None]:
-    """What a convention is: its values on two probes, the eps of a std aside."""
-    bare = without_eps(objective)
-    values = [probe.value(bare, lacking) for lacking in (frozenset(), _FEWER)]
-    return [None if value is None else times * value for value in values]
-
-
+_ALL: frozenset[str] = frozenset()
 _FEWER: frozenset[str] = frozenset({"lengths", "spreads"})
+
+
+def _alike(left: Sequence[float | None], right: Sequence[float | None]) -> bool:
+    return all(map(probe.same, left, right))
 
 
 def without_eps(objective: Objective) -> Objective:
@@ -95,43 +107,20 @@ def without_eps(objective: Objective) -> Objective:
     return replace(objective, advantage=replace(bound, values={**bound.values, "std_eps": 1e-8}))
 
 
-def apart(matches: Sequence[Candidate], data: Data) -> list[str]:
+def apart(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str]:
     """What data would tell the matches apart, in words; the first against each of the others.
 
     Where no single feature does, any batch with those that this data lacks.
     """
-    if len(matches) < 2:
-        return []
-    first, *others = (
-        (one, without_eps(Evaluator(one.plan).objective(data.chunks[0]))) for one in matches[:20]
-    )
-    has = present([chunk.batch for chunk in data.chunks])
+    families = Families(chunk, {})
+    objectives = [without_eps(families.objective(one.plan)) for one in matches[:20]]
     missing = frozenset(probe.FEATURES.keys() - has)
     needed: set[str] = set()
-    for other, objective in others:
-        if other.times == first[0].times:
-            needed |= probe.tell_apart(first[1], objective, missing)
+    for one, objective in zip(matches[1:20], objectives[1:], strict=True):
+        if one.times == matches[0].times:
+            try:
+                needed |= probe.tell_apart(objectives[0], objective, missing)
+            except GrpoError:
+                continue
     chosen = needed or missing - {"rollout", "reference"}
     return [words for name, words in probe.FEATURES.items() if name in chosen]
-
-
-def described(one: Candidate, data: Data, paths: Sequence[str], target: Target) -> dict[str, Any]:
-    """A candidate as ``--json`` shows it."""
-    made = pruned(one.plan, data)
-    totals = Totals(made.batch)
-    for chunk in data.chunks:
-        totals.signatures.setdefault(
-            Evaluator(made).objective(chunk).signature, Evaluator(made).objective(chunk).parts
-        )
-    flipped = one.times < 0
-    only = target.of if not flipped else {"loss": "objective", "objective": "loss"}[target.of]
-    return {
-        "signature": totals.signature(),
-        "value": one.value,
-        "difference": one.difference,
-        "command": command(made, paths, only, abs(one.times)),
-        "variants": one.rows,
-        "factor": abs(one.times),
-        "sign_flipped": flipped,
-        "same": list(dict.fromkeys(one.members)),
-    }

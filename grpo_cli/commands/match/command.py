@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.match.candidate import Target, described
-from grpo_cli.commands.match.search import RTOL, Answer, Search
-from grpo_cli.commands.match.sums import Data
+from grpo_cli.commands.match.answer import document
+from grpo_cli.commands.match.logged import logged
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.search import Search
+from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.typed import Typed
 from grpo_cli.commands.match.view import print_matches
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.options.values import number
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import failures
 
 NO = 1
-_SHOWN = 20
+
+
+def _text(value: str) -> str:
+    """A number, kept as it was typed: its digits say how exact it is."""
+    number(value)
+    return value
 
 
 def _target(name: str, what: str) -> Any:
     return typer.Option(
-        f"--{name}", metavar="NUMBER", help=f"The {what}.", parser=number, show_default=False
+        f"--{name}", metavar="NUMBER", help=f"{what}", parser=_text, show_default=False
     )
 
 
@@ -32,9 +44,26 @@ def _target(name: str, what: str) -> Any:
 def match_number(
     *,
     files: Files = None,
-    loss: Annotated[float | None, _target("loss", "loss that was logged")] = None,
+    loss: Annotated[
+        str | None, _target("loss", "The loss that was logged, with all its digits.")
+    ] = None,
     target_objective: Annotated[
-        float | None, _target("objective", "objective, where that was logged instead")
+        str | None, _target("objective", "The objective, where that was logged instead.")
+    ] = None,
+    clip_fraction: Annotated[
+        str | None, _target("clip-fraction", "The clip fraction that was logged beside it.")
+    ] = None,
+    gradient_norm: Annotated[
+        str | None, _target("gradient-norm", "The gradient norm likewise; --kl X the KL.")
+    ] = None,
+    logged_at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logged",
+            metavar="NAME=PATH",
+            help="Where the records carry the number, as loss=metrics.loss.",
+            show_default=False,
+        ),
     ] = None,
     rtol: Annotated[
         float | None,
@@ -42,8 +71,7 @@ def match_number(
             "--rtol",
             metavar="NUMBER",
             parser=number,
-            help=f"Relative tolerance. Default: {RTOL}, for sums in float32; give more for a "
-            "number that was rounded.",
+            help="Relative tolerance. Default: half a unit of the last digit typed.",
             show_default=False,
         ),
     ] = None,
@@ -52,7 +80,18 @@ def match_number(
         typer.Option(
             "--betas",
             metavar="A,B,…",
-            help="Values of β to try. Default: the given one, or a few usual ones.",
+            help="Values of β to try. Default: the given one, or β is solved for.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Worker processes. Default: one per core for large input, else 1.",
             show_default=False,
         ),
     ] = None,
@@ -64,57 +103,70 @@ def match_number(
 
     \b
     grpo match rollouts.jsonl --loss 0.054325
-    grpo match rollouts.jsonl --loss 0.054325 --batch record --aggregate token-mean
+    grpo match rollouts.jsonl --loss 0.0543 --kl 0.0123 --gradient-norm 1.27
+    grpo match run.jsonl --logged loss=metrics.loss
 
-    Every variant is tried as it is, and every combination of a standard
-    deviation, a clip, a KL and a denominator, then with the other sign and
-    the factors of accumulation and data parallelism. Stages that flags swap
-    stay as they are. Exit codes: 0 found, 1 nothing reproduces the number,
-    2 usage, 3 bad input.
+    The tolerance follows from the digits: 0.0256 means ±0.00005. Every
+    variant is tried as it is, then with one or two stages changed, with the
+    other sign, and with the factors of accumulation and data parallelism. β
+    is solved for where it is not known, ε is searched. Stages that flags swap
+    stay as they are. How many conventions such a number hits by chance is
+    told. Exit codes: 0 found, 1 nothing reproduces the number, 2 usage, 3 bad
+    input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        target = _checked(loss, target_objective, RTOL if rtol is None else rtol)
+        kl, objective = _kl_number(objective)
+        given = {"kl": kl, "clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
+        others = [Typed.of(name, text, rtol) for name, text in given.items() if text is not None]
         plan, places = objective.plan(), paths(files)
-        source = loading.reader(places)
-        data = Data([*source])
-        if not data.chunks:
-            raise InputError("no record can be read")
-        answer = Search(plan, data, _numbers(betas)).answer(target)
-        document = _document(answer, data, [*places, *loading.words], target)
-        page.write(document, lambda console, screen: print_matches(console, screen, document))
-        if len(answer.matches) > _SHOWN and not page.quiet:
-            say(f"… {len(answer.matches) - _SHOWN} more conventions agree")
+        reading = loading.reading(loading.record)
+        source = Reader(places, reading, skip=loading.on_error == "skip", jobs=jobs)
+        words = [*places, *loading.words]
+        if logged_at:
+            if loss is not None or target_objective is not None:
+                raise UsageError("--logged takes the number from the records; leave --loss out")
+            questions, chosen = logged(source, logged_at, rtol)
+            words += chosen
+        else:
+            target = _checked(loss, target_objective, rtol)
+            source.keep_input()
+            first = next(iter(source), None)
+            if first is None:
+                raise InputError("no record can be read")
+            questions = [Question(target, Stream(source), first)]
+        answer = Search(plan, _numbers(betas), others, _large(places)).answer(questions)
+        asked = questions[-1]
+        counts = [len(questions) * (1 + len(others)), len(questions)]
+        made = document(answer, asked.first, words, [asked.target, *others], counts)
+        page.write(made, lambda console, screen: print_matches(console, screen, made))
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code or (0 if answer.matches else NO))
 
 
-def _checked(loss: float | None, objective: float | None, rtol: float) -> Target:
+def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOptions]:
+    """The KL that was logged, where --kl gives a number and not the name of an estimator."""
+    given = objective.kl
+    if given is None or not re.match(r"[+-]?\.?\d", given):
+        return None, objective
+    return _text(given), replace(objective, kl=None)
+
+
+def _checked(loss: str | None, objective: str | None, rtol: float | None) -> Typed:
     if (loss is None) == (objective is None):
         raise UsageError("give the logged number as --loss X or --objective X, one of them")
-    if rtol < 0:
+    if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
-    if loss is not None:
-        return Target(loss, "loss", rtol)
-    return Target(objective or 0.0, "objective", rtol)
+    name, text = ("objective", objective) if loss is None else ("loss", loss)
+    return Typed.of(name, text or "", rtol)
+
+
+_LARGE = 1 << 25
+"""Bytes from which on the search begins with what is quickly evaluated."""
+
+
+def _large(places: list[str]) -> bool:
+    return sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
 
 
 def _numbers(betas: str | None) -> list[float]:
     return [] if betas is None else [number(part.strip()) for part in betas.split(",")]
-
-
-def _document(answer: Answer, data: Data, places: list[str], target: Target) -> dict[str, Any]:
-    def rows(found: Any) -> list[dict[str, Any]]:
-        return [described(one, data, places, target) for one in found]
-
-    return {
-        "target": target.number,
-        "target_of": target.of,
-        "rtol": target.rtol,
-        "matches": rows(answer.matches[:_SHOWN]),
-        "ambiguous": answer.ambiguous,
-        "match_count": len(answer.matches),
-        "tell_apart": list(answer.apart),
-        "nearest": rows(answer.nearest),
-        "tried": answer.tried,
-        "not_tried": dict(answer.reasons),
-    }

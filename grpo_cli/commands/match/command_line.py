@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from grpo_cli.commands.match.sums import Data
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Parts
@@ -32,31 +31,27 @@ def command(made: Plan, paths: Sequence[str], only: str, times: float = 1.0) -> 
     return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
 
 
-def pruned(made: Plan, data: Data) -> Plan:
+def pruned(made: Plan, chunk: Chunk) -> Plan:
     """The plan without the flags that say what the variant and the records say anyway."""
-    wanted = _parts(made, data)
+    wanted = _parts(made, chunk)
     for name in list(made.swapped):
         stages = {stage: choice for stage, choice in made.swapped.items() if stage != name}
-        made = _fewer(made, stages, made.flags, data, wanted)
+        made = _fewer(made, stages, made.flags, chunk, wanted)
     for name in list(made.flags):
         flags = {flag: value for flag, value in made.flags.items() if flag != name}
-        made = _fewer(made, made.swapped, flags, data, wanted)
+        made = _fewer(made, made.swapped, flags, chunk, wanted)
     return made
 
 
 def _fewer(
-    made: Plan,
-    stages: Mapping[str, str],
-    flags: Mapping[str, Value],
-    data: Data,
-    wanted: Sequence[Parts],
+    made: Plan, stages: Mapping[str, str], flags: Mapping[str, Value], chunk: Chunk, wanted: Parts
 ) -> Plan:
     try:
         less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
-        return less if _parts(less, data) == wanted else made
+        return less if _parts(less, chunk) == wanted else made
     except GrpoError:
         return made
 
 
-def _parts(made: Plan, data: Data) -> list[Parts]:
-    return [Evaluator(made).objective(chunk).parts for chunk in data.chunks]
+def _parts(made: Plan, chunk: Chunk) -> Parts:
+    return made.objective(chunk.settings, advantages_given=chunk.advantages_given).parts

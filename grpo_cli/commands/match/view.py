@@ -2,62 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import visible
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
+_SHOWN = 12
 
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then each convention: its value, who does it, and how to evaluate it."""
     del screen
-    target = f"{document['target_of']} {document['target']!r}"
-    tried = f"{document['tried']:,} conventions tried, rtol {document['rtol']:g}"
+    for line, style in _head(document):
+        console.print(Text(line, style))
     if not document["matches"]:
-        console.print(Text(f"nothing reproduces the {target} ({tried})", "bold yellow"))
-        for line in _rounded(document["target"]):
-            console.print(Text(line, "yellow"))
         console.print(Text("\nthe nearest", "bold"))
         for found in document["nearest"]:
             _print(console, found)
         return
-    count = document["match_count"]
-    if document["ambiguous"]:
-        head = f"ambiguous: {count} conventions give the {target} ({tried})"
-        console.print(Text(head, "bold yellow"))
-        for line in _remedy(document):
-            console.print(Text(line, "yellow"))
-    else:
-        console.print(Text(f"one convention gives the {target} ({tried})", "bold green"))
-    for found in document["matches"]:
+    for found in document["matches"][:_SHOWN]:
         _print(console, found)
+    more = len(document["matches"]) - _SHOWN
+    if more > 0:
+        console.print(Text(f"\n… {more} more conventions agree (see --json)", "dim"))
 
 
-def _rounded(target: float) -> list[str]:
-    """A remark on a number that has few digits; its last one is half a unit off at most."""
-    text = f"{abs(target):e}"
-    mantissa = float(text[: text.index("e")])
-    digits = len(repr(mantissa).replace(".", "").rstrip("0"))
-    if digits > _FEW or not target:
-        return []
-    rtol = 0.5 * 10.0 ** (1 - digits) / mantissa
-    count = "1 digit" if digits == 1 else f"{digits} digits"
-    return [f"the number has {count}; if it was rounded, try --rtol {rtol:.2g}"]
-
-
-_FEW = 5
-
-
-def _remedy(document: Found) -> list[str]:
-    if not document["tell_apart"]:
-        return ["they agree within the tolerance only: give more digits, or a smaller --rtol"]
-    return ["to tell them apart, data with", *(f"  {one}" for one in document["tell_apart"])]
+def _head(document: Found) -> Iterator[tuple[str, str]]:
+    target = f"{document['target_of']} {document['target']!r}"
+    numbers, records = document["questions"]
+    if numbers > 1:
+        target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
+    tried = f"{document['tried']:,} conventions tried, ±{document['tolerance']:.2g}"
+    count, chance = document["match_count"], document["chance_hits"]
+    del records
+    if not count:
+        yield f"nothing reproduces the {target} ({tried})", "bold yellow"
+    elif count > 1:
+        yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold yellow"
+    elif document["by_chance"]:
+        yield f"one convention was found for the {target}, maybe by chance ({tried})", "bold yellow"
+    else:
+        yield f"one convention gives the {target} ({tried})", "bold green"
+    said = f"{chance:.2g}" if chance >= 1e-4 else "fewer than 0.0001"
+    yield f"by chance {said} of all that were tried give such a number", "dim"
+    if count and document["by_chance"]:
+        first = document["matches"][0]["hits_expected"]
+        yield (
+            f"of those as plain as the first, {first:.2g}: more digits, or more numbers "
+            "(--kl, --gradient-norm, --logged), would tell",
+            "yellow",
+        )
+    if count > 1 and document["tell_apart"]:
+        yield "to tell them apart, data with", "yellow"
+        yield from ((f"  {one}", "yellow") for one in document["tell_apart"])
 
 
 def _print(console: Console, found: Found) -> None:
@@ -67,12 +69,20 @@ def _print(console: Console, found: Found) -> None:
         head.append(f"  {', '.join(found['variants'])}", "cyan")
     if found["sign_flipped"]:
         head.append("  sign flipped", "magenta")
-    if found["factor"] != 1.0:
-        head.append(f"  {_factor(found['factor'])}", "magenta")
+    if found["factor_meaning"]:
+        head.append(f"  {found['factor_meaning']}", "magenta")
     console.print(head)
     console.print(Text(f"  {visible(found['signature'])}"))
+    for line in _needed(found["would_need"]):
+        console.print(Text(f"  {line}", "yellow"))
     console.print(Text(f"  {found['command']}", "dim"))
 
 
-def _factor(times: float) -> str:
-    return f"× {shown(times)}" if times >= 1.0 else f"÷ {shown(1.0 / times)}"
+def _needed(needs: Mapping[str, float]) -> Iterator[str]:
+    ways = []
+    if needs.get("beta", -1.0) > 0:
+        ways.append(f"β were {needs['beta']:.6g}")
+    if "factor" in needs:
+        ways.append(f"it were multiplied by {needs['factor']:.6g}")
+    if ways:
+        yield f"would fit if {', or '.join(ways)}"

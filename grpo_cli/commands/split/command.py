@@ -11,9 +11,9 @@ from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.split.microbatches import cut
+from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
 from grpo_cli.commands.split.view import print_splits
-from grpo_cli.commands.split.whole import whole
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say
 
@@ -53,15 +53,15 @@ def split_batch(
 
     The input is one batch, its responses cut in order; advantages are made
     before. `reported` is the loss that a trainer would log, the mean of the
-    micro-batches' own; `factor` what the learning rate is in effect multiplied
-    by. Exit codes: 0 done, 2 usage, 3 bad input.
+    micro-batches' own; `along_global` the part of its update along the whole
+    batch's gradient, `norm` how much longer it is. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.plan()
         source = loading.reader(paths(files))
-        data = whole(source)
-        cutting = cut(data.chunk.batch.responses.count, micro_batch, accumulate, ranks)
-        rows, skipped = split(plan, data.chunk, cutting)
+        responses = gather(plan, source)
+        cutting = cut(responses.count, micro_batch, accumulate, ranks)
+        rows, skipped = split(plan, responses, cutting)
         document = {
             "variant": plan.variant,
             "splits": rows,
@@ -72,10 +72,11 @@ def split_batch(
             "accumulate": cutting.accumulate,
             "ranks": cutting.ranks,
             "steps": int(cutting.steps[-1]) + 1,
+            "cuts_nothing": len(cutting.sizes) == int(cutting.steps[-1]) + 1,
         }
         page.write(document, lambda console, screen: print_splits(console, screen, document))
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not page.quiet:
-            for name, value in data.differing.items():
+            for name, value in responses.differing.items():
                 say(f"note: {name} differs between the records; the first one's, {value}, is taken")
     raise typer.Exit(code if rows else InputError.exit_code)

@@ -9,31 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.split.microbatches import Cut
-from grpo_cli.engine.chunk import Chunk, located
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.commands.split.responses import Responses
+from grpo_cli.commands.split.step import AGGREGATES, adds, of_step
+from grpo_cli.engine.chunk import located
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
-from grpo_cli.objective.choice import Bound
+from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Weights
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, plan
 
 _SAME = 1e-9
 """Relative difference below which two values or gradients are the same."""
 
-
 Row = dict[str, Any]
 
 
-def split(base: Plan, chunk: Chunk, cutting: Cut) -> tuple[list[Row], list[Row]]:
+def split(base: Plan, responses: Responses, cutting: Cut) -> tuple[list[Row], list[Row]]:
     """One row per aggregation, and those that the data cannot serve with the reason.
 
     The advantages are those of the whole batch, as trainers make them before they split it. The
@@ -41,16 +41,17 @@ def split(base: Plan, chunk: Chunk, cutting: Cut) -> tuple[list[Row], list[Row]]
     """
     rows: list[Row] = []
     skipped: list[Row] = []
-    for name, made in _plans(base, chunk):
+    for name, made in _plans(base, responses):
         try:
-            rows.append(_row(name, made, chunk, cutting))
-        except InputError as reason:
+            rows.append({"aggregate": name, "own": not rows} | _row(made, responses, cutting))
+        except (InputError, HyperparameterError) as error:
+            reason = located(error, responses.alone.records[0])
             skipped.append({"aggregate": name, "reason": str(reason)})
     return rows, skipped
 
 
-def _plans(base: Plan, chunk: Chunk) -> Iterator[tuple[str, Plan]]:
-    own = Evaluator(base).objective(chunk).aggregate.name
+def _plans(base: Plan, responses: Responses) -> Iterator[tuple[str, Plan]]:
+    own = responses.objective.aggregate.name
     yield own, base
     if "aggregate" in base.swapped:
         return
@@ -62,135 +63,83 @@ def _plans(base: Plan, chunk: Chunk) -> Iterator[tuple[str, Plan]]:
             yield name, plan(base.variant, stages=swapped, hyperparameters=flags, batch=base.batch)
 
 
-def _row(name: str, made: Plan, chunk: Chunk, cutting: Cut) -> Row:
-    evaluator = Evaluator(made)
-    if evaluator.wants_first_pass:
-        evaluator = replace(evaluator, measured=chunk.run(evaluator.measure))
-    advantage = chunk.run(evaluator.evaluate).advantage
-    objective = _given(evaluator.objective(chunk))
-    try:
-        reported, applied = _split_update(chunk.batch, advantage, objective, cutting)
-        whole = evaluate(*_whole(chunk.batch, advantage, objective, cutting))
-    except (InputError, HyperparameterError) as error:
-        raise located(error, chunk.records[0]) from None
-    steps = whole.batch.records.count
-    value = math.fsum(whole.record_objective.tolist()) / steps
-    gradient: F64 = whole.gradient / steps
-    square = _dot(gradient, gradient)
-    off = applied - gradient
-    distance = math.sqrt(_dot(off, off) / square) if square else None
-    rounding = _SAME * max(abs(value), float(np.abs(whole.contribution).sum()) / steps)
+@dataclass(frozen=True)
+class Update:
+    """J and the factors that the slopes of each response are multiplied by: [R] each."""
+
+    value: float
+    size: float
+    policy: F64
+    kl: F64
+
+
+def _row(made: Plan, responses: Responses, cutting: Cut) -> Row:
+    chunk = responses.alone
+    objective = made.objective(chunk.settings, advantages_given=chunk.advantages_given)
+    cut = of_step(objective, responses, cutting, cutting.accumulate, cutting.ranks)
+    share = _share(cutting, whole=float(cutting.ranks) if adds(objective) else None)
+    applied = _update(cut, responses, cutting.sizes, share)
+    steps = np.bincount(cutting.steps, weights=cutting.sizes).astype(np.int64)
+    undivided = of_step(objective, responses, cutting, 1, 1)
+    whole = _update(undivided, responses, steps, np.full(len(steps), 1.0 / len(steps)))
+    square, along = _dot(responses, whole, whole), _dot(responses, applied, whole)
+    off = Update(0.0, 0.0, applied.policy - whole.policy, applied.kl - whole.kl)
+    distance = math.sqrt(max(_dot(responses, off, off), 0.0) / square) if square else None
+    norm = math.sqrt(_dot(responses, applied, applied) / square) if square else None
+    rounding = _SAME * max(abs(whole.value), whole.size)
     return {
-        "aggregate": name,
-        "reported": -reported + 0.0,
-        "global": -value + 0.0,
-        "invariant": abs(reported - value) <= rounding and (distance or 0.0) <= _SAME,
-        "factor": _dot(applied, gradient) / square if square else None,
+        "reported": -applied.value + 0.0,
+        "global": -whole.value + 0.0,
+        "invariant": abs(applied.value - whole.value) <= rounding and (distance or 0.0) <= _SAME,
+        "factor": along / square if square else None,
+        "norm_factor": norm,
         "gradient_difference": distance,
     }
 
 
-def _dot(left: F64, right: F64) -> float:
-    return math.fsum((left * right).tolist())
-
-
-def _split_update(
-    batch: Batch, advantage: F64, objective: Objective, cutting: Cut
-) -> tuple[float, F64]:
-    """Mean over the micro-batches of J and of its gradient, step by step."""
-    parts = _recut(batch, advantage, cutting.sizes)
-    scaled = _of_step(objective, batch, cutting, cutting.accumulate, cutting.ranks)
-    breakdown = evaluate(parts, scaled)
-    share = _micro_batch_share(cutting, adds=_adds(objective))
-    values = breakdown.record_objective * share
-    return math.fsum(values.tolist()), breakdown.gradient * _spread(parts, share)
-
-
-def _whole(
-    batch: Batch, advantage: F64, objective: Objective, cutting: Cut
-) -> tuple[Batch, Objective]:
-    """Each optimiser step as one record, and the objective with denominators that span it."""
-    counts = np.bincount(cutting.steps, weights=cutting.sizes).astype(np.int64)
-    return _recut(batch, advantage, counts), _of_step(objective, batch, cutting, 1, 1)
-
-
-def _micro_batch_share(cutting: Cut, *, adds: bool) -> F64:
+def _share(cutting: Cut, *, whole: float | None) -> F64:
     """[M] what each micro-batch's loss counts: 1 / micro-batches of its step, 1 / steps."""
-    steps = cutting.steps
-    in_step = np.bincount(steps)
-    whole = np.full(len(in_step), float(cutting.ranks)) if adds else in_step
-    share: F64 = 1.0 / whole[steps] / len(in_step)
+    in_step = np.bincount(cutting.steps).astype(np.float64)
+    over = in_step if whole is None else np.full(len(in_step), whole)
+    share: F64 = 1.0 / over[cutting.steps] / len(in_step)
     return share
 
 
-def _spread(parts: Batch, share: F64) -> F64:
-    per_response = np.repeat(share, parts.records.lengths)
-    return np.repeat(per_response, parts.responses.lengths)
-
-
-def _recut(batch: Batch, advantage: F64, sizes: I64) -> Batch:
-    """The batch with other records: a group that a cut goes through becomes several."""
+def _update(objective: Objective, responses: Responses, sizes: I64, share: F64) -> Update:
+    """The mean over the pieces of J and of its gradient, each piece a batch of its own."""
+    inputs = Inputs(_recut(responses, sizes))
     records = Segments(sizes)
-    keys = records.index * (batch.group_count + 1) + batch.groups
+    weights = {name: _weights(objective, name, inputs, records) for name in AGGREGATES}
+    spread = np.repeat(share, sizes)
+    policy = weights["aggregate"] * spread
+    kl = -objective.beta * weights["kl_aggregate"] * spread
+    entropy = objective.entropy_coef * weights["entropy_aggregate"] * spread
+    sums = responses.sums
+    parts = policy * sums["policy"] + kl * sums["kl"] + entropy * sums["entropy"]
+    return Update(math.fsum(parts.tolist()), float(np.abs(parts).sum()), policy, kl)
+
+
+def _weights(objective: Objective, stage: str, inputs: Inputs, records: Segments) -> F64:
+    """[R] the weight of each response in its piece."""
+    bound = getattr(objective, stage) or objective.aggregate
+    found: Weights = inputs.call(bound, "aggregate")
+    counts = np.ones(records.count)
+    if found.counts is not None:
+        counts = np.maximum(records.sum(found.counts), 1)
+    return found.numerator / np.repeat(found.divisor * counts, records.lengths)
+
+
+def _recut(responses: Responses, sizes: I64) -> Batch:
+    """The responses in other records: a group that a cut goes through becomes several."""
+    records = Segments(sizes)
+    keys = records.index * (int(responses.groups.max(initial=0)) + 1) + responses.groups
     found, groups = np.unique(keys, return_inverse=True)
-    return replace(
-        batch,
-        records=records,
-        groups=groups.astype(np.int64),
-        group_count=len(found),
-        advantages=None,
-        token_advantages=advantage,
-    )
+    lengths = Segments(responses.lengths)
+    return Batch(lengths, records, groups.astype(np.int64), len(found))
 
 
-def _given(objective: Objective) -> Objective:
-    choice = STAGES["advantage"].choices["given"]
-    given = replace(objective.advantage, name="given", choice=choice, values={})
-    return replace(objective, advantage=given, batch="record")
-
-
-def _of_step(
-    objective: Objective, batch: Batch, cutting: Cut, accumulate: int, ranks: int
-) -> Objective:
-    """The objective whose denominators are told how the step is split, those of every term.
-
-    An aggregation that counts something of the whole optimiser step has its trainer add the
-    micro-batches up instead of averaging them (``_adds``). Counts that are nowhere given are those
-    of the data.
-    """
-    scaled = {
-        name: replace(
-            bound,
-            values={**bound.values, **dict(_counts(bound, batch, cutting, accumulate, ranks))},
-        )
-        for name in AGGREGATES
-        if (bound := getattr(objective, name)) is not None
-    }
-    return replace(objective, **scaled)
-
-
-AGGREGATES = ("aggregate", "kl_aggregate", "entropy_aggregate")
-
-
-def _adds(objective: Objective) -> bool:
-    """Whether the trainer adds the micro-batches up: the denominator counts the whole step."""
-    return any(HYPERPARAMETERS[name].counts for name in objective.aggregate.values)
-
-
-def _counts(
-    bound: Bound, batch: Batch, cutting: Cut, accumulate: int, ranks: int
-) -> Iterator[tuple[str, Value]]:
-    of_step = {"microbatches": accumulate, "ranks": ranks}
-    of_data = {"tokens": batch.responses.total, "responses": batch.responses.count}
-    values = bound.values
-    for name, value in values.items():
-        counted = HYPERPARAMETERS[name].counts
-        if counted in of_step:
-            yield name, of_step[counted]
-        elif counted == "generation" and value is not None:
-            before = float(values.get("gradient_accumulation_steps") or 1)
-            yield name, max(1, round(float(value) / before * accumulate))
-        elif counted in of_data and value is None:
-            if cutting.steps.any():
-                raise InputError("missing; the input is more than one step", path=name, record=0)
-            yield name, of_data[counted]
+def _dot(responses: Responses, left: Update, right: Update) -> float:
+    sums = responses.sums
+    crossed = (left.policy * right.kl + left.kl * right.policy) * sums["slope_kl"]
+    squares = left.policy * right.policy * sums["slope_square"]
+    return math.fsum((squares + crossed + left.kl * right.kl * sums["kl_square"]).tolist())

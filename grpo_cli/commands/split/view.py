@@ -12,20 +12,23 @@ from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.screen import Screen
 
-_SPARE = ("gradient_difference",)
+_SPARE = ("gradient_difference", "norm")
 
 
 def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
     """Prints how the batch is cut, then a line per aggregation."""
     console.print(Text(_cutting(document), "bold"))
+    if document["cuts_nothing"]:
+        console.print(Text(_NOTHING, "yellow"))
     console.print()
     rows = document["splits"]
     columns = [
-        column("aggregate", [row["aggregate"] for row in rows]),
+        column("aggregate", [_name(row) for row in rows]),
         column("loss_reported", [row["reported"] for row in rows]),
         column("loss_global", [row["global"] for row in rows]),
         column("invariant", [row["invariant"] for row in rows], show=_yes, style=_style),
-        column("learning_rate", [row["factor"] for row in rows], show=_times, numeric=True),
+        column("along_global", [row["factor"] for row in rows], show=_times, numeric=True),
+        column("norm", [row["norm_factor"] for row in rows], show=_times, numeric=True),
         column(
             "gradient_difference",
             [row["gradient_difference"] for row in rows],
@@ -37,13 +40,21 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
     console.print(Text(_MEANING, "dim"))
-    for one in document["skipped"]:
-        console.print(Text(f"not tried: {one['aggregate']}: {visible(one['reason'])}", "dim"))
+    if document["skipped"]:
+        names = ", ".join(visible(one["aggregate"]) for one in document["skipped"])
+        console.print(Text(f"not tried: {names} (--json says why)", "dim"))
 
+
+_NOTHING = "each micro-batch is a whole step, so this cuts nothing: try a smaller --micro-batch"
 
 _MEANING = """
-learning rate: the update of the split, projected on the whole batch's; gradient
-difference: how far from it the update is, ‖split − global‖ / ‖global‖"""
+* the variant's own
+along global: the part of the split's update along the whole batch's gradient;
+norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['aggregate']} *" if row["own"] else str(row["aggregate"])
 
 
 def _cutting(document: Mapping[str, Any]) -> str:

@@ -1,0 +1,73 @@
+"""The answer as ``--json`` shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_cli.commands.match.candidate import Candidate
+from grpo_cli.commands.match.command_line import command, pruned
+from grpo_cli.commands.match.search import Answer
+from grpo_cli.commands.match.typed import Typed
+from grpo_cli.engine.chunk import Chunk
+
+_FLIPPED = {"loss": "objective", "objective": "loss"}
+
+
+def document(
+    answer: Answer, chunk: Chunk, places: Sequence[str], targets: Sequence[Typed], of: Sequence[int]
+) -> dict[str, Any]:
+    """The whole answer.
+
+    Args:
+        answer: what was found.
+        chunk: the first records.
+        places: the words of a command line that read the data.
+        targets: the numbers that were asked for.
+        of: how many numbers, and how many records they were logged of.
+    """
+    target = targets[0]
+
+    def rows(found: Sequence[Candidate]) -> list[dict[str, Any]]:
+        return [described(one, chunk, places, target) for one in found]
+
+    return {
+        "target": target.value,
+        "target_of": target.name,
+        "tolerance": target.half,
+        "rtol": target.rtol if math.isfinite(target.rtol) else None,
+        "targets": {one.name: one.value for one in targets},
+        "questions": list(of),
+        "matches": rows(answer.matches),
+        "ambiguous": answer.ambiguous,
+        "match_count": len(answer.matches),
+        "chance_hits": answer.chance,
+        "by_chance": answer.by_chance,
+        "tell_apart": list(answer.apart),
+        "nearest": rows(answer.nearest),
+        "tried": answer.tried,
+        "not_tried": dict(answer.reasons),
+    }
+
+
+def described(one: Candidate, chunk: Chunk, places: Sequence[str], target: Typed) -> dict[str, Any]:
+    """A candidate: what it is, what it gives, and the command that gives that."""
+    made = pruned(one.plan, chunk)
+    flipped = one.times < 0
+    only = _FLIPPED[target.name] if flipped else target.name
+    assert one.totals is not None
+    return {
+        "signature": one.totals.signature(),
+        "value": one.value,
+        "difference": one.difference,
+        "command": command(made, places, only, abs(one.times)),
+        "variants": one.rows,
+        "factor": abs(one.times),
+        "factor_meaning": one.factor.meaning or None,
+        "sign_flipped": flipped,
+        "same": list(dict.fromkeys(one.members)),
+        "bits": one.bits,
+        "hits_expected": None if math.isnan(one.chance) else one.chance,
+        "would_need": dict(one.needs),
+    }

@@ -1,0 +1,63 @@
+"""How many conventions hit a number by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.fit import Factor, Values, grids
+from grpo_cli.commands.match.typed import Typed
+
+_WINDOW = 0.2
+"""The part of the number around it in which tried values are counted."""
+
+
+class Chance:
+    """How many conventions hit a number of so many digits by chance, by their bits at most.
+
+    Counted: the tried values within a fifth of the number on either side, times the share of that
+    window which the number's digits leave.
+    """
+
+    def __init__(self, values: Values, factors: Sequence[Factor], target: Typed) -> None:
+        self._counts = np.zeros(64)
+        window = _WINDOW * abs(target.value)
+        if not target.value:
+            return
+        for factor in factors:
+            self._count(values, factor, target, window)
+        self._share = min(target.half / window, 1.0)
+
+    def _count(self, values: Values, factor: Factor, target: Typed, window: float) -> None:
+        off = factor.times * (values.policy - values.beta * values.kl) - target.value
+        near = np.abs(off) <= window
+        self._add(values.bits[near] + factor.bits, np.ones(int(near.sum())))
+        chosen = np.flatnonzero(values.kl)
+        kl = values.kl[chosen]
+        exact = (values.policy[chosen] - target.value / factor.times) / kl
+        room = window / np.abs(factor.times * kl)
+        for bits, grid in grids() if len(chosen) else ():
+            inside = np.searchsorted(grid, exact + room) - np.searchsorted(grid, exact - room)
+            self._add(values.bits[chosen] + factor.bits + bits, inside.astype(np.float64))
+
+    def _add(self, bits: F64, counts: F64) -> None:
+        places = np.clip(np.ceil(bits), 0, 63).astype(np.int64)
+        self._counts += np.bincount(places, weights=counts, minlength=64)[:64]
+
+    def below(self, bits: float) -> float:
+        """Expected hits among conventions of so many bits or fewer."""
+        if not self._counts.any():
+            return 0.0
+        return float(self._counts[: int(np.ceil(bits)) + 1].sum() * self._share)
+
+    @property
+    def all(self) -> float:
+        """Expected hits among everything that was tried."""
+        return self.below(63)
+
+    @property
+    def tried(self) -> float:
+        """Values within the window."""
+        return float(self._counts.sum())

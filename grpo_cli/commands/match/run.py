@@ -1,0 +1,188 @@
+"""One space asked about several numbers: what survives them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.commands.match.candidate import Candidate, Families
+from grpo_cli.commands.match.chance import Chance
+from grpo_cli.commands.match.fit import (
+    Factor,
+    Hits,
+    Values,
+    grid_bits,
+    hits,
+    rough_bits,
+)
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.space.changes import Change
+from grpo_cli.commands.match.space.conventions import Space
+from grpo_cli.commands.match.space.options import DIRECT
+from grpo_cli.commands.match.sums.passes import add_up, measure
+from grpo_cli.commands.match.sums.scan import Scan, every, scan
+from grpo_cli.commands.match.sums.vectors import Measured
+from grpo_cli.commands.match.typed import Typed
+from grpo_cli.errors import InputError
+
+MOST = 30
+
+
+_NAMES = 6
+
+
+_ASKED = 400
+
+
+NEAREST = 5
+
+
+_PLAIN = 8.0
+
+
+class Run:
+    """One space asked about several numbers: what survives them all."""
+
+    def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
+        self._space = space
+        self._factors = factors
+        self._batch = batch
+        self._keys: NDArray[np.int64] | None = None
+        self._chances: list[Chance] = []
+        self._advantages = [advantage for advantage, _ in space.options.pairs]
+        self.measured: Measured = {}
+
+    def ask(self, question: Question) -> None:
+        """Keeps what gives this number too."""
+        self.measured = measure(self._space.options, question.data)
+        sums = add_up(self._space.options, self.measured, question.data)
+        if not sums.records:
+            raise InputError("no record can be read")
+        sign = -1.0 if question.target.name == "loss" else 1.0
+        policy, kl, size = every(self._space, sums, self._batch)
+        self._scan = scan(self._space, sign * policy, sign * kl, size)
+        self._question = question
+        self._first = question.first
+        found = hits(self._scan.values, self._factors, question.target)
+        self._chances.append(Chance(self._scan.values, self._factors, question.target))
+        keys = _expanded(found, self._scan)
+        self._keys = keys if self._keys is None else np.intersect1d(self._keys, keys)
+
+    @property
+    def tried(self) -> int:
+        """Conventions that could be evaluated."""
+        return self._scan.tried
+
+    def chance(self, bits: float) -> float:
+        """Conventions of so many bits or fewer that hit all the numbers by chance."""
+        first, *more = self._chances
+        result = first.below(bits)
+        for one in more:
+            result *= min(one.below(bits) / max(one.tried, 1.0), 1.0)
+        return result
+
+    def matches(self) -> Iterator[Candidate]:
+        """The likeliest first; those that are one convention once."""
+        assert self._keys is not None
+        convention, factor, beta = _split(self._keys)
+        value = np.empty(int(self._scan.order.max(initial=0)) + 1, np.int64)
+        value[self._scan.order] = np.repeat(
+            np.arange(len(self._scan.values.bits)), np.diff(self._scan.starts)
+        )
+        bits = self._space.bits[convention] + np.array([one.bits for one in self._factors])[factor]
+        bits = bits + grid_bits()[beta] + self._rough(value[convention], factor, beta)
+        groups = np.stack([value[convention], factor, beta], axis=1)
+        _, group = np.unique(groups, axis=0, return_inverse=True)
+        group = group.ravel()
+        weight = np.bincount(group, weights=2.0**-bits)
+        order = np.lexsort((convention, bits, group, -weight[group]))
+        yield from self._listed(order, group, convention, factor, beta, bits, weight)
+
+    def _rough(
+        self, value: NDArray[np.int64], factor: NDArray[np.int64], beta: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Bits for those that are off by more than the digits of the last number allow."""
+        own, target = self._scan.values, self._question.target
+        times = np.array([one.times for one in self._factors])[factor]
+        used = np.where(beta == 0, own.beta[value], _betas()[beta])
+        off = np.abs(times * (own.policy[value] - used * own.kl[value]) - target.value)
+        return rough_bits(off, target.half, np.abs(times) * own.size[value])
+
+    def _listed(  # type: ignore[no-untyped-def]
+        self, order, group, convention, factor, beta, bits, weight
+    ) -> Iterator[Candidate]:
+        families = Families(self._first, self._space.same)
+        names: dict[int, int] = {}
+        listed = 0
+        for at in islice(order.tolist(), _ASKED * _NAMES):
+            names[int(group[at])] = names.get(int(group[at]), 0) + 1
+            if names[int(group[at])] > (_NAMES if listed < MOST // 3 else 1):
+                continue
+            one = self._candidate(int(convention[at]), int(factor[at]), int(beta[at]))
+            one.bits, one.weight = float(bits[at]), float(weight[group[at]])
+            if families.add(one):
+                one.chance = self.chance(one.bits)
+                listed += 1
+                yield one
+            if listed >= MOST:
+                return
+
+    def _candidate(self, convention: int, factor: int, beta: int = 0) -> Candidate:
+        more = [Change({}, {"beta": float(_betas()[beta])})] if beta else []
+        plan = self._space.plan(convention, *more)
+        number = int(self._space.columns["policy"][convention])
+        measured = number if number >= DIRECT else self._advantages[number]
+        return Candidate(plan, self._factors[factor], 0.0, 0.0, measured=measured)
+
+    def nearest(self) -> list[Candidate]:
+        """The plain conventions that come nearest, and what would make them fit."""
+        values, target = self._scan.values, self._question.target
+        own = values.policy - values.beta * values.kl
+        off = np.where(values.bits <= _PLAIN, np.abs(own - target.value), np.inf)
+        found: list[Candidate] = []
+        families = Families(self._first, self._space.same)
+        for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
+            if not np.isfinite(off[at]) or len(found) == NEAREST:
+                break
+            one = self._candidate(self._scan.names(at)[0], 0)
+            one.bits, one.chance = float(values.bits[at]), float("nan")
+            one.needs = _needs(values, at, float(own[at]), target)
+            if families.add(one):
+                found.append(one)
+        return found
+
+
+def _needs(values: Values, at: int, own: float, target: Typed) -> dict[str, float]:
+    """What would have to be true: a factor, or another β."""
+    needs = {"factor": target.value / own} if own else {}
+    if values.kl[at]:
+        needs["beta"] = float((values.policy[at] - target.value) / values.kl[at])
+    return needs
+
+
+def _expanded(found: Hits, scanned: Scan) -> NDArray[np.int64]:
+    """Every convention, factor and β that fits, as one sorted number each."""
+    starts, ends = scanned.starts[found.convention], scanned.starts[found.convention + 1]
+    counts = ends - starts
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    convention = scanned.order[np.repeat(starts, counts) + within]
+    place = np.searchsorted(_betas()[1:], found.beta) + 1
+    beta = np.where(np.isnan(found.beta), 0, place)
+    keys = (convention * 128 + np.repeat(found.factor, counts)) * 128 + np.repeat(beta, counts)
+    return np.unique(keys.astype(np.int64))
+
+
+def _split(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    rest, beta = np.divmod(keys, 128)
+    convention, factor = np.divmod(rest, 128)
+    return convention, factor, beta
+
+
+def _betas() -> NDArray[np.float64]:
+    """What a β's number stands for; 0 for the row's own."""
+    from grpo_cli.commands.match.space.changes import BETAS
+
+    return np.array([np.nan, *sorted(BETAS)])

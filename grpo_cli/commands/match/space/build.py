@@ -1,0 +1,81 @@
+"""All the conventions for records like these, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.commands.match.space import changes as space
+from grpo_cli.commands.match.space.conventions import Part, Space
+from grpo_cli.commands.match.space.known import Depth, Known
+from grpo_cli.commands.match.space.parts import MOST_CHANGES, Builder
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.variants.plan import Plan
+
+
+def build(base: Plan, chunk: Chunk, betas: Sequence[float], depth: Depth) -> Space:
+    """The space for records like these."""
+    known = Known.of(base, chunk)
+    builder = Builder(base, chunk, known, betas, depth)
+    made = Space(builder.options, reasons=builder.numbers.reasons)
+    for row in space.rows(base):
+        if builder.is_new(row):
+            made.parts += builder.parts(row)
+    made.same = builder.same
+    _flatten(made)
+    return made
+
+
+def _flatten(made: Space) -> None:
+    """The conventions of all parts side by side."""
+    pieces = [_combined(number, part) for number, part in enumerate(made.parts)]
+    if not pieces:
+        return
+    names = pieces[0].keys()
+    merged = {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+    made.part, made.at = merged.pop("part"), merged.pop("at")
+    made.beta, made.bits = merged.pop("beta"), merged.pop("bits")
+    made.columns = merged
+
+
+def _combined(number: int, part: Part) -> dict[str, NDArray[np.int32]]:
+    shape = tuple(len(axis) for axis in part.axes)
+    counts = [np.array([one.count for one in axis], np.int8) for axis in part.axes]
+    bits = [np.array([one.bits for one in axis]) for axis in part.axes]
+    total = _outer(counts)
+    at = np.flatnonzero(total <= MOST_CHANGES)
+    a, p, k, w = np.unravel_index(at, shape)
+    policy, kl, weight = part.policy[a, p], part.kl[k, p], part.weight[w]
+    fits = (policy >= 0) & (kl > -2) & (weight >= 0)
+    if part.only_own_weight:
+        fits &= w == 0
+    at, a, p, k, w = at[fits], a[fits], p[fits], k[fits], w[fits]
+    policy, kl, weight = policy[fits], kl[fits], weight[fits]
+    cost = bits[0][a] + bits[1][p] + bits[2][k] + bits[3][w]
+    cost += np.where(total.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
+
+    def same(value: int) -> NDArray[np.int32]:
+        return np.full(len(at), value, np.int32)
+
+    return {
+        "part": same(number),
+        "at": at.astype(np.int32),
+        "policy": policy,
+        "kl": kl,
+        "weight": weight,
+        "kl_weight": weight if part.kl_weight < 0 else same(part.kl_weight),
+        "entropy": same(part.entropy),
+        "entropy_weight": weight if part.entropy_weight < 0 else same(part.entropy_weight),
+        "beta": part.beta[k],
+        "bits": cost,
+    }
+
+
+def _outer(counts: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
+    a, p, k, w = counts
+    total: NDArray[np.int8] = (
+        a[:, None, None, None] + p[None, :, None, None] + k[None, None, :, None] + w
+    )
+    return total

@@ -1,0 +1,163 @@
+"""What is searched: every row, what people change in one, and what each change costs in bits.
+
+A bit halves how likely a convention is before the number is seen: a row as it is published costs
+nothing, a stage changed in it some bits (there are so many stages and choices that could have been
+changed), a factor or a β of its own a few. Of two conventions that give one number the one of fewer
+bits stands first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grpo_cli.hyperparameters import Value
+from grpo_cli.variants import STAGES, VARIANTS
+from grpo_cli.variants.plan import Plan, plan
+
+EPSILONS = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
+"""ε where nobody gives one, beside the row's own."""
+
+
+BETAS: Mapping[float, float] = {
+    **dict.fromkeys((0.0015, 0.0025, 0.015, 0.025, 0.12, 0.125, 0.15, 0.25, 0.35), 7.0),
+    **{float(f"{digit}e{power}"): 5.0 for power in (-4, -3, -2, -1) for digit in range(1, 10)},
+    **dict.fromkeys((0.001, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0), 3.0),
+}
+"""β where nobody gives one, and its bits: the usual ones, others of one digit, some of two."""
+
+
+LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
+"""The constant length where nobody gives one: what people set max_completion_length to."""
+
+
+STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
+"""Accumulation steps where nobody gives them, and their bits."""
+
+
+_CHANGE, _SECOND, _RARE = 4.0, 1.0, 3.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing changed in a row.
+
+    Attributes:
+        stages: stage → choice.
+        flags: hyperparameters besides.
+        count: how many changes it is; 0 for the row's own choice or a hyperparameter alone.
+        bits: what it costs.
+    """
+
+    stages: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Value] = field(default_factory=dict)
+    count: int = 0
+    bits: float = 0.0
+
+    def and_(self, other: Change) -> Change:
+        """Both."""
+        second = _SECOND if self.count and other.count else 0.0
+        return Change(
+            {**self.stages, **other.stages},
+            {**self.flags, **other.flags},
+            self.count + other.count,
+            self.bits + other.bits + second,
+        )
+
+
+OWN = Change()
+
+
+def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change:
+    """A choice swapped in at a stage."""
+    return Change({stage: choice}, flags, 1, _CHANGE + rare)
+
+
+def rows(base: Plan) -> Iterator[Plan]:
+    """Every row with the stages and hyperparameters that flags ask for; the plan's own first."""
+    yield base
+    for name in VARIANTS:
+        if name == base.variant:
+            continue
+        bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
+        takes = bare.takes()
+        flags = {flag: value for flag, value in base.flags.items() if flag in takes}
+        if len(flags) == len(base.flags) or not base.swapped:
+            yield Plan(name, VARIANTS[name], base.swapped, flags, base.batch)
+
+
+def changed(made: Plan, *changes: Change) -> Plan:
+    """The plan with the changes, unchecked."""
+    stages, flags = dict(made.swapped), dict(made.flags)
+    for one in changes:
+        stages |= one.stages
+        flags |= one.flags
+    return Plan(made.variant, made.row, stages, flags, made.batch)
+
+
+def checked(made: Plan) -> Plan:
+    """The same without the flags that none of its stages takes, checked."""
+    takes = made.takes()
+    flags = {name: value for name, value in made.flags.items() if name in takes}
+    return plan(made.variant, stages=made.swapped, hyperparameters=flags, batch=made.batch)
+
+
+def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
+    """Other advantages; none where a flag says which, or the records have no rewards."""
+    if "advantage" in base.swapped or not rewards:
+        return []
+    found = [change("advantage", "group-mean"), change("advantage", "leave-one-out")]
+    for ddof in (0, 1):
+        for eps in (1e-8, 1e-6, 1e-4, 0.0):
+            rare = 0.0 if eps == 1e-8 and not ddof else 1.0
+            flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
+            found.append(Change({"advantage": "group-std"}, flags, 1, _CHANGE + rare))
+    found.append(change("advantage", "raw", _RARE))
+    return found + ([change("advantage", "given", _RARE)] if not given else [])
+
+
+def pairs(base: Plan) -> list[Change]:
+    """Other ratios, other surrogates, and both."""
+    ratios = [change("ratio", "token"), change("ratio", "sequence")]
+    ratios.append(change("ratio", "product", _RARE))
+    surrogates = [change("surrogate", "unclipped"), change("surrogate", "clip")]
+    surrogates += [change("surrogate", "reinforce", 1.0), change("surrogate", "cispo", 1.0)]
+    ratios = [] if "ratio" in base.swapped else ratios
+    surrogates = [] if "surrogate" in base.swapped else surrogates
+    both = [one.and_(other) for one in ratios[:2] for other in surrogates]
+    return [*ratios, *surrogates, *both]
+
+
+def kls(base: Plan) -> list[Change]:
+    """Other KL estimators; another weight of the one that a flag names."""
+    fixed = base.swapped.get("kl")
+    if fixed is not None:
+        takes = STAGES["kl"].choices[fixed].hyperparameters
+        return [_weighted(fixed)] if "kl_weight" in takes else []
+    plain = [change("kl", name) for name in ("none", "k1", "k2", "k3")]
+    plain.append(change("kl", "abs", 1.0))
+    return plain + [_weighted(name) for name in ("k1", "k2", "k3")]
+
+
+def _weighted(name: str) -> Change:
+    return change("kl", name, 2.0, kl_weight="ratio")
+
+
+def aggregates(base: Plan, lengths: Sequence[int]) -> list[Change]:
+    """Other denominators: the neutral ones; a constant length, where none is known, as solved."""
+    if "aggregate" in base.swapped:
+        return _lengths(base.swapped["aggregate"], lengths, own=True)
+    plain = ("response-mean", "token-mean", "token-sum", "prompt-mean", "sum")
+    found = [change("aggregate", name) for name in plain]
+    found.append(change("aggregate", "token-sum-norm"))
+    return found + _lengths("token-sum-norm", lengths, own=False)
+
+
+def _lengths(name: str, lengths: Sequence[int], *, own: bool) -> list[Change]:
+    takes = STAGES["aggregate"].choices[name].hyperparameters
+    if "max_completion_length" not in takes:
+        return []
+    flags: list[dict[str, Value]] = [{"max_completion_length": length} for length in lengths]
+    if own:
+        return [Change({}, one, 0, 3.0) for one in flags]
+    return [Change({"aggregate": name}, one, 1, _CHANGE + 3.0) for one in flags]

@@ -1,0 +1,91 @@
+"""How the policy term of a plan can be evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, drops
+from grpo_cli.engine import probe
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.variants import STAGES
+from grpo_cli.variants.plan import Plan
+
+
+@dataclass(frozen=True)
+class Nature:
+    """How a policy term is evaluated.
+
+    Attributes:
+        per_response: whether a response has one advantage.
+        by_sign: whether s(|A|·sign A) = |A|·s(sign A).
+        shared: whether the weights are those of all tokens.
+        idle: whether nothing corrects.
+    """
+
+    per_response: bool
+    by_sign: bool
+    shared: bool
+    idle: bool
+
+
+class Natures:
+    """The natures of plans on a record, each kind looked at once."""
+
+    def __init__(self, alone: Chunk) -> None:
+        self._alone = alone
+        self._signs: dict[Key, bool] = {}
+        self._tokens: dict[Key, bool] = {}
+
+    def of(self, plan: Plan) -> Nature:
+        """The nature of a plan's policy term.
+
+        Raises:
+            GrpoError: where the record cannot serve it.
+        """
+        objective = self.objective(plan)
+        idle = correction_key(objective) is None
+        per_response, by_sign = self._per_response(objective), self._by_sign(objective)
+        return Nature(per_response, by_sign, idle or not drops(objective.correction.name), idle)
+
+    def objective(self, plan: Plan) -> Objective:
+        """A plan's objective for the record.
+
+        Raises:
+            GrpoError: where a hyperparameter is nowhere given.
+        """
+        given = self._alone.advantages_given
+        return plan.objective(self._alone.settings, advantages_given=given)
+
+    def _per_response(self, objective: Objective) -> bool:
+        wanted = advantage_key(objective)
+        if wanted not in self._tokens:
+            made = evaluate(self._alone.batch, objective)
+            self._tokens[wanted] = made.response_advantage is not None
+        return self._tokens[wanted]
+
+    def _by_sign(self, objective: Objective) -> bool:
+        wanted = objective.surrogate.name
+        if wanted not in self._signs:
+            self._signs[wanted] = homogeneous(objective)
+        return self._signs[wanted]
+
+
+def homogeneous(objective: Objective) -> bool:
+    """Whether s(ρ, |A|·sign A) = |A|·s(ρ, sign A) on the probe."""
+    given = Bound("given", STAGES["advantage"].choices["given"], {})
+    objective = replace(objective, advantage=given)
+    batch = probe.probe()
+    signs = np.where(np.arange(batch.responses.count) % 2 == 0, 1.0, -1.0)
+    sizes = 0.3 + np.arange(batch.responses.count)
+    try:
+        single = evaluate(replace(batch, advantages=signs), objective).policy.sums
+        more = evaluate(replace(batch, advantages=signs * sizes), objective).policy.sums
+    except GrpoError:
+        return False
+    return bool(np.allclose(more, single * sizes, rtol=1e-9, atol=1e-12))

@@ -1,0 +1,1 @@
+"""What is added up over the data."""

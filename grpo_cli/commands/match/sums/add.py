@@ -1,0 +1,123 @@
+"""What all conventions need of the data, added up chunk by chunk: sums that merge.
+
+J = Σᵢ wᵢ·(Pᵢ − β·Kᵢ), with P and K sums over the tokens of response i and w its weight. A policy
+term that is |A| times what it is for A = ±1 needs one look at the tokens, whatever the advantage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.space.options import DIRECT, Options
+from grpo_cli.commands.match.sums.vectors import Measured, Vectors
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.variants.plan import Plan
+
+
+@dataclass
+class Sums:
+    """Over the input, for W aggregations, before the denominators that count.
+
+    Attributes:
+        policy: [pairs, W] Σ w·P; nan where it cannot be evaluated.
+        size: [pairs, W] the magnitude that it is made of.
+        direct: [D, W] the same of direct terms.
+        kl: [K, W].
+        entropy: [E, W].
+        counted: [W] what the denominators count.
+        records: how many.
+    """
+
+    policy: F64
+    size: F64
+    direct: F64
+    kl: F64
+    entropy: F64
+    counted: F64
+    records: int = 0
+
+    @classmethod
+    def zero(cls, options: Options) -> Sums:
+        """Of no record."""
+        weights = len(options.weights.plans)
+        policies = len(options.pairs), weights
+        return cls(
+            np.zeros(policies),
+            np.zeros(policies),
+            np.zeros((len(options.directs.plans), weights)),
+            np.zeros((len(options.kls.plans), weights)),
+            np.zeros((len(options.entropies.plans), weights)),
+            np.zeros(weights),
+        )
+
+    def merge(self, other: Sums) -> None:
+        """Adds other records."""
+        for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.records += other.records
+
+
+def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
+    """Adds a chunk's records."""
+    with np.errstate(all="ignore"):
+        work = Vectors(options, chunk, measured)
+        classes, member, divisors, counted = work.weights()
+        sums.counted += counted
+        advantages = work.advantages()
+        _add_policies(sums, options, advantages, work, classes, member, divisors)
+        for into, rows in (
+            (sums.direct, work.directs()),
+            (sums.kl, work.kls()),
+            (sums.entropy, work.entropies()),
+        ):
+            into += ((rows @ classes.T)[:, member] / divisors) if len(rows) else 0.0
+    sums.records += chunk.batch.records.count
+
+
+def _add_policies(
+    sums: Sums,
+    options: Options,
+    advantages: F64,
+    work: Vectors,
+    classes: F64,
+    member: np.ndarray,
+    divisors: F64,
+) -> None:
+    above, below = np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0)
+    wanted: dict[int, list[tuple[int, int]]] = {}
+    for (a, s), number in options.pairs.items():
+        wanted.setdefault(s, []).append((a, number))
+    for s, (gain, loss) in work.sides(set(wanted)):
+        chosen, numbers = np.array(wanted[s]).T
+        gains = _product(above[chosen], gain, classes)[:, member] / divisors
+        losses = _product(below[chosen], loss, classes)[:, member] / divisors
+        sums.policy[numbers] += gains + losses
+        sums.size[numbers] += np.abs(gains) + np.abs(losses)
+
+
+def _product(advantages: F64, values: F64, classes: F64) -> F64:
+    """[A, C] Σ |A|·s·w; nan where a term that counts is not finite."""
+    broken = ~np.isfinite(values)
+    if not broken.any():
+        return advantages @ (classes * values).T
+    product = advantages @ (classes * np.where(broken, 0.0, values)).T
+    product[(advantages[:, broken] > 0).any(axis=1)] = np.nan
+    return product
+
+
+@dataclass
+class FirstPass:
+    """The statistics of the whole input that some options need."""
+
+    plans: dict[int, Plan] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Options) -> FirstPass:
+        """The options whose advantage measures the input."""
+        plans = dict(enumerate(options.advantages.plans))
+        plans |= {DIRECT + at: plan for at, plan in enumerate(options.directs.plans)}
+        wanted = {at: plan for at, plan in plans.items() if plan.batch == "input"}
+        return cls({at: plan for at, plan in wanted.items() if plan.wants_moments})

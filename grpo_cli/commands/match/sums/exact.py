@@ -1,0 +1,110 @@
+"""The exact totals of a few plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.commands.match.space.options import drops
+from grpo_cli.commands.match.sums.data import Data
+from grpo_cli.commands.match.sums.terms import Terms
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.breakdown import record_sums
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.results import Weights
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.variants.plan import Plan
+
+
+class _Terms(Totals):
+    """Totals of J's terms alone."""
+
+    def add_terms(self, work: Terms, evaluator: Evaluator, chunk: Chunk) -> None:
+        """Adds a chunk's records: the sums that ``add`` makes of a breakdown, to the bit."""
+        objective = work.objective(evaluator.plan)
+        policy = work.policy(objective, evaluator.measured)
+        self._weighted(POLICY, 1.0, policy, work.weight(objective, "aggregate"), chunk.batch)
+        has_kl = objective.has_kl and not objective.kl_in_reward
+        if has_kl and objective.beta:
+            weights = work.weight(objective, _own(objective, "kl_aggregate"))
+            self._weighted(KL, -objective.beta, work.kl(objective), weights, chunk.batch)
+        if objective.entropy is not None and objective.entropy_coef:
+            weights = work.weight(objective, _own(objective, "entropy_aggregate"))
+            sums = work.entropy(objective)
+            self._weighted(ENTROPY, objective.entropy_coef, sums, weights, chunk.batch)
+        self.records += chunk.batch.records.count
+        self.signatures.setdefault(objective.signature, objective.parts)
+
+    def _weighted(
+        self, name: str, coefficient: float, sums: F64, weights: Weights, batch: Batch
+    ) -> None:
+        total = self._term(name)
+        values = (weights.numerator / weights.divisor) * sums
+        if self.batch == "record":
+            counts = np.ones(batch.records.count)
+            if weights.counts is not None:
+                counts = np.maximum(batch.records.sum(weights.counts), 1)
+            total.add(coefficient, record_sums(values, batch.records) / counts)
+            return
+        total.add(coefficient, values)
+        total.counted += 0.0 if weights.counts is None else float(weights.counts.sum())
+
+
+def _own(objective: Objective, stage: str) -> str:
+    return "aggregate" if getattr(objective, stage) is None else stage
+
+
+@dataclass(frozen=True)
+class _Exactly:
+    evaluators: Sequence[Evaluator]
+    everything: bool
+
+    def __call__(self, chunk: Chunk, into: dict[int, Totals | None]) -> None:
+        work = Terms(chunk)
+        for at, evaluator in enumerate(self.evaluators):
+            totals = into[at]
+            if totals is None:
+                continue
+            try:
+                with np.errstate(all="ignore"):
+                    if isinstance(totals, _Terms):
+                        totals.add_terms(work, evaluator, chunk)
+                    else:
+                        totals.add(evaluator.evaluate(chunk))
+            except GrpoError:
+                into[at] = None
+
+    def zero(self) -> dict[int, Totals | None]:
+        return {at: self._totals(one.plan) for at, one in enumerate(self.evaluators)}
+
+    def _totals(self, plan: Plan) -> Totals:
+        correction = plan.swapped.get("correction", plan.row.correction.name)
+        return (Totals if self.everything or drops(correction) else _Terms)(plan.batch)
+
+
+def exactly(
+    evaluators: Sequence[Evaluator], data: Data, *, everything: bool
+) -> list[Totals | None]:
+    """The totals that ``grpo eval`` gives, to the bit; None where it gives an error.
+
+    Args:
+        evaluators: of which plans.
+        data: the records.
+        everything: whether numbers beside J and its terms are wanted.
+    """
+    work = _Exactly(evaluators, everything)
+    merged = work.zero()
+    for part in data.fold(work, work.zero) if evaluators else ():
+        for at, totals in part.items():
+            known = merged[at]
+            if known is None or totals is None:
+                merged[at] = None
+            else:
+                known.merge(totals)
+    return [merged[at] for at in range(len(evaluators))]

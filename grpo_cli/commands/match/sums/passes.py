@@ -1,0 +1,73 @@
+"""Passes over the data: for the statistics of the whole input, and for the sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpo_cli.commands.match.space.options import Options, key
+from grpo_cli.commands.match.sums.add import FirstPass, Sums, add
+from grpo_cli.commands.match.sums.data import Data
+from grpo_cli.commands.match.sums.vectors import Measured
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.choice import keyword_only
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.statistics import ExactMoments
+
+
+@dataclass(frozen=True)
+class _Measure:
+    first: FirstPass
+
+    def __call__(self, chunk: Chunk, into: dict[int, ExactMoments]) -> None:
+        known: dict[object, ExactMoments] = {}
+        for at, plan in self.first.plans.items():
+            evaluator = Evaluator(plan)
+            try:
+                same = _sample(evaluator.objective(chunk))
+                if same not in known:
+                    known[same] = evaluator.measure(chunk)
+            except GrpoError:
+                continue
+            into.setdefault(at, ExactMoments()).merge(known[same])
+
+
+def _sample(objective: Objective) -> object:
+    """What the sample of an objective's advantage is made of."""
+    bound = objective.advantage
+    function = bound.choice.measure
+    names = () if function is None else keyword_only(function)
+    penalty = key(objective.kl) if objective.kl_in_reward else None
+    return function, tuple(bound.values[name] for name in names), penalty
+
+
+def measure(options: Options, data: Data) -> Measured:
+    """The statistics of the whole input that some options need."""
+    first = FirstPass.of(options)
+    merged: dict[int, ExactMoments] = {}
+    for part in data.fold(_Measure(first), dict) if first.plans else ():
+        for at, moments in part.items():
+            merged.setdefault(at, ExactMoments()).merge(moments)
+    return merged
+
+
+@dataclass(frozen=True)
+class _Add:
+    options: Options
+    measured: Measured
+
+    def __call__(self, chunk: Chunk, into: Sums) -> None:
+        add(into, self.options, chunk, self.measured)
+
+    def zero(self) -> Sums:
+        return Sums.zero(self.options)
+
+
+def add_up(options: Options, measured: Measured, data: Data) -> Sums:
+    """The sums of all options over the data."""
+    work = _Add(options, measured)
+    total = work.zero()
+    for part in data.fold(work, work.zero):
+        total.merge(part)
+    return total

@@ -1,0 +1,172 @@
+"""Sums over the tokens of each response, for one objective after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.space.options import advantage_key, key
+from grpo_cli.commands.match.sums.groups import Remembered
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.inputs import Inputs, take_penalty
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights
+from grpo_cli.objective.statistics import ExactMoments, moments
+from grpo_cli.variants.plan import Plan
+
+
+class Terms:
+    """The terms of objectives on a chunk; what two of them share is worked out once."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self.batch = chunk.batch
+        self._groups = Remembered(chunk.batch.groups, chunk.batch.group_count)
+        self.inputs = self.fresh()
+        self._policies: dict[object, F64] = {}
+        self._ratios: dict[object, Ratio] = {}
+        self._tops: dict[int, float] = {}
+        self._kls: dict[object, F64] = {}
+        self._far: float | None = None
+
+    def fresh(self) -> Inputs:
+        """The columns, as the records have them."""
+        inputs = Inputs(self.batch)
+        inputs["groups"] = self._groups
+        return inputs
+
+    def objective(self, plan: Plan) -> Objective:
+        """A plan's objective for these records."""
+        given = self._chunk.advantages_given
+        return plan.objective(self._chunk.settings, advantages_given=given)
+
+    def weight(self, objective: Objective, stage: str) -> Weights:
+        """The weights of an aggregation."""
+        found: Weights = self.inputs.call(getattr(objective, stage), "aggregate")
+        return found
+
+    def scored(self, objective: Objective) -> Inputs:
+        """The columns, less a KL in the reward where the objective has one."""
+        if not objective.kl_in_reward:
+            return self.inputs
+        inputs = self.fresh()
+        take_penalty(inputs, objective)
+        return inputs
+
+    def set_ratio(self, inputs: Inputs, objective: Objective) -> None:
+        """Sets the ratio of the objective's level, worked out once."""
+        wanted = key(objective.ratio)
+        if wanted not in self._ratios:
+            self._ratios[wanted] = self._free_ratio(inputs, objective)
+        ratio = self._ratios[wanted]
+        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
+
+    def _free_ratio(self, inputs: Inputs, objective: Objective) -> Ratio:
+        """The ratio; that without a clamp, if no log ratio reaches it."""
+        clamp = objective.ratio.values.get("log_ratio_clamp")
+        bound = objective.ratio
+        if isinstance(clamp, float):
+            farthest = np.abs(inputs.get("token_log_ratio")).max(initial=0.0)
+            if farthest <= clamp and bound.name in ("token", "sequence", "product"):
+                bound = replace(bound, values={**bound.values, "log_ratio_clamp": None})
+        if key(bound) not in self._ratios:
+            ratio: Ratio = inputs.call(bound, "ratio")
+            if self.batch.ratios is not None and bound.choice.given:
+                ratio = ratio._replace(ratio=self.batch.ratios)
+            self._ratios[key(bound)] = ratio
+        return self._ratios[key(bound)]
+
+    def acting(self, inputs: Inputs, objective: Objective) -> object:
+        """What a policy term is on this chunk: bounds that no ratio reaches do nothing."""
+        ratio: F64 = inputs.get("ratio")
+        number = id(ratio)
+        if number not in self._tops:
+            self._tops[number] = float(ratio.max(initial=0.0))
+        values = {
+            name: None if name in _BOUNDS and _beyond(value, self._tops[number]) else value
+            for name, value in objective.surrogate.values.items()
+        }
+        return number, objective.surrogate.name, tuple(values.items()), self._correction(objective)
+
+    def _correction(self, objective: Objective) -> object:
+        bound = objective.correction
+        return None if bound.choice.absent else key(bound)
+
+    def policy(self, objective: Objective, measured: ExactMoments | None) -> F64:
+        """[R] Σ c·s, to the bit as ``grpo eval`` has it."""
+        inputs = self.scored(objective)
+        self.set_ratio(inputs, objective)
+        same = advantage_key(objective), self.acting(inputs, objective)
+        if same not in self._policies:
+            self._policies[same] = self._policy(inputs, objective, measured)
+        return self._policies[same]
+
+    def _policy(self, inputs: Inputs, objective: Objective, measured: ExactMoments | None) -> F64:
+        inputs["moments"] = moments(self.batch, objective, measured)
+        given = inputs.call(objective.advantage, "advantage")
+        per_token = isinstance(given, PerToken)
+        spread = given.values if per_token else self.batch.responses.spread(given)
+        inputs["advantage"], inputs["response_advantage"] = spread, None if per_token else given
+        return self.policy_sums(inputs, objective)
+
+    def policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
+        """[R] Σ c·s with the advantage that stands in the columns."""
+        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
+        correction: Correction | None = inputs.call(objective.correction, "correction")
+        values = surrogate.value if correction is None else correction.weight * surrogate.value
+        sums = self.batch.responses.sum(values)
+        if surrogate.empty is not None:
+            sums = np.where(self.batch.responses.lengths > 0, sums, surrogate.empty)
+        return sums
+
+    def kl(self, objective: Objective) -> F64:
+        """[R] Σ k."""
+        self.set_ratio(self.inputs, objective)
+        weighing = objective.correction.name.startswith("ms-swift/")
+        correction = key(objective.correction) if weighing else None
+        same = self._acting_kl(objective), id(self.inputs.get("ratio")), correction
+        if same not in self._kls:
+            self._kls[same] = self._kl_sums(objective, weighing=weighing)
+        return self._kls[same]
+
+    def _kl_sums(self, objective: Objective, *, weighing: bool) -> F64:
+        found: Kl = self.inputs.call(objective.kl, "kl")
+        values = found.value
+        if weighing:
+            correction: Correction | None = self.inputs.call(objective.correction, "correction")
+            if correction is not None and correction.kl_weight is not None:
+                values = correction.kl_weight * values
+        sums: F64 = self.batch.responses.sum(values)
+        return sums
+
+    def _acting_kl(self, objective: Objective) -> object:
+        """What a KL is on this chunk: its clamps, where no token reaches them, do nothing."""
+        farthest = self.inputs.get("log_ratio_ref")
+        if farthest is None:
+            return key(objective.kl)
+        if self._far is None:
+            self._far = float(np.abs(farthest).max(initial=0.0))
+        reached = {"kl_input_clamp": self._far, "kl_output_clamp": np.exp(self._far) * self._far}
+        values = {
+            name: None if name in reached and _beyond(value, reached[name]) else value
+            for name, value in objective.kl.values.items()
+            if name != "beta"
+        }
+        return objective.kl.name, tuple(values.items())
+
+    def entropy(self, objective: Objective) -> F64:
+        """[R] Σ H."""
+        assert objective.entropy is not None
+        values: F64 = self.inputs.call(objective.entropy, "entropy")
+        sums: F64 = self.batch.responses.sum(values)
+        return sums
+
+
+_BOUNDS = ("delta", "dual_clip")
+
+
+def _beyond(bound: Value, top: float) -> bool:
+    return isinstance(bound, float) and bound >= top
