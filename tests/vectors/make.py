@@ -17,12 +17,16 @@ from vectors.cases import (
     advantage,
     aggregate,
     clip,
+    corrected,
     correction,
     estimators,
     invalid,
     invariance,
     kl,
+    kl_bounds,
+    masked,
     metrics,
+    sequences,
     surrogates,
 )
 from vectors.cases.vector import Vector
@@ -33,10 +37,10 @@ HERE = Path(__file__).parent
 TARGET = HERE.parents[1] / "grpo_cli/vectors/v1"
 FILES: Mapping[str, list[Vector]] = {
     "advantage": [*advantage.CASES, *estimators.CASES],
-    "clip": [*clip.CASES, *surrogates.CASES],
-    "kl": [*kl.CASES, *estimators.IN_REWARD],
+    "clip": [*clip.CASES, *sequences.CASES, *surrogates.CASES, *masked.CASES],
+    "kl": [*kl.CASES, *kl_bounds.CASES, *estimators.IN_REWARD],
     "aggregate": aggregate.CASES,
-    "correction": correction.CASES,
+    "correction": [*correction.CASES, *corrected.CASES],
     "metrics": metrics.CASES,
     "invariance": invariance.CASES,
 }

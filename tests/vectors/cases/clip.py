@@ -174,32 +174,4 @@ def without_bounds() -> Iterator[Vector]:
     )
 
 
-def gmpo() -> Iterator[Vector]:
-    how = {"surrogate": "gmpo", "aggregate": "response-mean"}
-    for sign, advantage in SIGNS.items():
-        yield Vector(
-            f"gmpo-{sign}",
-            "GMPO: the geometric mean of token ratios, each clipped in log space on one side.",
-            ["gmpo-two-sided", "sequence-broadcast"],
-            columns(
-                [[-1.0, -2.0, -0.5], [-2.0, -1.0]],
-                old=[[-2.0, -1.0, -0.625], [-1.875, -1.125]],
-                advantages=[advantage, 0.5],
-            ),
-            how | {"epsilon_low": 0.375, "epsilon_high": 0.4375},
-        )
-    yield Vector(
-        "gmpo-masked-token",
-        "A masked token far off policy is no part of its response's geometric mean.",
-        ["masked-token-leak", "mask-shifted"],
-        columns(
-            [[-1.0, -6.0, -0.5], [-2.0, -1.0]],
-            old=[[-1.125, -0.5, -0.375], [-1.875, -1.0625]],
-            mask=[[1, 0, 1], [1, 1]],
-            advantages=[-1.0, 0.75],
-        ),
-        how | {"epsilon_low": 0.375, "epsilon_high": 0.4375},
-    )
-
-
-CASES = [*places(), *asymmetric(), *dual(), *batches(), *without_bounds(), *gmpo()]
+CASES = [*places(), *asymmetric(), *dual(), *batches(), *without_bounds()]
