@@ -21,7 +21,6 @@ def numbers(outcome, name="loss"):
     return [json.loads(line)[name] for line in outcome.out.splitlines()]
 
 
-@unmet("convert leaves both masks, under names that mean the same")
 def test_a_record_with_two_masks_is_converted(grpo, dump):
     masks = {"loss_mask": [[1, 1], [1]], "response_mask": [[1, 0], [1]]}
     direct = grpo("eval", "-v", "dr", "-f", "jsonl", dump(masks))
