@@ -135,7 +135,6 @@ def test_a_sound_safetensors_is_read(grpo):
 
 
 @pytest.mark.parametrize("offsets", [[-8, 24], [8, 16], [0, 8]], ids=str)
-@unmet("offsets that overlap, or count from the end")
 def test_safetensors_offsets_are_checked(grpo, offsets):
     outcome = grpo("eval", "-v", "dr", safetensors(offsets))
     assert (outcome.code, b"in.safetensors" in outcome.err) == (3, True)
