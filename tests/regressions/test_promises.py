@@ -28,7 +28,6 @@ def test_a_record_with_two_masks_is_converted(grpo, dump):
     assert numbers(grpo("eval", "-v", "dr", "-f", "jsonl", "made.jsonl")) == numbers(direct)
 
 
-@unmet("a column of times of nanoseconds, which nothing uses")
 def test_an_unused_column_of_nanoseconds(grpo):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
