@@ -62,7 +62,6 @@ def test_unipo_advantages_of_some_responses_only(grpo):
     assert outcome.code == 3 or any(b"advantage" in line for line in said)
 
 
-@unmet("--record finds nothing by the id that reports print")
 def test_unipo_record_by_the_id_that_is_printed(grpo):
     steps = [one for one in dumps.unipo_lines() if one["type"] == "step"]
     for response in (
