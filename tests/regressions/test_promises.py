@@ -169,14 +169,12 @@ def test_no_warnings_of_numpy(grpo, dump, words, record, request):
     assert b"Warning" not in grpo(*words, dump(text)).err
 
 
-@unmet("split says nothing where it can do nothing")
 def test_split_that_can_do_nothing_says_so(grpo, dump):
     text = '{"log_probs_new": [[-0.5], [-1.0]]}'
     outcome = grpo("split", "-v", "dr", "-n", "1", dump(text))
     assert (outcome.code, len(outcome.err.splitlines())) == (3, 1)
 
 
-@unmet("the micro-batches of ranks without end are counted one by one")
 def test_split_into_more_than_there_is(grpo, dump):
     outcome = grpo("split", "-v", "dr", "-n", "9999999999999999999", dump({}))
     assert outcome.code in (0, 2)
