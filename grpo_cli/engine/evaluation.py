@@ -36,6 +36,7 @@ class Outcome:
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
+        of_first: those of its first object; None where it has no object.
     """
 
     totals: Totals
@@ -43,6 +44,7 @@ class Outcome:
     skipped: list[InputError] = field(default_factory=list)
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
+    of_first: Notices | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Task:
         plan = self.evaluator.plan
         outcome = Outcome(Totals(plan.batch))
         first, decoded = _peeked(decoded)
-        outcome.notices |= dict.fromkeys(_framework(first, plan))
+        outcome.of_first = None if first is None else dict.fromkeys(_framework(first, plan))
         for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
             if isinstance(part, InputError):
                 if not self.skip:
@@ -148,7 +150,11 @@ class Evaluation:
         self.complete = True
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
+        of_first: Notices | None = None
         for piece, outcome in self._reader.map(task.evaluate):
+            if of_first is None and outcome.of_first is not None:
+                of_first = outcome.of_first
+                self._notices |= of_first
             self._totals.merge(outcome.totals)
             self.skipped += outcome.skipped
             self._notices |= outcome.notices

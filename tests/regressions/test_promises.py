@@ -91,7 +91,6 @@ def test_integer_group_ids_beyond_64_bits_are_told_apart(grpo, dump):
     assert grpo("eval", "-v", "dr", "--only", "groups", "--level", "batch", name).out == b"2\n"
 
 
-@unmet("notes are of the first record of each block")
 def test_notes_do_not_depend_on_the_size_of_blocks(grpo, dump):
     trl = {"framework": {"name": "trl", "loss_type": "grpo"}}
     name = dump({}, trl)
