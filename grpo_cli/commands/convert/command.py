@@ -15,6 +15,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical, dumps
 from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.escapes import escaped_json
 from grpo_cli.terminal.messages import failures, say, tell
 
 OnError = Annotated[
@@ -100,7 +101,7 @@ class _Conversion:
 
 def _write_jsonl(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:
     for one in records:
-        stream.write(dumps(one) + b"\n")
+        stream.write(escaped_json(dumps(one)) + b"\n")
 
 
 def _write_parquet(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:
