@@ -172,7 +172,7 @@ class Reading:
         except ValueError:
             parts = []
         if parts and all(len(one) == 1 for one in parts):
-            return tuple(one[0] for one in parts)
+            return tuple(hashable(one[0]) for one in parts)
         try:
             raw = Raw(decode(text), "", None, "", 0)
         except InputError:

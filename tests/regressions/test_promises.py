@@ -76,7 +76,6 @@ def test_unipo_record_by_the_id_that_is_printed(grpo):
         assert numbers(found, "id") == [one]
 
 
-@unmet("ids beyond 64 bits are one group")
 def test_integer_ids_beyond_64_bits_are_told_apart(grpo, dump):
     rows = [f'{{"uid": {2**70 + at}, "logps": [-0.5], "reward": {at}}}' for at in (0, 1)]
     outcome = grpo(
