@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
+import numpy as np
 import typer
 
 from grpo_cli.engine import memory
@@ -97,7 +98,8 @@ def main() -> None:
     memory.settle()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        code = application(wanted if wanted in COMMANDS else None)(standalone_mode=False)
+        with np.errstate(all="ignore"):  # what is not finite is told where the numbers are shown
+            code = application(wanted if wanted in COMMANDS else None)(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except GrpoError as error:
         tell(error)

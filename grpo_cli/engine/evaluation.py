@@ -13,6 +13,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Notices, Reader
+from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
@@ -36,13 +37,15 @@ class Outcome:
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
+        of_first: those of its first object; None where it has no object.
     """
 
     totals: Totals
     pieces: list[bytes] = field(default_factory=list)
-    skipped: list[InputError] = field(default_factory=list)
+    skipped: Skipped = field(default_factory=Skipped)
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
+    of_first: Notices | None = None
 
 
 @dataclass(frozen=True)
@@ -53,24 +56,26 @@ class Task:
         evaluator: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         skip: whether to go on behind a record that cannot be evaluated.
+        most_errors: how many errors of such records are kept; 0 for all.
     """
 
     evaluator: Evaluator
     encode: Encode | None
     skip: bool
+    most_errors: int = FEW
 
     def evaluate(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
         plan = self.evaluator.plan
-        outcome = Outcome(Totals(plan.batch))
+        outcome = Outcome(Totals(plan.batch), skipped=Skipped(self.most_errors))
         first, decoded = _peeked(decoded)
-        outcome.notices |= dict.fromkeys(_framework(first, plan))
+        outcome.of_first = None if first is None else dict.fromkeys(_framework(first, plan))
         for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
             if isinstance(part, InputError):
                 if not self.skip:
                     outcome.error = part
                     break
-                outcome.skipped.append(part)
+                outcome.skipped.add(part)
                 continue
             chunk, breakdown = part
             outcome.totals.add(breakdown)
@@ -128,11 +133,11 @@ class Evaluation:
         progress: Progress | None = None,
     ) -> None:
         self._reader = reader
-        self._task = Task(Evaluator(plan), encode, reader.skip)
+        self._task = Task(Evaluator(plan), encode, reader.skip, reader.most_errors)
         self._progress = progress
         self._totals = Totals(plan.batch)
         self._notices: Notices = {}
-        self.skipped: list[InputError] = []
+        self.skipped = Skipped(reader.most_errors)
         self.complete = False
 
     def __iter__(self) -> Iterator[list[bytes]]:
@@ -148,9 +153,13 @@ class Evaluation:
         self.complete = True
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
+        of_first: Notices | None = None
         for piece, outcome in self._reader.map(task.evaluate):
+            if of_first is None and outcome.of_first is not None:
+                of_first = outcome.of_first
+                self._notices |= of_first
             self._totals.merge(outcome.totals)
-            self.skipped += outcome.skipped
+            self.skipped.merge(outcome.skipped)
             self._notices |= outcome.notices
             if self._progress is not None:
                 self._progress(piece.size, outcome.totals.tokens)

@@ -14,6 +14,7 @@ from typing import IO, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source, record
 from grpo_cli.records.open.streams import BLOCK
@@ -44,6 +45,7 @@ class Reader:
         paths: files; ``-`` is standard input.
         reading: how the files become records.
         skip: whether to go on behind records that cannot be read.
+        most_errors: how many of their errors are kept; 0 for all.
         jobs: worker processes of ``map``; None: the cores available where the input is large.
         block_bytes: text that is read, or goes to a worker, at once.
 
@@ -58,12 +60,14 @@ class Reader:
         reading: Reading = PLAIN,
         *,
         skip: bool = False,
+        most_errors: int = FEW,
         jobs: int | None = 1,
         block_bytes: int = BLOCK,
     ) -> None:
         self.reading = reading
         self.skip = skip
-        self.skipped: list[InputError] = []
+        self.most_errors = most_errors
+        self.skipped = Skipped(most_errors)
         self.notices: Notices = {}
         self._sources = [Source.of(path) for path in paths]
         self._jobs = jobs
@@ -79,7 +83,7 @@ class Reader:
             InputError: at the first bad record, unless it is to be skipped.
         """
         self.keep_input()
-        self.skipped = []
+        self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
             decoded = self.reading.decoded(piece, self.notices)
@@ -98,7 +102,7 @@ class Reader:
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
-        self.skipped = []
+        self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
             for raw in self.reading.raws(piece, self.notices):
@@ -120,7 +124,17 @@ class Reader:
         """
         if not self.skip:
             raise error
-        self.skipped.append(error)
+        self.skipped.add(error)
+
+    def leave_out(self, skipped: Skipped) -> None:
+        """Stops at the first of the bad records of a piece, or remembers them.
+
+        Raises:
+            InputError: the error, unless it is to be skipped.
+        """
+        if skipped and not self.skip:
+            raise skipped.first[0]
+        self.skipped.merge(skipped)
 
     def keep_input(self) -> bool:
         """Keeps standard input in a file that can be read again; whether that was needed."""

@@ -23,6 +23,9 @@ from grpo_cli.records.tables.pieces import Rows, slices
 
 Piece = Block | Span | Rows
 
+_NAMING = (b'"id"', b'"custom_id"', b'"prompts"')
+"""Keys that records have their ids from, in any format."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -117,7 +120,7 @@ class Reading:
             return False
         if self.record is None or self.grouping is not None or b"\\u" in text:
             return True
-        return b'"id"' in text or b'"custom_id"' in text or str(line - 1) == self.record
+        return any(key in text for key in _NAMING) or str(line - 1) == self.record
 
     def _read(self, objects: Iterable[Raw | InputError], notices: Notices) -> Items:
         if not self.where and self.grouping is None:
@@ -169,7 +172,7 @@ class Reading:
         except ValueError:
             parts = []
         if parts and all(len(one) == 1 for one in parts):
-            return tuple(one[0] for one in parts)
+            return tuple(hashable(one[0]) for one in parts)
         try:
             raw = Raw(decode(text), "", None, "", 0)
         except InputError:

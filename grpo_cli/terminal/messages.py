@@ -9,6 +9,7 @@ import orjson
 import typer
 
 from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.terminal.escapes import escaped_json
 from grpo_cli.terminal.numbers import visible
 
 
@@ -25,7 +26,7 @@ def failures(*, as_json: bool = False) -> Iterator[None]:
 def tell(error: GrpoError, *, as_json: bool = False) -> None:
     """Prints one error: a line, or one JSON object."""
     if as_json:
-        typer.echo(orjson.dumps({"error": described(error)}), err=True)
+        typer.echo(escaped_json(orjson.dumps({"error": described(error)})), err=True)
     else:
         say(str(error))
 

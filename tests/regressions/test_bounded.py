@@ -29,9 +29,8 @@ def bounded(words: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("command", ["eval", "check", "verify", "compare", "split", "convert"])
-def test_errors_that_are_skipped_are_not_kept(command, request):
+def test_errors_that_are_skipped_are_not_kept(command):
     """8,000 lines that cannot be read are 48 MB where every error is kept."""
-    request.applymarker(unmet("--on-error skip keeps every error"))
     words = {"split": ["-n", "1"], "eval": ["--level", "batch"]}.get(command, [])
     assert _grown([command, *words, "--on-error", "skip", "in.jsonl"], BAD_LINE, 8_000) < 20
 
@@ -101,7 +100,6 @@ def test_newlines_alone():
     assert bounded(["eval", "in.jsonl"])
 
 
-@unmet("there is no such flag")
 def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
     name = dump(*['{"log_probs_new": 5}'] * 30)
     outcome = grpo("eval", "--on-error", "skip", "--max-errors", "3", name)

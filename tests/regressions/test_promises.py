@@ -21,7 +21,6 @@ def numbers(outcome, name="loss"):
     return [json.loads(line)[name] for line in outcome.out.splitlines()]
 
 
-@unmet("convert leaves both masks, under names that mean the same")
 def test_a_record_with_two_masks_is_converted(grpo, dump):
     masks = {"loss_mask": [[1, 1], [1]], "response_mask": [[1, 0], [1]]}
     direct = grpo("eval", "-v", "dr", "-f", "jsonl", dump(masks))
@@ -29,7 +28,6 @@ def test_a_record_with_two_masks_is_converted(grpo, dump):
     assert numbers(grpo("eval", "-v", "dr", "-f", "jsonl", "made.jsonl")) == numbers(direct)
 
 
-@unmet("a column of times of nanoseconds, which nothing uses")
 def test_an_unused_column_of_nanoseconds(grpo):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -52,13 +50,11 @@ def unipo(**changed):
     return "unipo.json"
 
 
-@unmet("null old log-probs of one response make the group on-policy without a word")
 def test_unipo_old_log_probs_missing_in_one_response(grpo):
     outcome = grpo("eval", "-v", "dr", "--advantage", "group-mean", unipo(old_log_probs=None))
     assert outcome.code == 3 or b"old_log_probs" in outcome.err
 
 
-@unmet("advantages of some responses only are dropped without a word")
 def test_unipo_advantages_of_some_responses_only(grpo):
     outcome = grpo("eval", "-v", "dr", unipo(advantage=None))
     usual = b"the records' advantages were used"  # said of the other group, which has them all
@@ -66,7 +62,6 @@ def test_unipo_advantages_of_some_responses_only(grpo):
     assert outcome.code == 3 or any(b"advantage" in line for line in said)
 
 
-@unmet("--record finds nothing by the id that reports print")
 def test_unipo_record_by_the_id_that_is_printed(grpo):
     steps = [one for one in dumps.unipo_lines() if one["type"] == "step"]
     for response in (
@@ -81,7 +76,6 @@ def test_unipo_record_by_the_id_that_is_printed(grpo):
         assert numbers(found, "id") == [one]
 
 
-@unmet("ids beyond 64 bits are one group")
 def test_integer_ids_beyond_64_bits_are_told_apart(grpo, dump):
     rows = [f'{{"uid": {2**70 + at}, "logps": [-0.5], "reward": {at}}}' for at in (0, 1)]
     outcome = grpo(
@@ -96,7 +90,6 @@ def test_integer_group_ids_beyond_64_bits_are_told_apart(grpo, dump):
     assert grpo("eval", "-v", "dr", "--only", "groups", "--level", "batch", name).out == b"2\n"
 
 
-@unmet("notes are of the first record of each block")
 def test_notes_do_not_depend_on_the_size_of_blocks(grpo, dump):
     trl = {"framework": {"name": "trl", "loss_type": "grpo"}}
     name = dump({}, trl)
@@ -111,9 +104,7 @@ TOKENS = ["\x1b[31m", "\x9b31m", "\x7f", "\u202e"]
 
 @pytest.mark.parametrize("token", TOKENS, ids=ascii)
 @pytest.mark.parametrize("how", ["only", "csv", "jsonl", "json"])
-def test_nothing_that_moves_a_cursor_is_printed(grpo, dump, token, how, request):
-    if how == "csv" or (token != "\x1b[31m" and how != "only"):
-        request.applymarker(unmet("control characters are printed as they are"))
+def test_nothing_that_moves_a_cursor_is_printed(grpo, dump, token, how):
     words = ["--only", "token"] if how == "only" else ["-f", how]
     name = dump({"tokens": [[token, "a"], ["b"]]})
     outcome = grpo("eval", "-v", "dr", "--level", "token", *words, name)
@@ -138,7 +129,6 @@ def test_a_sound_safetensors_is_read(grpo):
 
 
 @pytest.mark.parametrize("offsets", [[-8, 24], [8, 16], [0, 8]], ids=str)
-@unmet("offsets that overlap, or count from the end")
 def test_safetensors_offsets_are_checked(grpo, offsets):
     outcome = grpo("eval", "-v", "dr", safetensors(offsets))
     assert (outcome.code, b"in.safetensors" in outcome.err) == (3, True)
@@ -167,22 +157,18 @@ FAR |= {
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else "",
 )
-def test_no_warnings_of_numpy(grpo, dump, words, record, request):
+def test_no_warnings_of_numpy(grpo, dump, words, record):
     """Numbers whose squares and products are beyond the largest double."""
-    if words[0] != "eval":
-        request.applymarker(unmet("numpy's warnings reach standard error"))
     text = json.dumps(record if "ratios" in record else RECORD | record)
     assert b"Warning" not in grpo(*words, dump(text)).err
 
 
-@unmet("split says nothing where it can do nothing")
 def test_split_that_can_do_nothing_says_so(grpo, dump):
     text = '{"log_probs_new": [[-0.5], [-1.0]]}'
     outcome = grpo("split", "-v", "dr", "-n", "1", dump(text))
     assert (outcome.code, len(outcome.err.splitlines())) == (3, 1)
 
 
-@unmet("the micro-batches of ranks without end are counted one by one")
 def test_split_into_more_than_there_is(grpo, dump):
     outcome = grpo("split", "-v", "dr", "-n", "9999999999999999999", dump({}))
     assert outcome.code in (0, 2)

@@ -13,9 +13,14 @@ from grpo_cli.commands.check.view import print_codes, print_findings
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ReadingOptions, paths
 from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import RecordOption, tell_notes
+from grpo_cli.commands.options.source import (
+    RecordOption,
+    tell_errors,
+    tell_more_errors,
+    tell_notes,
+)
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import failures, say, tell
+from grpo_cli.terminal.messages import failures, say
 
 NO = 1
 
@@ -80,9 +85,9 @@ def _document(found: Check) -> dict[str, Any]:
 
 
 def _finish(found: Check, page: PageOptions) -> int:
-    for error in found.skipped:
-        tell(error, as_json=page.json)
+    tell_errors(found.skipped, as_json=page.json)
     if found.skipped:
+        tell_more_errors(found.skipped)
         say(f"skipped {len(found.skipped)} records that cannot be read")
     if found.findings.severities["error"]:
         return NO

@@ -11,7 +11,7 @@ from grpo_cli.commands.check.across.facts import Facts
 from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.errors import InputError
+from grpo_cli.engine.skipped import Skipped
 
 Key = tuple[int, int, int, int]
 
@@ -141,4 +141,4 @@ class Partial:
     records: int = 0
     responses: int = 0
     tokens: int = 0
-    skipped: list[InputError] = field(default_factory=list)
+    skipped: Skipped = field(default_factory=Skipped)

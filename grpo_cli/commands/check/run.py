@@ -18,6 +18,7 @@ from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.samples import Small, compare_all
 from grpo_cli.engine import Reader
+from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
@@ -33,18 +34,20 @@ class Look:
     Attributes:
         limit: how many findings of each code are kept; 0 for all.
         skip: whether to go on behind a record that cannot be read.
+        most_errors: how many errors of such records are kept; 0 for all.
     """
 
     limit: int
     skip: bool
+    most_errors: int = FEW
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Partial:
         """Looks at records in order; stops at the first bad one unless it is to be skipped."""
-        partial = Partial(Findings(self.limit))
+        partial = Partial(Findings(self.limit), skipped=Skipped(self.most_errors))
         small = Small(partial.findings)
         for view in views(decoded):
             if isinstance(view, InputError):
-                partial.skipped.append(view)
+                partial.skipped.add(view)
                 if not self.skip:
                     break
                 continue
@@ -84,7 +87,7 @@ class Check:
     records: int = 0
     responses: int = 0
     tokens: int = 0
-    skipped: list[InputError] = field(default_factory=list)
+    skipped: Skipped = field(default_factory=Skipped)
     _seen: Seen = field(default_factory=Seen)
     _edge: tuple[int, View] | None = None
 
@@ -93,7 +96,7 @@ class Check:
         self.records += partial.records
         self.responses += partial.responses
         self.tokens += partial.tokens
-        self.skipped += partial.skipped
+        self.skipped.merge(partial.skipped)
         self.findings.merge(partial.findings, source)
         for kept in partial.facts:
             self._tell(self._seen.take(kept), source)
@@ -134,14 +137,14 @@ def check(reader: Reader, limit: int = 3) -> Check:
     Raises:
         InputError: at the first record that cannot be read, unless it is to be skipped.
     """
-    found = Check(Findings(limit))
+    found = Check(Findings(limit), skipped=Skipped(reader.most_errors))
     source, before = -1, None
-    for piece, partial in reader.map(Look(limit, reader.skip)):
+    for piece, partial in reader.map(Look(limit, reader.skip, reader.most_errors)):
         if piece.source != before:
             source, before = source + 1, piece.source
         found.add(partial, source)
         if partial.skipped and not reader.skip:
-            raise partial.skipped[0]
+            raise partial.skipped.first[0]
     found.end()
     if reader.reading.selects and not found.records and not found.skipped:
         raise reader.reading.nothing()

@@ -10,17 +10,21 @@ import typer
 from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
-from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
+from grpo_cli.commands.options.source import (
+    ErrorOptions,
+    RecordOption,
+    SourceOptions,
+    tell_errors,
+    tell_more_errors,
+    tell_notes,
+)
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical, dumps
 from grpo_cli.terminal.destination import destination
-from grpo_cli.terminal.messages import failures, say, tell
+from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.messages import failures, say
 
-OnError = Annotated[
-    Literal["stop", "skip"],
-    typer.Option("--on-error", help="At a record that cannot be read: stop, or go on without it."),
-]
 Output = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +49,7 @@ def convert(
     chosen: RecordOption,
     to: To = None,
     output: Output = None,
-    on_error: OnError = "stop",
+    errors: ErrorOptions,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -60,7 +64,8 @@ def convert(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
-        reader = Reader(paths(files), source.reading(chosen.record), skip=on_error == "skip")
+        reading, skip = source.reading(chosen.record), errors.on_error == "skip"
+        reader = Reader(paths(files), reading, skip=skip, most_errors=errors.max_errors)
         run = _Conversion(reader, as_json=json)
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
         with destination(output) as stream:
@@ -87,20 +92,20 @@ class _Conversion:
         self._tell_skipped()
 
     def _tell_skipped(self) -> None:
-        for error in self._reader.skipped[self._told :]:
-            tell(error, as_json=self._as_json)
-        self._told = len(self._reader.skipped)
+        self._told = tell_errors(self._reader.skipped, self._told, as_json=self._as_json)
 
     def finish(self) -> int:
-        if not self._told:
+        skipped = self._reader.skipped
+        if not skipped:
             return 0
-        say(f"skipped {self._told} of {self._told + self._written} records")
+        tell_more_errors(skipped)
+        say(f"skipped {skipped.count} of {skipped.count + self._written} records")
         return InputError.exit_code
 
 
 def _write_jsonl(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:
     for one in records:
-        stream.write(dumps(one) + b"\n")
+        stream.write(escaped_json(dumps(one)) + b"\n")
 
 
 def _write_parquet(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpo_cli.commands.eval.notes import notes
+from grpo_cli.commands.options.source import tell_errors, tell_more_errors
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
@@ -37,9 +38,7 @@ class Run:
         self._tell_skipped()
 
     def _tell_skipped(self) -> None:
-        for error in self._evaluation.skipped[self._told :]:
-            tell(error, as_json=self._as_json)
-        self._told = len(self._evaluation.skipped)
+        self._told = tell_errors(self._evaluation.skipped, self._told, as_json=self._as_json)
 
     @property
     def total(self) -> dict[str, Any]:
@@ -75,10 +74,11 @@ class Run:
             said = [] if told_in_table or self.empty else notes(self.total)
             for note in [*self._evaluation.notices, *said]:
                 say(f"note: {note}")
-        if self._told:
-            whole = self._told + self.total["records"]
-            say(f"skipped {self._told} of {whole} records")
+        skipped = self._evaluation.skipped
+        if skipped:
+            tell_more_errors(skipped)
+            say(f"skipped {skipped.count} of {skipped.count + self.total['records']} records")
         if self._error is not None:
             tell(self._error, as_json=self._as_json)
             return self._error.exit_code
-        return BAD_INPUT if self._told else 0
+        return BAD_INPUT if skipped else 0

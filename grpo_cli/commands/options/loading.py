@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
-import typer
-
-from grpo_cli.commands.options.source import RecordOption, SourceOptions, tell_notes
+from grpo_cli.commands.options.source import (
+    ErrorOptions,
+    RecordOption,
+    SourceOptions,
+    tell_errors,
+    tell_more_errors,
+    tell_notes,
+)
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.messages import say
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadingOptions(RecordOption, SourceOptions):
+class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
     """How the input is read."""
-
-    on_error: Annotated[
-        Literal["stop", "skip"],
-        typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
-    ] = "stop"
 
     def reader(self, paths: Sequence[str]) -> Reader:
         """The files, read so."""
-        return Reader(paths, self.reading(self.record), skip=self.on_error == "skip")
+        skip = self.on_error == "skip"
+        return Reader(paths, self.reading(self.record), skip=skip, most_errors=self.max_errors)
 
     @property
     def words(self) -> list[str]:
@@ -48,8 +48,8 @@ class LoadingOptions(RecordOption, SourceOptions):
 def finish(source: Reader, *, as_json: bool, quiet: bool) -> int:
     """Tells what there is to know of the files; returns the exit code that they lead to."""
     tell_notes(source.notices, quiet=quiet)
-    for error in source.skipped:
-        tell(error, as_json=as_json)
+    tell_errors(source.skipped, as_json=as_json)
+    tell_more_errors(source.skipped)
     if not source.skipped:
         return 0
     count = len(source.skipped)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.source import SourceOptions
+from grpo_cli.commands.options.source import ErrorOptions, SourceOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
@@ -133,13 +133,9 @@ class ObjectiveOptions(StageOptions, VariantOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions(SourceOptions):
+class ReadingOptions(ErrorOptions, SourceOptions):
     """How the input is read."""
 
-    on_error: Annotated[
-        Literal["stop", "skip"],
-        typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
-    ] = "stop"
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -155,7 +151,8 @@ class ReadingOptions(SourceOptions):
     def reader(self, paths: Sequence[str], record: str | None) -> Reader:
         """The files, read so; ``record`` is the only one that is."""
         skip = self.on_error == "skip"
-        return Reader(paths, self.reading(record), skip=skip, jobs=self.jobs)
+        reading = self.reading(record)
+        return Reader(paths, reading, skip=skip, most_errors=self.max_errors, jobs=self.jobs)
 
 
 def paths(files: list[str] | None) -> list[str]:

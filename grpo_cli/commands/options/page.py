@@ -12,6 +12,7 @@ from rich.console import Console
 
 from grpo_cli.commands.eval.printing import Quiet
 from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.escapes import escaped_json
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2
@@ -38,7 +39,7 @@ class PageOptions:
         """Writes the document as JSON, or what ``draw`` makes of it."""
         with destination(self.output) as stream:
             if self.json:
-                stream.write(orjson.dumps(document, option=_OPTIONS) + b"\n")
+                stream.write(escaped_json(orjson.dumps(document, option=_OPTIONS)) + b"\n")
                 return
             screen = screen_of(stream)
             console = screen.console()

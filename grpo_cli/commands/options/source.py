@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
+from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
@@ -16,7 +17,7 @@ from grpo_cli.records.choose.paths import Path, read_path
 from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
-from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.messages import say, tell
 
 NAMES = (CANONICAL, *FORMATS)
 
@@ -101,6 +102,25 @@ class RecordOption:
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ErrorOptions:
+    """What is done about records that cannot be used."""
+
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
+    ] = "stop"
+    max_errors: Annotated[
+        int,
+        typer.Option(
+            "--max-errors",
+            metavar="N",
+            min=0,
+            help="With --on-error skip: tell the first N errors; 0 for all.",
+        ),
+    ] = FEW
+
+
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()
@@ -116,3 +136,16 @@ def tell_notes(notes: dict[str, None], *, quiet: bool) -> None:
     """Says what there was to say of the files."""
     for note in () if quiet else notes:
         say(f"note: {note}")
+
+
+def tell_errors(skipped: Skipped, told: int = 0, *, as_json: bool) -> int:
+    """Tells the errors that are kept, without the first ``told``; returns how many those are."""
+    for error in skipped.first[told:]:
+        tell(error, as_json=as_json)
+    return len(skipped.first)
+
+
+def tell_more_errors(skipped: Skipped) -> None:
+    """Says how many errors were not told."""
+    if skipped.more:
+        say(f"… {skipped.more:,} more errors (--max-errors 0 tells all)")

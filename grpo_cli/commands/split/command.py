@@ -15,9 +15,11 @@ from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
 from grpo_cli.commands.split.view import print_splits
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import failures, say, tell
 
 _N = "N"
+_MOST = 2**31 - 1
+"""More responses, micro-batches or ranks than there are; products of two still fit 64 bits."""
 
 
 @bundled
@@ -26,7 +28,14 @@ def split_batch(
     files: Files = None,
     micro_batch: Annotated[
         int,
-        typer.Option("--micro-batch", "-n", metavar=_N, min=1, help="Responses of a micro-batch."),
+        typer.Option(
+            "--micro-batch",
+            "-n",
+            metavar=_N,
+            min=1,
+            max=_MOST,
+            help="Responses of a micro-batch.",
+        ),
     ],
     accumulate: Annotated[
         int | None,
@@ -34,12 +43,14 @@ def split_batch(
             "--accumulate",
             metavar=_N,
             min=1,
+            max=_MOST,
             help="Micro-batches that a rank accumulates. Default: until the input is one step.",
             show_default=False,
         ),
     ] = None,
     ranks: Annotated[
-        int, typer.Option("--ranks", metavar=_N, min=1, help="Data-parallel ranks.")
+        int,
+        typer.Option("--ranks", metavar=_N, min=1, max=_MOST, help="Data-parallel ranks."),
     ] = 1,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
@@ -79,4 +90,7 @@ def split_batch(
         if not page.quiet:
             for name, value in responses.differing.items():
                 say(f"note: {name} differs between the records; the first one's, {value}, is taken")
+        if not rows:
+            reason = skipped[0]["reason"]
+            tell(InputError(f"no aggregation can be evaluated: {reason}"), as_json=page.json)
     raise typer.Exit(code if rows else InputError.exit_code)

@@ -120,6 +120,7 @@ def verify(
             stages.hyperparameters,
             _within(rtol, atol),
             skip=reader.skip,
+            most_errors=reader.most_errors,
         )
         run = Verification(judging, reader, causes)
         rows = [*run.rows()]

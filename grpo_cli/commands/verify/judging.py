@@ -12,6 +12,7 @@ from grpo_cli.commands.verify.together import agreeing, kind
 from grpo_cli.commands.verify.verdict import Verdict, Wanted, agreed, judge, read_expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
@@ -39,7 +40,8 @@ class Judged:
 class Outcome:
     """What became of a piece of input, in order: None is a record that expects nothing."""
 
-    items: list[Judged | InputError | None] = field(default_factory=list)
+    items: list[Judged | None] = field(default_factory=list)
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 class Ready(NamedTuple):
@@ -65,6 +67,7 @@ class Judging:
         stages, hyperparameters: what the flags change in it.
         within: when two numbers agree.
         skip: whether to go on behind a bad record.
+        most_errors: how many errors of such records are kept; 0 for all.
     """
 
     variant: str
@@ -72,13 +75,17 @@ class Judging:
     hyperparameters: Mapping[str, object]
     within: Tolerance
     skip: bool
+    most_errors: int = FEW
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Judges records in order; stops at the first bad one unless it is to be skipped."""
-        outcome = Outcome()
+        outcome = Outcome(skipped=Skipped(self.most_errors))
         for item in self._each(decoded):
-            outcome.items.append(item)
-            if isinstance(item, InputError) and not self.skip:
+            if not isinstance(item, InputError):
+                outcome.items.append(item)
+                continue
+            outcome.skipped.add(item)
+            if not self.skip:
                 break
         return outcome
 

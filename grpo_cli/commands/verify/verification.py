@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_cli.commands.options.source import tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
 from grpo_cli.commands.verify.causes.memory import Memory
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.commands.verify.verdict import explained
 from grpo_cli.engine import Reader
+from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.messages import say
 
 NO = 1
 _ROWS = 5
@@ -37,10 +38,8 @@ class Verification:
     def rows(self) -> Iterator[dict[str, Any]]:
         """The verdict of each record that expects anything."""
         for _, outcome in self._reader.map(self._judging):
+            self._reader.leave_out(outcome.skipped)
             for item in outcome.items:
-                if isinstance(item, InputError):
-                    self._reader.bad(item)
-                    continue
                 self._good += 1
                 if item is None:
                     self.silent += 1
@@ -59,7 +58,7 @@ class Verification:
         return verdict.row()
 
     @property
-    def skipped(self) -> list[InputError]:
+    def skipped(self) -> Skipped:
         """The records that could not be read or evaluated."""
         return self._reader.skipped
 
@@ -70,9 +69,9 @@ class Verification:
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Says what was taken for granted."""
-        for error in self.skipped:
-            tell(error, as_json=as_json)
+        tell_errors(self.skipped, as_json=as_json)
         if self.skipped:
+            tell_more_errors(self.skipped)
             say(f"skipped {len(self.skipped)} of {self._count} records")
         tell_notes(self._reader.notices, quiet=quiet)
         if quiet:

@@ -146,4 +146,6 @@ def hashable(value: Any) -> Key:
     """A field's value as a part of a key."""
     if isinstance(value, list | dict):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)  # which JSON can be written of
     return value

@@ -79,9 +79,17 @@ def scalars(text: bytes, path: Path) -> list[Any]:
         one = _AFTER.match(text, at)
         if one is None:
             raise ValueError
-        found.append(orjson.loads(one[1]))
+        found.append(_exact(one[1]))
         at = text.find(mark, at)
     return found
+
+
+def _exact(text: bytes) -> Any:
+    """A scalar; an integer beyond 64 bits, of which orjson makes a float, with all its digits."""
+    value = orjson.loads(text)
+    if isinstance(value, float) and text.removeprefix(b"-").isdigit():
+        return int(text)
+    return value
 
 
 _AFTER = re.compile(_SCALAR)

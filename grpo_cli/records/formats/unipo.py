@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpo_cli import hyperparameters
+from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, carried, keys
 
 _TOKENS = {
@@ -54,16 +55,30 @@ def _group(responses: list[Any], place: str) -> Translated:
     record: Object = {}
     spelled = {}
     for name, own in _TOKENS.items():
-        if all(one["tokens"].get(own) is not None for one in responses):
-            record[name] = [one["tokens"][own] for one in responses]
+        values = [one["tokens"].get(own) for one in responses]
+        if _in_all(values, f"{place}.tokens.{own}"):
+            record[name] = values
             spelled[name] = f"{place}.tokens.{own}[{{t}}]"
     for name, own in _RESPONSES.items():
-        if name not in record and all(one.get(own) is not None for one in responses):
-            record[name] = [one[own] for one in responses]
+        values = [one.get(own) for one in responses]
+        if name not in record and _in_all(values, f"{place}.{own}"):
+            record[name] = values
             spelled[name] = f"{place}.{own}"
     if "log_probs_new" not in record:
         spelled["log_probs_new"] = f"{place}.tokens.log_probs"
     return Translated(record, spelled)
+
+
+def _in_all(values: list[Any], place: str) -> bool:
+    """Whether all responses of a prompt have a field, where they do not all lack it."""
+    lacking = [number for number, value in enumerate(values) if value is None]
+    if lacking and len(lacking) < len(values):
+        raise InputError(
+            "expected a value, as other responses of the prompt have one, got none; "
+            "give it to all of them or to none",
+            path=place.format(r=lacking[0]),
+        )
+    return not lacking
 
 
 UNIPO = Format(

@@ -51,11 +51,23 @@ def _npz(path: str) -> dict[str, Any]:
 
 
 def _safetensors(path: str) -> dict[str, Any]:
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    size = int(data[:8].view("<u8")[0])
-    header = orjson.loads(data[8 : 8 + size].tobytes())
+    file = np.memmap(path, dtype=np.uint8, mode="r")
+    size = int(file[:8].view("<u8")[0])
+    header = orjson.loads(file[8 : 8 + size].tobytes())
     header.pop("__metadata__", None)
-    return {name: _tensor(data[8 + size :], one) for name, one in header.items()}
+    data = file[8 + size :]
+    _check_offsets(header, len(data))
+    return {name: _tensor(data, one) for name, one in header.items()}
+
+
+def _check_offsets(header: dict[str, Any], size: int) -> None:
+    """Tensors lie within the data and apart from each other."""
+    before = 0
+    for (begin, end), name in sorted((one["data_offsets"], name) for name, one in header.items()):
+        if not before <= begin <= end <= size:
+            wanted = f"data_offsets of {name} between {before} and {size}"
+            raise ValueError(f"expected {wanted}, apart from other tensors, got [{begin}, {end}]")
+        before = end
 
 
 def _tensor(data: Any, entry: dict[str, Any]) -> Any:

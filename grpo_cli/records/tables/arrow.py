@@ -159,12 +159,21 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and depth == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
-    values = column.to_pylist()
+    values = _plain(pa, column)
     if single and known in ("tokens", *(_BY_RESPONSE if depth == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
     if pa.types.is_struct(kind):
         return lambda row: _without_nulls(values[row])
     return values.__getitem__
+
+
+def _plain(pa: Any, column: Any) -> list[Any]:
+    """A column as Python's values; as text where those lack the digits of its nanoseconds."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except ValueError:
+        values = column.cast(pa.string()).to_pylist()
+    return values
 
 
 def _is_number(pa: Any, kind: Any) -> bool:

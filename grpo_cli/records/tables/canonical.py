@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from grpo_cli.records.fields import read_fields
+from grpo_cli.records.fields import canonical_name, read_fields
 from grpo_cli.records.record import Raw
 
 
@@ -32,7 +32,7 @@ def canonical(raw: Raw, place: int) -> dict[str, Any]:
 
 def _stays(key: str, value: Any, own: dict[str, str]) -> bool:
     """Not where another key has the name, or where it would mean something under it."""
-    return key in own or (value is not None and key not in own.values())
+    return key in own or (value is not None and canonical_name(key) not in own.values())
 
 
 def dumps(value: Any) -> bytes:

@@ -11,6 +11,7 @@ import orjson
 from grpo_cli.commands.eval.formats.format import Printing, lines_format, write_lines
 from grpo_cli.commands.eval.formats.lines import Lines
 from grpo_cli.commands.eval.run import Run
+from grpo_cli.terminal.escapes import escaped
 
 
 def _cell(value: Any) -> str:
@@ -19,8 +20,8 @@ def _cell(value: Any) -> str:
         return ""
     if value in (np.inf, -np.inf):
         return repr(value)
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    if any(mark in text for mark in ',"\n\r'):
+    text = escaped(value if isinstance(value, str) else orjson.dumps(value).decode())
+    if any(mark in text for mark in ',"\n'):
         return '"' + text.replace('"', '""') + '"'
     return text
 

@@ -13,10 +13,11 @@ from grpo_cli.commands.eval.formats.lines import Lines, encode_lines
 from grpo_cli.commands.eval.formats.nested import encode_nested
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
+from grpo_cli.terminal.escapes import escaped_json
 
 
 def _cell(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return escaped_json(orjson.dumps(value)).decode()
 
 
 def _line(cells: Sequence[str], names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import orjson
 
 from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
 from grpo_cli.engine.rows.rows import Row, rows
+from grpo_cli.terminal.escapes import escaped_json
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
@@ -39,7 +40,7 @@ def encode_nested(
     result = rows(records, breakdown, level)
     if fields is not None:
         result = [_selected(row, level, fields) for row in result]
-    return [_fitted(orjson.dumps(row, option=_OPTIONS)) for row in result]
+    return [_fitted(escaped_json(orjson.dumps(row, option=_OPTIONS))) for row in result]
 
 
 def _fitted(piece: bytes) -> bytes:
