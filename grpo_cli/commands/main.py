@@ -17,6 +17,7 @@ from grpo_cli.terminal.messages import say, tell
 from grpo_cli.version import VERSION
 
 BUG = 70
+INTERRUPTED = 130
 
 COMMANDS: Mapping[str, str] = {
     "eval": "eval.command:evaluate",
@@ -97,8 +98,12 @@ def main() -> None:
     memory.settle()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        code = application(wanted if wanted in COMMANDS else None)(standalone_mode=False)
+        command = application(wanted if wanted in COMMANDS else None)
+        _interruptible()
+        code = command(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)
@@ -111,6 +116,12 @@ def main() -> None:
             _tell_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
+
+
+def _interruptible() -> None:
+    """Ctrl-C is an exception from here on, where before it ended the process at once."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _tell_usage(error: Any) -> NoReturn:
