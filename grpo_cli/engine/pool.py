@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,7 +65,8 @@ class _Worker:
         """Hands over a piece."""
         self.given.append((number, piece))
         try:
-            self.connection.send(piece)
+            with _without_sigpipe():
+                self.connection.send(piece)
         except OSError:
             raise _died(piece) from None
 
@@ -122,6 +124,20 @@ def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Piece]]) -> None
             if following is None:
                 return
             worker.give(*following)
+
+
+@contextmanager
+def _without_sigpipe() -> Iterator[None]:
+    """What is sent to a worker that is gone is an error; SIGPIPE is for standard output."""
+    name = getattr(signal, "SIGPIPE", None)
+    if name is None or signal.getsignal(name) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(name, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(name, signal.SIG_DFL)
 
 
 def _died(piece: Piece) -> WorkerError:
