@@ -119,9 +119,18 @@ def main() -> None:
 
 
 def _interruptible() -> None:
-    """Ctrl-C is an exception from here on, where before it ended the process at once."""
+    """Signals that end the command are exceptions from here on: temporary files go with them."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Ends the command as the signal would, when what has to be removed is removed."""
+    raise SystemExit(128 + number)
 
 
 def _tell_usage(error: Any) -> NoReturn:

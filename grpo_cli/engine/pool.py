@@ -151,6 +151,7 @@ def _died(piece: Piece) -> WorkerError:
 def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
     """The life of a worker. It leaves Ctrl-C to its parent, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # temporary files are its parent's to remove
     memory.settle()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
