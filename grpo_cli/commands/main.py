@@ -18,6 +18,7 @@ from grpo_cli.terminal.messages import say, tell
 from grpo_cli.version import VERSION
 
 BUG = 70
+INTERRUPTED = 130
 
 COMMANDS: Mapping[str, str] = {
     "eval": "eval.command:evaluate",
@@ -98,9 +99,13 @@ def main() -> None:
     memory.settle()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
+        command = application(wanted if wanted in COMMANDS else None)
+        _interruptible()
         with np.errstate(all="ignore"):  # what is not finite is told where the numbers are shown
-            code = application(wanted if wanted in COMMANDS else None)(standalone_mode=False)
+            code = command(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)
@@ -113,6 +118,21 @@ def main() -> None:
             _tell_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
+
+
+def _interruptible() -> None:
+    """Signals that end the command are exceptions from here on: temporary files go with them."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Ends the command as the signal would, when what has to be removed is removed."""
+    raise SystemExit(128 + number)
 
 
 def _tell_usage(error: Any) -> NoReturn:

@@ -143,8 +143,9 @@ class Evaluation:
     def __iter__(self) -> Iterator[list[bytes]]:
         task = self._task
         if task.evaluator.wants_first_pass:
-            if self._reader.keep_input():
-                self._notices["standard input was kept in a temporary file: two passes"] = None
+            for name in self._reader.keep_input():
+                kept = "standard input" if name == "<stdin>" else name
+                self._notices[f"{kept} was kept in a temporary file: two passes"] = None
             moments = ExactMoments()
             for _, part in self._reader.map(task.measure):
                 moments.merge(part)

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,7 +67,8 @@ class _Worker:
         """Hands over a piece."""
         self.given.append((number, piece))
         try:
-            self.connection.send(piece)
+            with _without_sigpipe():
+                self.connection.send(piece)
         except OSError:
             raise _died(piece) from None
 
@@ -126,6 +128,20 @@ def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Piece]]) -> None
             worker.give(*following)
 
 
+@contextmanager
+def _without_sigpipe() -> Iterator[None]:
+    """What is sent to a worker that is gone is an error; SIGPIPE is for standard output."""
+    name = getattr(signal, "SIGPIPE", None)
+    if name is None or signal.getsignal(name) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(name, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(name, signal.SIG_DFL)
+
+
 def _died(piece: Piece) -> WorkerError:
     place = f"{piece.source}, at or after line {piece.line}"
     return WorkerError(
@@ -137,6 +153,7 @@ def _died(piece: Piece) -> WorkerError:
 def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
     """The life of a worker. It leaves Ctrl-C to its parent, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # temporary files are its parent's to remove
     memory.settle()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:

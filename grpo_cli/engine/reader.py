@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import IO, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
@@ -72,7 +73,7 @@ class Reader:
         self._sources = [Source.of(path) for path in paths]
         self._jobs = jobs
         self._block_bytes = block_bytes
-        self._kept: IO[bytes] | None = None
+        self._kept: list[IO[bytes]] = []
 
     # ---- in this process ----------------------------------------------------------------------
 
@@ -136,20 +137,27 @@ class Reader:
             raise skipped.first[0]
         self.skipped.merge(skipped)
 
-    def keep_input(self) -> bool:
-        """Keeps standard input in a file that can be read again; whether that was needed."""
-        place = next((at for at, one in enumerate(self._sources) if one.path == "-"), None)
-        if place is None:
-            return False
+    def keep_input(self) -> list[str]:
+        """Keeps what can be read only once in files that can be read again; the names of these."""
+        once = [at for at, one in enumerate(self._sources) if _only_once(one.path)]
+        for at in once:
+            self._sources[at] = Source(self._sources[at].name, self._copy(self._sources[at].path))
+        return [self._sources[at].name for at in once]
+
+    def _copy(self, path: str) -> str:
+        """The name of a temporary file with what comes from standard input or a pipe."""
         import shutil
         from tempfile import NamedTemporaryFile  # slow to import, and rarely needed
 
-        self._kept = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed when collected
-        if sys.stdin is not None:
-            shutil.copyfileobj(sys.stdin.buffer, self._kept)
-        self._kept.flush()
-        self._sources[place] = Source(self._sources[place].name, self._kept.name)
-        return True
+        kept = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed when collected
+        self._kept.append(kept)
+        if path != "-":
+            with Path(path).open("rb") as stream:
+                shutil.copyfileobj(stream, kept)
+        elif sys.stdin is not None:
+            shutil.copyfileobj(sys.stdin.buffer, kept)
+        kept.flush()
+        return kept.name
 
     # ---- in several ---------------------------------------------------------------------------
 
@@ -186,6 +194,11 @@ class Reader:
     def _pieces(self, *, apart: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+
+
+def _only_once(path: str) -> bool:
+    """Whether it is standard input, or a pipe with a name."""
+    return path == "-" or Path(path).is_fifo()
 
 
 def _before(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import BinaryIO, cast
 
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import GrpoError, UsageError
 
 
 @contextmanager
@@ -24,16 +24,39 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         UsageError: when the file cannot be written.
     """
     if path is None or path == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with naming("standard output"):
+            yield _standard_output()
+            sys.stdout.buffer.flush()
         return
     place = Path(path).resolve()
     if place.exists() and not place.is_file():  # a device, a pipe
-        with _opened(path, lambda: place.open("wb")) as stream:
+        with naming(path), _opened(path, lambda: place.open("wb")) as stream:
             yield stream
         return
-    with _renamed(path, place) as stream:
+    with naming(path), _renamed(path, place) as stream:
         yield stream
+
+
+def _standard_output() -> BinaryIO:
+    """The bytes of standard output.
+
+    Raises:
+        GrpoError: where the command was started without one.
+    """
+    if sys.stdout is None:
+        raise GrpoError("standard output is closed")
+    return sys.stdout.buffer
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Puts the place into an error of writing, which does not know it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = place
+        raise
 
 
 def _opened(path: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:

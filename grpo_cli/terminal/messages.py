@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,14 +27,22 @@ def failures(*, as_json: bool = False) -> Iterator[None]:
 def tell(error: GrpoError, *, as_json: bool = False) -> None:
     """Prints one error: a line, or one JSON object."""
     if as_json:
-        typer.echo(escaped_json(orjson.dumps({"error": described(error)})), err=True)
+        _print(escaped_json(orjson.dumps({"error": described(error)})).decode())
     else:
         say(str(error))
 
 
 def say(text: str) -> None:
     """Prints one line, without what could move a terminal's cursor."""
-    typer.echo(f"grpo: {visible(text)}", err=True)
+    _print(f"grpo: {visible(text)}")
+
+
+def _print(line: str) -> None:
+    """What cannot be told, since standard error is full, does not change the exit code."""
+    try:
+        typer.echo(line, err=True)
+    except OSError:
+        sys.stderr = None  # or Python tries again at its end, and exits with its own code
 
 
 def described(error: GrpoError) -> dict[str, object]:

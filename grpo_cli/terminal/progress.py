@@ -24,7 +24,7 @@ class Bar:
     """
 
     def __init__(self, paths: Sequence[str], *, wanted: bool) -> None:
-        self._wanted = wanted and sys.stderr.isatty()
+        self._wanted = wanted and sys.stderr is not None and sys.stderr.isatty()
         self._size = _size(paths)
         self._began = time.monotonic()
         self._bytes = self._tokens = 0

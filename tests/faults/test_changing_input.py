@@ -102,7 +102,6 @@ def test_a_pipe_with_a_name_is_read_as_a_file(small, words):
 TWICE = ("eval", "--advantage", "batch-whiten", "--beta", "0", "--only", "loss", "--level", "batch")
 
 
-@unmet("a pipe is read for the second time where there is nothing left")
 def test_a_pipe_with_a_name_can_be_read_twice(small):
     with Run(*TWICE, str(small)) as run:
         wanted = run.end()
@@ -110,7 +109,6 @@ def test_a_pipe_with_a_name_can_be_read_twice(small):
     assert through_a_pipe(TWICE, small.read_bytes())[:2] == wanted[:2]
 
 
-@unmet("a pipe is read for the second time where there is nothing left")
 def test_the_output_of_a_process_can_be_read_twice(small, folder):
     with Run(*TWICE, str(small)) as run:
         wanted = run.end()

@@ -80,7 +80,8 @@ def test_a_batch_over_several_processes(tmp_path: Path) -> None:
         call(loss, ragged(4), mode, torch.float64, clip_ratio_low=0.1, **whole)
     loss.recorder.close()
     assert [one["framework"]["loss_agg_mode"] for one in lines(path)] == list(MODES)
-    assert verify(path, "--rtol", "1e-9")[0] == 0
+    # verl adds 1e-8 to a response's count of tokens, which rounds away beside a mask of integers.
+    assert verify(path, "--rtol", "1e-7")[0] == 0
 
 
 def test_what_the_loss_returns_is_untouched(tmp_path: Path) -> None:

@@ -61,7 +61,11 @@ def compare(
         comparison = Comparison(plans, source)
         rows, skipped = comparison.rows(), comparison.reasons()
         document = {"variants": rows, "skipped": skipped, **comparison.counts}
-        page.write(document, lambda console, screen: print_comparison(console, screen, document))
+        page.write(
+            document,
+            lambda console, screen: print_comparison(console, screen, document),
+            failed=not rows,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not rows:
             code = InputError.exit_code

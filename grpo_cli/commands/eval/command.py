@@ -42,7 +42,11 @@ def evaluate(
         encode = printing.encode(format, wanted)
         evaluation = Evaluation(reader, plan, encode=encode, progress=bar.advance)
         run = Run(evaluation, as_json=printing.wants_json)
-        with bar, destination(printing.output) as stream:
-            format.write(run, wanted, plan.variant, stream)
-        code = run.finish(told_in_table=printing.kind == "table", quiet=printing.quiet)
+        with destination(printing.output) as stream:
+            with bar:
+                format.write(run, wanted, plan.variant, stream)
+            stream.flush()
+            code = run.finish(told_in_table=printing.kind == "table", quiet=printing.quiet)
+            if not run.complete:  # leaving the block so keeps an older file
+                raise typer.Exit(code)
     raise typer.Exit(code)

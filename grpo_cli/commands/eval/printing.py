@@ -103,7 +103,9 @@ class PrintingOptions:
         """Whether a progress bar would help: not where results stream to the same terminal."""
         streams = format.streams and self.level != "batch"
         to_file = self.output is not None
-        return not self.quiet and (to_file or not (streams and sys.stdout.isatty()))
+        return not self.quiet and (
+            to_file or not (streams and sys.stdout is not None and sys.stdout.isatty())
+        )
 
     def encode(self, format: Format, printing: Printing) -> Encode | None:
         """Records and their breakdown → bytes, one piece per record; None for totals alone."""

@@ -35,8 +35,16 @@ class PageOptions:
     ] = None
     quiet: Quiet = False
 
-    def write(self, document: Mapping[str, Any], draw: Callable[[Console, Screen], None]) -> None:
-        """Writes the document as JSON, or what ``draw`` makes of it."""
+    def write(
+        self,
+        document: Mapping[str, Any],
+        draw: Callable[[Console, Screen], None],
+        *,
+        failed: bool = False,
+    ) -> None:
+        """Writes the document as JSON, or what ``draw`` makes of it; into no file if it failed."""
+        if failed and self.output not in (None, "-"):
+            return
         with destination(self.output) as stream:
             if self.json:
                 stream.write(escaped_json(orjson.dumps(document, option=_OPTIONS)) + b"\n")

@@ -85,7 +85,11 @@ def split_batch(
             "steps": int(cutting.steps[-1]) + 1,
             "cuts_nothing": len(cutting.sizes) == int(cutting.steps[-1]) + 1,
         }
-        page.write(document, lambda console, screen: print_splits(console, screen, document))
+        page.write(
+            document,
+            lambda console, screen: print_splits(console, screen, document),
+            failed=not rows,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not page.quiet:
             for name, value in responses.differing.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ from grpo_cli.commands.variants.changes import changed
 from grpo_cli.commands.variants.view import print_changes, print_choices, print_variants
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.signature import Part, line
+from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.screen import Screen, screen_of, written
 from grpo_cli.variants import EARLIER, STAGES, VARIANTS, Variant
 
@@ -70,11 +70,11 @@ def _answer(document: dict[str, Any], printed: Printer, *, json: bool) -> None:
     if json:
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
-    stream = sys.stdout.buffer
-    screen = screen_of(stream)
-    console = screen.console()
-    printed(console, screen, document)
-    stream.write(written(console).encode())
+    with destination(None) as stream:
+        screen = screen_of(stream)
+        console = screen.console()
+        printed(console, screen, document)
+        stream.write(written(console).encode())
 
 
 def _print_rows(console: Console, screen: Screen, document: dict[str, Any], *, whole: bool) -> None:

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, Self
 
 import orjson
 
+from grpo_cli.terminal.destination import naming
+
 _IN_MEMORY = 16 * 2**20
 
 
@@ -42,7 +44,8 @@ class Document:
 
     def add(self, piece: bytes) -> None:
         """Appends one record, a JSON object."""
-        self._spool.write(piece if self._empty else b",\n" + piece)
+        with naming("a temporary file"):
+            self._spool.write(piece if self._empty else b",\n" + piece)
         self._empty = False
 
     def write(

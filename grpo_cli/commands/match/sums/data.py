@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
@@ -48,7 +49,7 @@ class Stream:
 
     def fold(self, work: Callable[[Chunk, T], None], zero: Callable[[], T]) -> Iterator[T]:
         """Piece by piece, in as many processes as the reader has."""
-        self.reader.skipped = []
+        self.reader.skipped = Skipped(self.reader.most_errors)
         for _, (result, bad) in self.reader.map(_OnPiece(work, zero)):
             for error in bad:
                 self.reader.bad(error)
