@@ -43,7 +43,6 @@ def test_a_name_that_is_not_utf_8(grpo, dump, words):
     fine(grpo(*words, *variant, name), 0, 1, 3)
 
 
-@unmet("an empty list of token ids")
 def test_token_ids_that_are_an_empty_list(grpo, dump):
     text = '{"log_probs_new": [-0.1, -0.2], "rewards": [1, 0], "token_ids": []}'
     fine(grpo("eval", "-v", "dr", dump(text)))
