@@ -27,7 +27,9 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    place = Path(path).resolve()
+    place = Path(os.path.realpath(path))
+    if place.is_symlink():
+        raise UsageError(f"--output: cannot write {path}: its links go round in a loop")
     if place.exists() and not place.is_file():  # a device, a pipe
         with _opened(path, lambda: place.open("wb")) as stream:
             yield stream

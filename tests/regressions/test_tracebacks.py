@@ -143,7 +143,6 @@ def test_group_by_of_a_column_that_json_has_no_type_for(grpo, kind):
     fine(grpo("eval", "-v", "dr", *words, "in.parquet"))
 
 
-@unmet("-o on a loop of links")
 def test_output_on_a_loop_of_links(grpo, dump):
     Path("loop").symlink_to("loop")
     outcome = grpo("eval", "-v", "dr", "-o", "loop", dump({}))
