@@ -150,7 +150,6 @@ def test_output_on_a_loop_of_links(grpo, dump):
     assert outcome.err.startswith(b"grpo: --output: cannot write loop: ")
 
 
-@unmet("standard output in Latin-1")
 def test_help_on_standard_output_in_latin_1():
     done = process(["eval", "--help"], env={"PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
