@@ -68,7 +68,6 @@ def test_expected_metrics_that_are_a_number(grpo, dump):
     fine(grpo("verify", "-v", "dr", dump({"expected": {"metrics": 5}})))
 
 
-@unmet("verify of advantages where no response has tokens")
 def test_advantages_expected_of_responses_without_tokens(grpo, dump):
     value = {"log_probs_new": [[]], "advantages": [1.0], "expected": {"advantages": [0.5]}}
     fine(grpo("verify", "-v", "dr", dump(json.dumps(value))), 1)
