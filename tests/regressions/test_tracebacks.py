@@ -57,7 +57,6 @@ def test_an_integer_of_many_digits(grpo, dump, digits, field, request):
     fine(grpo("eval", "-v", "dr", dump(text)))
 
 
-@unmet("explain of a response without tokens, where there are words")
 def test_explain_of_an_empty_response(grpo, dump):
     value = {"log_probs_new": [[-0.5], []], "tokens": [["a"], []], "rewards": [1, 0]}
     fine(grpo("explain", "--beta", "0", dump(json.dumps(value))))
