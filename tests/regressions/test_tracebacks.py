@@ -72,7 +72,6 @@ def test_advantages_expected_of_responses_without_tokens(grpo, dump):
     fine(grpo("verify", "-v", "dr", dump(json.dumps(value))), 1)
 
 
-@unmet("--group where ids are lists and numbers")
 def test_group_ids_of_mixed_depth(grpo, dump):
     fine(grpo("eval", "-v", "dr", "--group", "1", dump({"group_ids": [["a"], 1]})), 2, 3)
 
