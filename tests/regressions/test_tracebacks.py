@@ -89,7 +89,6 @@ def test_group_by_of_a_field_nested_deeply(grpo, dump):
 
 
 @pytest.mark.parametrize("text", ["5", "null", "[1]"])
-@unmet("grpo_json that holds no object")
 def test_a_json_column_without_an_object(grpo, text):
     write_table(grpo_json=[text])
     fine(grpo("eval", "-v", "dr", "in.parquet"))

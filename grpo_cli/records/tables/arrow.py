@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode.text import as_object, decode
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.record import Raw
@@ -117,7 +117,7 @@ def _rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputE
         prefix = f"[{first + row}]."
         if JSON in value:
             try:
-                value |= decode(value.pop(JSON).encode())
+                value |= as_object(decode(value.pop(JSON).encode()))
             except InputError as error:
                 error.source, error.path = source, prefix + JSON
                 yield error
