@@ -62,7 +62,6 @@ def test_explain_of_an_empty_response(grpo, dump):
     fine(grpo("explain", "--beta", "0", dump(json.dumps(value))))
 
 
-@unmet("metrics that are a number")
 def test_expected_metrics_that_are_a_number(grpo, dump):
     fine(grpo("verify", "-v", "dr", dump({"expected": {"metrics": 5}})))
 
