@@ -81,7 +81,6 @@ def test_convert_of_a_field_nested_deeply(grpo, dump):
     fine(grpo("convert", dump(f'{text[:-1]}, "meta": {"[" * 1000}{"]" * 1000}}}')))
 
 
-@unmet("--group-by of what is nested deeply")
 def test_group_by_of_a_field_nested_deeply(grpo, dump):
     text = f'{{"logps": [-0.5], "reward": 1, "uid": {"[" * 256}{"]" * 256}}}'
     fine(grpo("eval", "-v", "dr", "--group-by", "uid", dump(text)))
@@ -131,7 +130,6 @@ def test_convert_of_a_column_that_json_has_no_type_for(grpo, kind):
 @pytest.mark.parametrize(
     "kind", ["binaries", "object of binary", "decimals", "lists of numbers", "date beyond 9999"]
 )
-@unmet("a key of a type that JSON has not")
 def test_group_by_of_a_column_that_json_has_no_type_for(grpo, kind):
     write_table(log_probs=[[-0.5, -1.0]], rewards=[1.0], extra=odd(kind))
     words = ["--group-by", "extra", "--level", "response", "--json"]

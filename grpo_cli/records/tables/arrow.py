@@ -159,7 +159,11 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and depth == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
-    values = column.to_pylist()
+    try:
+        values = column.to_pylist()
+    except OverflowError as error:
+        advice = "cast the column or leave it out"
+        raise InputError(f"cannot read {kind} ({error}); {advice}", path=name) from None
     if single and known in ("tokens", *(_BY_RESPONSE if depth == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
     if pa.types.is_struct(kind):
