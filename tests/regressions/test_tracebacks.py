@@ -83,7 +83,7 @@ def test_group_by_of_a_field_nested_deeply(grpo, dump):
     fine(grpo("eval", "-v", "dr", "--group-by", "uid", dump(text)))
 
 
-@pytest.mark.parametrize("text", ["5", "null", "[1]"])
+@pytest.mark.parametrize("text", ["5", "null", "[1]", 7, b"{}"])
 def test_a_json_column_without_an_object(grpo, text):
     write_table(grpo_json=[text])
     fine(grpo("eval", "-v", "dr", "in.parquet"))

@@ -11,6 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.decode.text import as_object, decode
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows
 
@@ -117,12 +118,18 @@ def _rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputE
         prefix = f"[{first + row}]."
         if JSON in value:
             try:
-                value |= as_object(decode(value.pop(JSON).encode()))
+                value |= _object(value.pop(JSON))
             except InputError as error:
                 error.source, error.path = source, prefix + JSON
                 yield error
                 continue
         yield Raw(value, source, None, prefix, size, arrays=True)
+
+
+def _object(text: Any) -> dict[str, Any]:
+    if not isinstance(text, str):
+        raise InputError(f"expected a string with a JSON object, got {got(text)}")
+    return as_object(decode(text.encode()))
 
 
 def _is_single(pa: Any, schema: Any) -> bool:
