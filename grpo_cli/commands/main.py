@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
@@ -97,6 +98,8 @@ def main() -> None:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     memory.settle()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # help has letters that Latin-1 has not
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         command = application(wanted if wanted in COMMANDS else None)

@@ -11,7 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose import select, where
 from grpo_cli.records.choose.gathered import Items, apart, merged, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
-from grpo_cli.records.choose.paths import Missing, Path, look_up
+from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
 from grpo_cli.records.choose.where import Condition
 from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks, one_by_one
 from grpo_cli.records.decode.text import decode
@@ -135,7 +135,11 @@ class Reading:
             if isinstance(raw, Raw) and isinstance(one, Raw):
                 if many and not where.passes(self.where, one.value):
                     continue
-                one.key = self._key(raw, one)
+                try:
+                    one.key = self._key(raw, one)
+                except InputError as error:
+                    yield error
+                    continue
             yield one
 
     def _groups(self, source: Source, size: int) -> Iterator[Block]:
@@ -189,6 +193,10 @@ class Reading:
                 return tuple(hashable(look_up(value, path)) for path in self._by)
             except Missing:
                 continue
+            except InputError as error:
+                error.source, error.line = raw.source, raw.line
+                error.path = raw.prefix + ",".join(map(spelled, self._by))
+                raise
         return None
 
     @property

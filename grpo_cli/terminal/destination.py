@@ -28,7 +28,9 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
             yield _standard_output()
             sys.stdout.buffer.flush()
         return
-    place = Path(path).resolve()
+    place = Path(os.path.realpath(path))
+    if place.is_symlink():
+        raise UsageError(f"--output: cannot write {path}: its links go round in a loop")
     if place.exists() and not place.is_file():  # a device, a pipe
         with naming(path), _opened(path, lambda: place.open("wb")) as stream:
             yield stream

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from fuzz.product import process
 
-from regressions import unmet
-
 
 def fine(outcome, *codes):
     """Whether a command ended as promised, with one line for an error."""
@@ -25,14 +23,14 @@ def fine(outcome, *codes):
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["show", "--html", "page.html"], marks=unmet("a name that is not UTF-8")),
-        pytest.param(["match", "--loss", "1", "--json"], marks=unmet("a name that is not UTF-8")),
-        pytest.param(["split", "-n", "1", "--json"], marks=unmet("a name that is not UTF-8")),
-        pytest.param(["explain", "--json"], marks=unmet("a name that is not UTF-8")),
+        ["show", "--html", "page.html"],
+        ["match", "--loss", "1", "--json"],
+        ["split", "-n", "1", "--json"],
+        ["explain", "--json"],
         ["check"],
-        pytest.param(["eval", "-f", "jsonl"], marks=unmet("a name that is not UTF-8")),
-        pytest.param(["eval", "-f", "csv"], marks=unmet("a name that is not UTF-8")),
-        pytest.param(["check", "--json"], marks=unmet("a name that is not UTF-8")),
+        ["eval", "-f", "jsonl"],
+        ["eval", "-f", "csv"],
+        ["check", "--json"],
     ],
     ids=" ".join,
 )
@@ -43,13 +41,12 @@ def test_a_name_that_is_not_utf_8(grpo, dump, words):
     fine(grpo(*words, *variant, name), 0, 1, 3)
 
 
-@unmet("an empty list of token ids")
 def test_token_ids_that_are_an_empty_list(grpo, dump):
     text = '{"log_probs_new": [-0.1, -0.2], "rewards": [1, 0], "token_ids": []}'
     fine(grpo("eval", "-v", "dr", dump(text)))
 
 
-@pytest.mark.parametrize("digits", [308, pytest.param(309, marks=unmet("OverflowError")), 400])
+@pytest.mark.parametrize("digits", [308, 309, 400])
 @pytest.mark.parametrize("field", ["rewards", "id", "extra"])
 def test_an_integer_of_many_digits(grpo, dump, digits, field, request):
     number = "9" * digits
@@ -58,42 +55,35 @@ def test_an_integer_of_many_digits(grpo, dump, digits, field, request):
     fine(grpo("eval", "-v", "dr", dump(text)))
 
 
-@unmet("explain of a response without tokens, where there are words")
 def test_explain_of_an_empty_response(grpo, dump):
     value = {"log_probs_new": [[-0.5], []], "tokens": [["a"], []], "rewards": [1, 0]}
     fine(grpo("explain", "--beta", "0", dump(json.dumps(value))))
 
 
-@unmet("metrics that are a number")
 def test_expected_metrics_that_are_a_number(grpo, dump):
     fine(grpo("verify", "-v", "dr", dump({"expected": {"metrics": 5}})))
 
 
-@unmet("verify of advantages where no response has tokens")
 def test_advantages_expected_of_responses_without_tokens(grpo, dump):
     value = {"log_probs_new": [[]], "advantages": [1.0], "expected": {"advantages": [0.5]}}
     fine(grpo("verify", "-v", "dr", dump(json.dumps(value))), 1)
 
 
-@unmet("--group where ids are lists and numbers")
 def test_group_ids_of_mixed_depth(grpo, dump):
     fine(grpo("eval", "-v", "dr", "--group", "1", dump({"group_ids": [["a"], 1]})), 2, 3)
 
 
-@unmet("convert of what is nested deeply")
 def test_convert_of_a_field_nested_deeply(grpo, dump):
     text = json.dumps({"log_probs_new": [-0.5], "rewards": [1]})
     fine(grpo("convert", dump(f'{text[:-1]}, "meta": {"[" * 1000}{"]" * 1000}}}')))
 
 
-@unmet("--group-by of what is nested deeply")
 def test_group_by_of_a_field_nested_deeply(grpo, dump):
     text = f'{{"logps": [-0.5], "reward": 1, "uid": {"[" * 256}{"]" * 256}}}'
     fine(grpo("eval", "-v", "dr", "--group-by", "uid", dump(text)))
 
 
-@pytest.mark.parametrize("text", ["5", "null", "[1]"])
-@unmet("grpo_json that holds no object")
+@pytest.mark.parametrize("text", ["5", "null", "[1]", 7, b"{}"])
 def test_a_json_column_without_an_object(grpo, text):
     write_table(grpo_json=[text])
     fine(grpo("eval", "-v", "dr", "in.parquet"))
@@ -128,7 +118,6 @@ def write_table(**columns):
 
 
 @pytest.mark.parametrize("kind", ODD)
-@unmet("a column of a type that JSON has not")
 def test_convert_of_a_column_that_json_has_no_type_for(grpo, kind):
     write_table(extra=odd(kind))
     fine(grpo("convert", "in.parquet"))
@@ -137,14 +126,12 @@ def test_convert_of_a_column_that_json_has_no_type_for(grpo, kind):
 @pytest.mark.parametrize(
     "kind", ["binaries", "object of binary", "decimals", "lists of numbers", "date beyond 9999"]
 )
-@unmet("a key of a type that JSON has not")
 def test_group_by_of_a_column_that_json_has_no_type_for(grpo, kind):
     write_table(log_probs=[[-0.5, -1.0]], rewards=[1.0], extra=odd(kind))
     words = ["--group-by", "extra", "--level", "response", "--json"]
     fine(grpo("eval", "-v", "dr", *words, "in.parquet"))
 
 
-@unmet("-o on a loop of links")
 def test_output_on_a_loop_of_links(grpo, dump):
     Path("loop").symlink_to("loop")
     outcome = grpo("eval", "-v", "dr", "-o", "loop", dump({}))
@@ -152,7 +139,6 @@ def test_output_on_a_loop_of_links(grpo, dump):
     assert outcome.err.startswith(b"grpo: --output: cannot write loop: ")
 
 
-@unmet("standard output in Latin-1")
 def test_help_on_standard_output_in_latin_1():
     done = process(["eval", "--help"], env={"PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
@@ -20,6 +20,7 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
+from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.canonical import canonical, dumps
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.escapes import escaped_json
@@ -39,6 +40,8 @@ To = Annotated[
     Literal["jsonl", "parquet"] | None,
     typer.Option("--to", help="Default: by the name of --output, else jsonl.", show_default=False),
 ]
+
+Writer = Callable[[Iterator[dict[str, Any]], BinaryIO], None]
 
 
 @bundled
@@ -69,7 +72,7 @@ def convert(
         run = _Conversion(reader, as_json=json)
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
         with destination(output) as stream:
-            _WRITERS[kind](run.objects(), stream)
+            run.write(_WRITERS[kind], stream)
         tell_notes(reader.notices, quiet=quiet)
         code = run.finish()
     raise typer.Exit(code)
@@ -83,9 +86,20 @@ class _Conversion:
         self._as_json = as_json
         self._told = 0
         self._written = 0
+        self._last: Raw | None = None
 
-    def objects(self) -> Iterator[dict[str, Any]]:
+    def write(self, writer: Writer, stream: BinaryIO) -> None:
+        try:
+            writer(self._objects(), stream)
+        except InputError as error:
+            if error.source is None and self._last is not None:
+                error.source, error.line = self._last.source, self._last.line
+                error.path = self._last.prefix + error.path
+            raise
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
         for raw, _ in self._reader.records():
+            self._last = raw
             self._tell_skipped()
             yield canonical(raw, self._written)
             self._written += 1

@@ -123,7 +123,7 @@ def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool) -> Ro
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
     if shown:
-        row["tokens"], row["rest"] = _tokens(chunk, breakdown, start, length)
+        row["tokens"], row["rest"] = _tokens(chunk, breakdown, at)
     return row
 
 
@@ -132,21 +132,21 @@ def _sum(breakdown: Breakdown, term: str, response: int) -> float | None:
     return None if found is None else float(found.sums[response])
 
 
-def _tokens(
-    chunk: Chunk, breakdown: Breakdown, start: int, length: int
-) -> tuple[list[Row], Row | None]:
-    """The tokens that matter, in order, and the sum of the others."""
+def _tokens(chunk: Chunk, breakdown: Breakdown, at: int) -> tuple[list[Row], Row | None]:
+    """The tokens of a response that matter, in order, and the sum of the others."""
+    responses = chunk.batch.responses
+    start, length = int(responses.starts[at]), int(responses.lengths[at])
     columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
-    few = breakdown.batch.responses.total <= SMALL or length <= 2 * TOP
+    few = responses.total <= SMALL or length <= 2 * TOP
     size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
     order = np.argsort(-size, kind="stable")
     kept = np.arange(length) if few else np.sort(order[:TOP])
-    texts = _texts(chunk, start)
+    words = chunk.records[0].tokens
     rows = []
-    for at in kept.tolist():
-        row = {name: values[at].item() for name, values in columns.items()}
+    for token in kept.tolist():
+        row = {name: values[token].item() for name, values in columns.items()}
         row["position"] = int(row["position"])
-        row["token"] = texts[row["position"]] if texts else None
+        row["token"] = words[at][row["position"]] if words else None
         rows.append(row)
     others = np.setdiff1d(np.arange(length), kept)
     if not len(others):
@@ -156,13 +156,6 @@ def _tokens(
         "count": len(others),
         **{name: math.fsum(columns[name][others].tolist()) for name in sums if name in columns},
     }
-
-
-def _texts(chunk: Chunk, start: int) -> list[str] | None:
-    tokens = chunk.records[0].tokens
-    if tokens is None:
-        return None
-    return tokens[int(chunk.batch.responses.index[start])]
 
 
 def _columns(breakdown: Breakdown) -> dict[str, F64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,7 @@ def command(made: Plan, paths: Sequence[str], only: str, times: float = 1.0) -> 
     if made.batch != "input":
         words += ["--batch", made.batch]
     line = shlex.join([*words, "--level", "batch", "--only", only])
+    line = os.fsencode(line).decode("utf-8", "backslashreplace")
     if times == 1.0:
         return line
     scale = f"* {times:g}" if times >= 1.0 else f"/ {1.0 / times:g}"

@@ -12,12 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.paths import Path, spelled
 
 T = TypeVar("T")
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 class Grouping(NamedTuple):
@@ -143,9 +145,16 @@ def _label(key: Key) -> object:
 
 
 def hashable(value: Any) -> Key:
-    """A field's value as a part of a key."""
-    if isinstance(value, list | dict):
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    """A field's value as a part of a key.
+
+    Raises:
+        InputError: for one that is nested too deeply.
+    """
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)  # which JSON can be written of
-    return value
+    if not isinstance(value, list | dict | np.ndarray):
+        return value
+    try:
+        return orjson.dumps(value, default=str, option=_OPTIONS)
+    except orjson.JSONEncodeError:
+        raise InputError("expected a field to group by, got one nested too deeply") from None

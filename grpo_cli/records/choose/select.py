@@ -24,6 +24,8 @@ def only_group(value: dict[str, Any], wanted: str) -> dict[str, Any] | None:
     ids = value[key]
     if not isinstance(ids, list):
         return value if _is(ids, wanted) else None
+    if len({isinstance(one, list) for one in ids}) > 1:
+        return value  # what is wrong with it is told where it is parsed
     if ids and isinstance(ids[0], list):
         kept = [bool(one) and all(_is(each, wanted) for each in one) for one in ids]
     else:

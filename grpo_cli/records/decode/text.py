@@ -20,7 +20,7 @@ _WORDS = {
     "Illegal trailing comma before end of object": "expected a key in double quotes",
     "Illegal trailing comma before end of array": "expected a value",
 }
-_LONGEST_INTEGER = 400  # digits; more than any float has
+_LONGEST_INTEGER = 20  # characters of -(2**63) and of 2**64 - 1
 
 
 def decode(text: bytes) -> Any:
@@ -65,10 +65,10 @@ def _unicode(text: bytes) -> str:
 def _integer(digits: str) -> int | float:
     # Python refuses to read integers of thousands of digits; orjson takes those that need more
     # than 64 bits for floats, and what a number is must not depend on a NaN elsewhere.
-    if len(digits) >= _LONGEST_INTEGER:
+    if len(digits) > _LONGEST_INTEGER:
         return float(digits)
     number = int(digits)
-    return number if -(2**63) <= number < 2**64 else float(number)
+    return number if -(2**63) <= number < 2**64 else float(digits)
 
 
 def _said(error: json.JSONDecodeError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ _BUFFER = 1 << 20  # of packed data; no more is read at once, so that a fault ta
 
 
 def shown(path: str) -> str:
-    """A path as messages show it."""
-    return "<stdin>" if path == "-" else path
+    """A path as results and messages show it: in UTF-8, other bytes in hexadecimal."""
+    return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @contextmanager

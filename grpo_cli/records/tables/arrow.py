@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode.text import as_object, decode
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows
 
@@ -117,12 +118,18 @@ def _rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputE
         prefix = f"[{first + row}]."
         if JSON in value:
             try:
-                value |= decode(value.pop(JSON).encode())
+                value |= _object(value.pop(JSON))
             except InputError as error:
                 error.source, error.path = source, prefix + JSON
                 yield error
                 continue
         yield Raw(value, source, None, prefix, size, arrays=True)
+
+
+def _object(text: Any) -> dict[str, Any]:
+    if not isinstance(text, str):
+        raise InputError(f"expected a string with a JSON object, got {got(text)}")
+    return as_object(decode(text.encode()))
 
 
 def _is_single(pa: Any, schema: Any) -> bool:
@@ -159,7 +166,11 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and depth == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
-    values = _plain(pa, column)
+    try:
+        values = _plain(pa, column)
+    except OverflowError as error:
+        advice = "cast the column or leave it out"
+        raise InputError(f"cannot read {kind} ({error}); {advice}", path=name) from None
     if single and known in ("tokens", *(_BY_RESPONSE if depth == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
     if pa.types.is_struct(kind):

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from grpo_cli.errors import InputError
 from grpo_cli.records.fields import canonical_name, read_fields
 from grpo_cli.records.record import Raw
 
@@ -35,15 +36,39 @@ def _stays(key: str, value: Any, own: dict[str, str]) -> bool:
     return key in own or (value is not None and canonical_name(key) not in own.values())
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: dict[str, Any]) -> bytes:
     """One line of JSON, without its end; NaN and infinities as Python and JavaScript spell them.
 
     orjson writes null for them, which would be another error, or none where they are masked.
+
+    Raises:
+        InputError: for what JSON cannot hold; its path is the key.
     """
     try:
         data = orjson.dumps(value)
-    except TypeError:  # an integer beyond 64 bits
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    if b"null" in data:
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    return data
+    except TypeError:  # an integer beyond 64 bits, or more than 254 levels
+        return _by_key(value)
+    return _by_key(value) if b"null" in data else data
+
+
+def _by_key(value: dict[str, Any]) -> bytes:
+    parts = (
+        f"{json.dumps(key, ensure_ascii=False)}: {_part(key, part)}" for key, part in value.items()
+    )
+    return f"{{{', '.join(parts)}}}".encode("utf-8", "replace")
+
+
+def _part(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_other)
+    except RecursionError:
+        raise InputError("nested too deeply to be written as JSON", path=key) from None
+    except TypeError as error:
+        kind = str(error).rpartition(" ")[2]
+        message = f"expected what JSON can hold, got {kind}; make it text or leave it out"
+        raise InputError(message, path=key) from None
+
+
+def _other(value: Any) -> Any:
+    """A date as orjson writes it."""
+    return orjson.loads(orjson.dumps(value))

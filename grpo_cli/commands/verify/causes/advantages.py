@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,8 +21,12 @@ def _first(a: F64) -> F64:
     return np.full_like(a, a[0]) if a.size else a
 
 
+def _std(a: F64, ddof: int) -> float:
+    return float(a.std(ddof=ddof)) if a.size > ddof else math.nan
+
+
 def _whitened(a: F64, ddof: int) -> F64:
-    return (a - a.mean()) / (a.std(ddof=ddof) + 1e-8)
+    return (a - a.mean()) / (_std(a, ddof) + 1e-8)
 
 
 def _mean_length(n: F64) -> float:
@@ -50,7 +55,7 @@ CHANGES: tuple[tuple[str, Change], ...] = (
     ("advantages whitened (ddof 0): normalised over the record", lambda a, _: _whitened(a, 0)),
     (
         "advantages divided by the std of the record's advantages",
-        lambda a, _: a / (a.std(ddof=1) + 1e-8),
+        lambda a, _: a / (_std(a, 1) + 1e-8),
     ),
     (
         "advantages weighted by length: A times the response's tokens over their mean",
