@@ -44,7 +44,18 @@ def test_a_record_that_the_broken_versions_abort_on():
     # One made-up record of 8 responses whose token columns are numbers of 24 and 25 characters.
     code = "from grpo_cli.__main__ import main; main()"
     done = run(
-        code, "eval", str(DUMP), "--beta", "0", "--level", "token", "-f", "jsonl", "--jobs", "1"
+        code,
+        "eval",
+        str(DUMP),
+        "--beta",
+        "0",
+        "--level",
+        "token",
+        "-f",
+        "jsonl",
+        "--nest",
+        "--jobs",
+        "1",
     )
     assert done.returncode == 0, done.stderr[-500:]
     written = [json.loads(line) for line in done.stdout.splitlines()]

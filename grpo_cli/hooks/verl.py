@@ -118,11 +118,10 @@ class Recorder:
         columns = columns_of(given)
         weighted = "rollout_is_weights" in columns
         logged = {key: number(value) for key, value in metrics.items()}
-        expected: dict[str, Any] = {"metrics": logged}
         if weighted:  # verl's weights are finished, so this loss is kept and not compared
-            logged["weighted_policy_loss"] = number(loss)
+            expected: dict[str, Any] = {"metrics": {**logged, "weighted_policy_loss": number(loss)}}
         else:
-            expected["policy_loss"] = number(loss)
+            expected = {"policy_loss": number(loss), "metrics": logged}
         if self.gradient and not weighted:
             expected["loss_gradient"] = gradient_of(loss, given["log_prob"])
         about = {"name": "verl", "version": version("verl"), "policy_loss": name}

@@ -80,11 +80,11 @@ def test_output_appears_whole_or_not_at_all(grpo, dump, tmp_path):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["dump.jsonl", "out.json"]
 
 
-def test_output_keeps_what_came_before_an_error(grpo, dump, tmp_path):
+def test_output_is_not_there_after_an_error(grpo, dump, tmp_path):
     out = tmp_path / "out.jsonl"
     result = grpo("eval", str(dump({}, '{"rewards": 1}')), "-f", "jsonl", "-o", str(out))
     assert result.exit_code == 3
-    assert len(out.read_text().splitlines()) == 1
+    assert not out.exists()
 
 
 def test_output_that_cannot_be_written(grpo, dump, tmp_path):

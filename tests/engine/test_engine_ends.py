@@ -147,7 +147,7 @@ def test_a_full_disk(large):
     with started(large, "--level", "record", "-f", "jsonl", "-o", "/dev/full") as process:
         _, told = process.communicate(timeout=60)
         assert process.returncode == 3
-        assert told.decode().splitlines() == ["grpo: No space left on device"]
+        assert told.decode().splitlines() == ["grpo: /dev/full: No space left on device"]
         assert gone(large)
 
 

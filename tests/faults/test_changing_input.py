@@ -13,7 +13,18 @@ from regressions import unmet
 from faults import some
 from faults.runs import Run, clean, shell, write_records
 
-EVAL = ("eval", "-v", "dr", "--level", "token", "-f", "jsonl", "--fields", "id,gradient,ratio")
+EVAL = (
+    "eval",
+    "-v",
+    "dr",
+    "--level",
+    "token",
+    "-f",
+    "jsonl",
+    "--nest",
+    "--fields",
+    "id,gradient,ratio",
+)
 
 
 def while_running(change, jobs):

@@ -155,6 +155,8 @@ _OF_RECORD = (
 )
 _OF_TOKEN = ("log_ratio", "ratio", "clip", "surrogate", "kl", "weight", "contribution", "gradient")
 
+_SIDES = {"low": -1.0, None: 0.0, "high": 1.0}
+
 
 def printed(rows: list[dict[str, Any]]) -> list[Any]:
     """What the product says, in the order of ``expected``."""
@@ -164,6 +166,7 @@ def printed(rows: list[dict[str, Any]]) -> list[Any]:
         for response in row["responses"]:
             values.append(response["advantage"])
             columns = response["tokens"]
+            columns["clip"] = [_SIDES[one] for one in columns["clip"]]
             values += [
                 x for each in zip(*(columns[n] for n in _OF_TOKEN), strict=True) for x in each
             ]
