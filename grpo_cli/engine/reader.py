@@ -7,11 +7,12 @@ twice, and remembers what is to be told once.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.packing import chunks
@@ -73,7 +74,6 @@ class Reader:
         self._sources = [Source.of(path) for path in paths]
         self._jobs = jobs
         self._block_bytes = block_bytes
-        self._kept: list[IO[bytes]] = []
 
     # ---- in this process ----------------------------------------------------------------------
 
@@ -149,8 +149,8 @@ class Reader:
         import shutil
         from tempfile import NamedTemporaryFile  # slow to import, and rarely needed
 
-        kept = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed when collected
-        self._kept.append(kept)
+        kept = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed with the reader
+        weakref.finalize(self, kept.close)
         if path != "-":
             with Path(path).open("rb") as stream:
                 shutil.copyfileobj(stream, kept)
