@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from planted import DUMPS, telling, write
@@ -130,3 +131,22 @@ def test_pieces_of_the_input_change_nothing(tmp_path):
     for name, values in whole.sums.items():
         assert values.tolist() == pieces.sums[name].tolist(), name
     assert whole.groups.tolist() == pieces.groups.tolist()
+
+
+def test_a_kl_is_in_the_update(tmp_path):
+    ref = {"log_probs_ref": [[-1.4], [-1.2, -0.7, -1.9, -1.0]]}
+    found = rows(write(tmp_path / "a", [ON_POLICY | ref]), 1, variant="bnpo")["token-mean"]
+    # by hand: at ratio 1 a token's slope is A − β·(1 − e^−d), d = log π_θ − log π_ref, β = 0.04
+    slopes = [
+        [advantage - 0.04 * -math.expm1(-(new - old)) for new, old in zip(row, other, strict=True)]
+        for advantage, row, other in zip(
+            ON_POLICY["advantages"], ON_POLICY["log_probs_new"], ref["log_probs_ref"], strict=True
+        )
+    ]
+    whole = [slope / 5 for row in slopes for slope in row]
+    parts = [slope / len(row) / 2 for row in slopes for slope in row]
+    square = sum(one * one for one in whole)
+    along = sum(one * other for one, other in zip(whole, parts, strict=True)) / square
+    norm = math.sqrt(sum(one * one for one in parts) / square)
+    assert found["factor"] == pytest.approx(along, rel=1e-12)
+    assert found["norm_factor"] == pytest.approx(norm, rel=1e-12)
