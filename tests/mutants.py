@@ -30,7 +30,7 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 sys.path[0] = str(TESTS)
 
-from mutation.covering import collected, nearest, sizes, without  # noqa: E402
+from mutation.covering import collected  # noqa: E402
 from mutation.running import copied, verdict  # noqa: E402
 from mutation.sites import Mutant, mutants  # noqa: E402
 
@@ -103,16 +103,16 @@ def judged(
     """Runs the mutants, each in a copy that no other uses at the time."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         base = copied(ROOT, Path(folder) / "base")
-        lines, failing = collected(base, PACKAGE, workers, cache)
+        covered = collected(base, PACKAGE, workers, cache)
+        failing, sizes = covered.failing, covered.sizes()
         if failing:
             print(f"{len(failing)} tests fail as it is and are left out: {', '.join(failing[:5])}")
-        counts = sizes(lines)
         places: queue.Queue[Path] = queue.Queue()
         for number in range(workers):
             places.put(copied(ROOT, Path(folder) / str(number)))
 
         def judge(mutant: Mutant) -> Result:
-            tests = without(nearest(lines, mutant.path, mutant.line, mutant.end, counts), failing)
+            tests = covered.nearest(mutant.path, mutant.line, mutant.end, sizes)
             place = places.get()
             try:
                 return Result(mutant, verdict(place, mutant, tests, failing, seconds), len(tests))

@@ -15,7 +15,7 @@ from pathlib import Path
 from mutation.covering import environment, tests_of
 from mutation.sites import Mutant
 
-FIRST = 40
+FIRST = 60
 """As many tests are tried before the others that run the line."""
 _BYTES = 8 << 30
 
