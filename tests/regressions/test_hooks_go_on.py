@@ -51,7 +51,7 @@ one.close(), other.close()
 @pytest.mark.parametrize("fault", SCRIPTS)
 def test_a_script_goes_on(fault, request):
     if fault == "two writers on one path":
-        request.applymarker(unmet("lines are mixed"))
+        request.applymarker(unmet("a second writer of a path is refused with an error"))
     command = [sys.executable, "-c", SCRIPTS[fault]]
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=5, check=False)
     assert done.returncode == 0
