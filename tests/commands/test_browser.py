@@ -84,11 +84,11 @@ def test_a_real_record_is_visible(browse, grpo):
     seen = browse(DATA, "--record", "grpo/3")
     record = [json.loads(line) for line in DATA.read_text().splitlines()][3]
     evaluated = json.loads(
-        grpo("eval", str(DATA), "--level", "token", "-f", "jsonl").stdout.splitlines()[3]
+        grpo("eval", str(DATA), "--level", "token", "-f", "jsonl", "--nest").stdout.splitlines()[3]
     )
     clips = [clip for one in evaluated["responses"] for clip in one["tokens"]["clip"]]
     assert seen["tokens"] == sum(map(len, record["per_token_logps"]))
-    assert seen["underlined"] == sum(clip != 0 for clip in clips) > 0
+    assert seen["underlined"] == sum(clip is not None for clip in clips) > 0
     assert seen["colors"] > 5
     assert "record grpo/3" in seen["text"]
     assert f"{evaluated['objective']:.6g}" in seen["text"]
@@ -101,7 +101,8 @@ def test_a_real_record_is_visible(browse, grpo):
 
 def test_bars_go_to_the_side_of_their_sign(browse, grpo):
     seen = browse(DATA, "--record", "grpo/3")
-    line = grpo("eval", str(DATA), "--level", "response", "-f", "jsonl").stdout.splitlines()[3]
+    flags = ("--level", "response", "-f", "jsonl", "--nest")
+    line = grpo("eval", str(DATA), *flags).stdout.splitlines()[3]
     values = [one["contribution"] for one in json.loads(line)["responses"]]
     assert len(seen["bars"]) == len(values)
     size = max(map(abs, values))
