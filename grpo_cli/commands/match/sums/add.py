@@ -87,25 +87,31 @@ def _add_policies(
     divisors: F64,
 ) -> None:
     above, below = np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0)
-    wanted: dict[int, list[tuple[int, int]]] = {}
-    for (a, s), number in options.pairs.items():
-        wanted.setdefault(s, []).append((a, number))
-    for s, (gain, loss) in work.sides(set(wanted)):
-        chosen, numbers = np.array(wanted[s]).T
-        gains = _product(above[chosen], gain, classes)[:, member] / divisors
-        losses = _product(below[chosen], loss, classes)[:, member] / divisors
-        sums.policy[numbers] += gains + losses
-        sums.size[numbers] += np.abs(gains) + np.abs(losses)
+    for chosen, policies in options.asked_together:
+        gaining, losing = (above[chosen] > 0).any(axis=0), (below[chosen] > 0).any(axis=0)
+        gain, loss = work.sides(policies, gaining, losing)
+        gains = _products(above[chosen], gain, classes)[member]
+        losses = _products(below[chosen], loss, classes)[member]
+        numbers = [options.pairs[a, s] for a in chosen for s in policies]
+        sums.policy[numbers] += _by_pair(gains + losses, divisors)
+        sums.size[numbers] += _by_pair(np.abs(gains) + np.abs(losses), divisors)
 
 
-def _product(advantages: F64, values: F64, classes: F64) -> F64:
-    """[A, C] Σ |A|·s·w; nan where a term that counts is not finite."""
+def _by_pair(values: F64, divisors: F64) -> F64:
+    """[A·S, W] of [W, A, S]."""
+    found: F64 = values.reshape(len(divisors), -1).T / divisors
+    return found
+
+
+def _products(advantages: F64, values: F64, classes: F64) -> F64:
+    """[C, A, S] Σ |A|·s·w of [A, R], [S, R], [C, R]; nan where a term that counts is not finite."""
     broken = ~np.isfinite(values)
-    if not broken.any():
-        return advantages @ (classes * values).T
-    product = advantages @ (classes * np.where(broken, 0.0, values)).T
-    product[(advantages[:, broken] > 0).any(axis=1)] = np.nan
-    return product
+    wrong = np.flatnonzero(broken.any(axis=1))
+    finite = np.where(broken, 0.0, values) if len(wrong) else values
+    products = np.stack([(advantages * weights) @ finite.T for weights in classes])
+    for s in wrong:
+        products[:, (advantages[:, broken[s]] > 0).any(axis=1), s] = np.nan
+    return products
 
 
 @dataclass

@@ -31,6 +31,8 @@ class Terms:
         self._tops: dict[int, float] = {}
         self._kls: dict[object, F64] = {}
         self._far: float | None = None
+        self._far_old: float | None = None
+        self._scored: dict[object, Inputs] = {}
 
     def fresh(self) -> Inputs:
         """The columns, as the records have them."""
@@ -52,9 +54,19 @@ class Terms:
         """The columns, less a KL in the reward where the objective has one."""
         if not objective.kl_in_reward:
             return self.inputs
-        inputs = self.fresh()
-        take_penalty(inputs, objective)
-        return inputs
+        same = objective.advantage.choice.given, self._acting_penalty(objective)
+        if same not in self._scored:
+            self._scored[same] = self.fresh()
+            take_penalty(self._scored[same], objective)
+        return self._scored[same]
+
+    def _acting_penalty(self, objective: Objective) -> object:
+        old, reference = self.inputs.get("log_probs_old"), self.inputs.get("log_probs_ref")
+        if old is None or reference is None:
+            return key(objective.kl)
+        if self._far_old is None:
+            self._far_old = float(np.abs(old - reference).max(initial=0.0))
+        return _unclamped(objective, self._far_old), objective.beta
 
     def set_ratio(self, inputs: Inputs, objective: Objective) -> None:
         """Sets the ratio of the objective's level, worked out once."""
@@ -149,13 +161,7 @@ class Terms:
             return key(objective.kl)
         if self._far is None:
             self._far = float(np.abs(farthest).max(initial=0.0))
-        reached = {"kl_input_clamp": self._far, "kl_output_clamp": np.exp(self._far) * self._far}
-        values = {
-            name: None if name in reached and _beyond(value, reached[name]) else value
-            for name, value in objective.kl.values.items()
-            if name != "beta"
-        }
-        return objective.kl.name, tuple(values.items())
+        return _unclamped(objective, self._far)
 
     def entropy(self, objective: Objective) -> F64:
         """[R] Σ H."""
@@ -163,6 +169,17 @@ class Terms:
         values: F64 = self.inputs.call(objective.entropy, "entropy")
         sums: F64 = self.batch.responses.sum(values)
         return sums
+
+
+def _unclamped(objective: Objective, farthest: float) -> object:
+    """A KL but for β, without the clamps that no log ratio so far at most reaches."""
+    reached = {"kl_input_clamp": farthest, "kl_output_clamp": np.exp(farthest) * farthest}
+    values = {
+        name: None if name in reached and _beyond(value, reached[name]) else value
+        for name, value in objective.kl.values.items()
+        if name != "beta"
+    }
+    return objective.kl.name, tuple(values.items())
 
 
 _BOUNDS = ("delta", "dual_clip")
