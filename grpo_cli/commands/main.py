@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
     "variants": "variants.command:list_variants",
+    "vectors": "vectors.command:list_vectors",
     "help": "help.command:show_help",
 }
 """Command → module:function in this package, in the order of ``grpo --help``."""
