@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
-
+F64 = NDArray[np.float64]
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Braille: what the dot of each row and column adds to U+2800."""
 
