@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
@@ -31,6 +31,8 @@ COMMANDS: Mapping[str, str] = {
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
     "variants": "variants.command:list_variants",
+    "vectors": "vectors.command:list_vectors",
+    "help": "help.command:show_help",
 }
 """Command → module:function in this package, in the order of ``grpo --help``."""
 
@@ -80,11 +82,19 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     made.callback()(_grpo)
-    for name, place in COMMANDS.items():
-        if only is None or name == only:
-            module, _, function = place.partition(":")
-            made.command(name)(getattr(import_module(f"grpo_cli.commands.{module}"), function))
+    for name in COMMANDS if only is None else (only,):
+        made.command(name)(_imported(name))
     return made
+
+
+def _imported(name: str) -> Callable[..., None]:
+    module, _, function = COMMANDS[name].partition(":")
+    return getattr(import_module(f"grpo_cli.commands.{module}"), function)
+
+
+def described() -> dict[str, str]:
+    """Command → the first line of its help."""
+    return {name: (_imported(name).__doc__ or "").partition("\n")[0] for name in COMMANDS}
 
 
 def __getattr__(name: str) -> Any:
