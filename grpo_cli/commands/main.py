@@ -68,7 +68,7 @@ def _grpo(
 
 
 def application(only: str | None = None) -> typer.Typer:
-    """The command line, with all commands, or with the one that is going to run.
+    """The command line, with all commands, or with the one that is going to run, if it is one.
 
     A command's module is imported when the command is added: that is most of the time that a
     small file takes.
@@ -82,7 +82,7 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     made.callback()(_grpo)
-    for name in COMMANDS if only is None else (only,):
+    for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
         made.command(name)(_imported(name))
     return made
 
