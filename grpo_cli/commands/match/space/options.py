@@ -89,7 +89,7 @@ class Options:
 
     @cached_property
     def asked_together(self) -> list[tuple[list[int], list[int]]]:
-        """Advantages, and the policies that are asked for with just these, of one ratio together."""
+        """Advantages, and the policies asked for with just these, those of one ratio together."""
         wanted: dict[int, list[int]] = {}
         for advantage, policy in self.pairs:
             wanted.setdefault(policy, []).append(advantage)

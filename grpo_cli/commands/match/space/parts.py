@@ -24,10 +24,6 @@ _DEAREST = 9.0
 """Bits beyond which ε is not searched beside other changes."""
 
 
-_RARE = 10.0
-"""Bits of two changes of the policy term beyond which a quick search leaves them out."""
-
-
 class Builder:
     """Numbers the options of one row after the other."""
 
@@ -46,7 +42,7 @@ class Builder:
             *space.advantages(base, rewards=rewards, given=chunk.advantages_given),
         ]
         pairs = [OWN, *space.pairs(base)]
-        self._pairs = [one for one in pairs if depth is not Depth.QUICK or one.count <= 1]
+        self._pairs = [OWN] if depth is Depth.QUICK else pairs
         self._kls = [*space.kls(base)]
         self._aggregates = [OWN, *space.aggregates(base, lengths)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
@@ -153,18 +149,13 @@ class Builder:
         for a, advantage in enumerate(advantages):
             number = self.numbers.advantage(row, advantage, quick=self._depth is Depth.QUICK)
             for p, pair in enumerate(pairs):
-                if advantage.count + pair.count > MOST_CHANGES or self._late(advantage, pair):
+                if advantage.count + pair.count > MOST_CHANGES:
                     continue
                 if number >= 0 and columns[p] >= 0 and nature.shared:
                     found[a, p] = self.options.pair(number, columns[p])
                 elif -2 not in (number, columns[p]) and self._worth(nature, advantage, pair):
                     found[a, p] = self.numbers.direct(row, advantage, pair)
         return found
-
-    def _late(self, advantage: Change, pair: Change) -> bool:
-        """Whether a quick search leaves it out: two changes of which one is rare."""
-        both = bool(advantage.count and pair.count)
-        return self._depth is Depth.QUICK and both and advantage.bits + pair.bits > _RARE
 
     def _worth(self, nature: Nature, advantage: Change, pair: Change) -> bool:
         """Whether a policy term is evaluated that has to be for itself alone: few are."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options
-from grpo_cli.commands.match.sums.vectors import Measured, Vectors
+from grpo_cli.commands.match.sums.vectors import Flags, Measured, Vectors
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.variants.plan import Plan
 
@@ -88,13 +88,18 @@ def _add_policies(
 ) -> None:
     above, below = np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0)
     for chosen, policies in options.asked_together:
-        gaining, losing = (above[chosen] > 0).any(axis=0), (below[chosen] > 0).any(axis=0)
-        gain, loss = work.sides(policies, gaining, losing)
+        gain, loss = work.sides(policies, _somewhere(above[chosen]), _somewhere(below[chosen]))
         gains = _products(above[chosen], gain, classes)[member]
         losses = _products(below[chosen], loss, classes)[member]
         numbers = [options.pairs[a, s] for a in chosen for s in policies]
         sums.policy[numbers] += _by_pair(gains + losses, divisors)
         sums.size[numbers] += _by_pair(np.abs(gains) + np.abs(losses), divisors)
+
+
+def _somewhere(sizes: F64) -> Flags:
+    """[R] whether any of the advantages [A, R] is not 0 there."""
+    found: Flags = np.asarray((sizes > 0.0).any(axis=0))
+    return found
 
 
 def _by_pair(values: F64, divisors: F64) -> F64:

@@ -11,6 +11,7 @@ from grpo_cli.commands.match.space.options import advantage_key, key
 from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights
@@ -21,10 +22,10 @@ from grpo_cli.variants.plan import Plan
 class Terms:
     """The terms of objectives on a chunk; what two of them share is worked out once."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, groups: type[Groups] = Remembered) -> None:
         self._chunk = chunk
         self.batch = chunk.batch
-        self._groups = Remembered(chunk.batch.groups, chunk.batch.group_count)
+        self._groups = groups(chunk.batch.groups, chunk.batch.group_count)
         self.inputs = self.fresh()
         self._policies: dict[object, F64] = {}
         self._ratios: dict[object, Ratio] = {}
@@ -66,7 +67,7 @@ class Terms:
             return key(objective.kl)
         if self._far_old is None:
             self._far_old = float(np.abs(old - reference).max(initial=0.0))
-        return _unclamped(objective, self._far_old), objective.beta
+        return _unclamped(objective, self._far_old), objective.kl.values.get("beta")
 
     def set_ratio(self, inputs: Inputs, objective: Objective) -> None:
         """Sets the ratio of the objective's level, worked out once."""

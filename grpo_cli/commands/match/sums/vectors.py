@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options
+from grpo_cli.commands.match.sums.groups import Rounded
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
@@ -26,7 +27,7 @@ class Vectors(Terms):
     """Those of all options."""
 
     def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
-        super().__init__(chunk)
+        super().__init__(chunk, Rounded)
         self._options = options
         self._measured = measured
 
