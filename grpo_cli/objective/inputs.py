@@ -39,7 +39,7 @@ _WRITTEN = {
 }
 
 
-class MissingColumn(InputError):
+class MissingColumnError(InputError):
     """The records lack a column that a stage needs."""
 
 
@@ -96,7 +96,7 @@ class Inputs:
         value = self.get(name)
         if value is None:
             wanted = NEEDS.get(name, name.replace("_", " "))
-            raise MissingColumn(
+            raise MissingColumnError(
                 f"missing; the {stage} stage ({bound.name}) needs {wanted}",
                 path=_WRITTEN.get(name, name),
                 record=0,

@@ -65,9 +65,7 @@ def test_standard_input_and_missing_files_pass(tmp_path: Path) -> None:
         (("a.jsonl",), "/*.csv", "no file fits this pattern"),
     ],
 )
-def test_nothing_to_read(
-    names: tuple[str, ...], given: str, message: str, tmp_path: Path
-) -> None:
+def test_nothing_to_read(names: tuple[str, ...], given: str, message: str, tmp_path: Path) -> None:
     fill(tmp_path, *names)
     with pytest.raises(InputError) as caught:
         files([f"{tmp_path}{given}"])

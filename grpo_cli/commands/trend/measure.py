@@ -118,7 +118,8 @@ def _add_mismatch(sums: Sums, chunk: Chunk, difference: F64) -> None:
     with np.errstate(over="ignore"):
         weight = np.exp(difference)
         square = responses.sum(weight * weight)
-    parts = {"d": difference, "weight": weight, "size": size}
+        both = np.maximum(weight, 1.0 / weight)
+    parts = {"d": difference, "weight": weight, "size": size, "both": both}
     for name, values in parts.items():
         sums.sums[f"mismatch_{name}"].add(responses.sum(values))
     sums.sums["mismatch_square"].add(square)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from grpo_cli.commands.trend.measure import DECILES
 from grpo_cli.commands.trend.responses import Responses
@@ -27,6 +28,8 @@ class Metric(NamedTuple):
         watched: whether onsets are looked for.
         worst: where to look when it goes wrong, of ``Step.worst``.
         log: whether it is positive and spans orders of magnitude.
+        drift: in which direction a drift is a finding: 1 up, −1 down, 0 neither, since a healthy
+            run learns. A shift is one in either.
     """
 
     name: str
@@ -36,6 +39,20 @@ class Metric(NamedTuple):
     watched: bool = True
     worst: str | None = None
     log: bool = False
+    drift: int = 0
+
+
+def _looked_up(
+    prefix: str,
+    family: str,
+    worst: str,
+    name: str,
+    read: Callable[[StepSums], float | None],
+    spare: int,
+    **more: Any,
+) -> Metric:
+    """A metric with a place to look at."""
+    return Metric(prefix + name, family, read, spare, worst=worst, **more)
 
 
 class StepSums:
@@ -108,95 +125,76 @@ def _mismatch(read: Callable[[Sums, int], float | None]) -> Callable[[StepSums],
     return value
 
 
+def _mismatch_k1(sums: Sums, count: int) -> float:
+    """Mean of −d: of KL(engine ‖ trainer)."""
+    return -sums.sums["mismatch_d"].value() / count + 0.0
+
+
 def _mismatch_k3(sums: Sums, count: int) -> float:
-    """Mean of e^d − 1 − d."""
+    """Mean of e^d − 1 − d, of the same."""
     return (sums.sums["mismatch_weight"].value() - sums.sums["mismatch_d"].value()) / count - 1.0
 
 
-def _decile(number: int) -> Metric:
-    name = f"decile_{number}"
-    return Metric(f"mismatch.{name}", "mismatch", _mean(name, name), 40, False, "mismatch")
+def _mismatch_chi2(sums: Sums, count: int) -> float:
+    """Mean of e^2d, less 1."""
+    return sums.sums["mismatch_square"].value() / count - 1.0
 
+
+def _mismatch_ess(sums: Sums, count: int) -> float | None:
+    """(Σ e^d)² / (N·Σ e^2d)."""
+    total, square = sums.sums["mismatch_weight"], sums.sums["mismatch_square"]
+    return _effective(total.value(), square.value(), count)
+
+
+_of_length = partial(_looked_up, "", "signal", "length")
+_of_kl = partial(_looked_up, "", "update", "kl")
+_of_ratio = partial(_looked_up, "", "update", "ratio")
+_of_mismatch = partial(_looked_up, "mismatch.", "mismatch", "mismatch")
 
 ALL = (
-    Metric("reward_mean", "signal", lambda step: step.responses.reward_mean),
+    # ---- what comes in
+    Metric("reward_mean", "signal", lambda step: step.responses.reward_mean, drift=-1),
     Metric("reward_std", "signal", lambda step: step.responses.reward_std, 12),
     Metric("reward_group_std", "signal", lambda step: step.responses.reward_group_std, 10),
     Metric("groups_equal", "signal", lambda step: step.responses.share_of_groups(), 9),
     Metric("groups_all_0", "signal", lambda step: step.responses.all_wrong, 22),
     Metric("groups_all_1", "signal", lambda step: step.responses.all_right, 22),
-    Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 24, False),
+    Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 24, watched=False),
     Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 11),
-    Metric("length_mean", "signal", lambda step: step.responses.length_mean, 0, True, "length"),
-    Metric(
-        "length_p95", "signal", lambda step: step.responses.length_quantile(0.95), 21, False, "length"
-    ),
-    Metric("at_longest", "signal", lambda step: step.responses.at_longest, 23, False, "length"),
-    Metric("entropy", "signal", _mean("entropy", "entropy"), 5),
-    Metric("nll", "signal", _negative_log_prob, 6),
-    Metric("objective", "update", _counted(lambda totals: totals.objective), 30, False),
+    _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift=1),
+    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 21, watched=False),
+    _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
+    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
+    Metric("nll", "signal", _negative_log_prob, 6, drift=1),
+    # ---- what is done with it
+    Metric("objective", "update", _counted(lambda totals: totals.objective), 30, watched=False),
     Metric("loss", "update", _counted(lambda totals: -totals.objective), 1),
-    Metric("kl", "update", _kl, 28, False, "kl", True),
-    Metric("kl_k1", "update", _mean("kl_k1", "kl"), 29, False, "kl"),
-    Metric("kl_k3", "update", _mean("kl_k3", "kl"), 3, True, "kl", True),
-    Metric(
-        "clip_low", "update", _counted(lambda one: one.clipped_low / one.tokens), 14, True, "ratio"
+    _of_kl("kl", _kl, 28, watched=False),
+    _of_kl("kl_k1", _mean("kl_k1", "kl"), 29, watched=False),
+    _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
+    _of_ratio("clip_low", _counted(lambda totals: totals.clipped_low / totals.tokens), 14, drift=1),
+    _of_ratio(
+        "clip_high", _counted(lambda totals: totals.clipped_high / totals.tokens), 13, drift=1
     ),
     Metric(
-        "clip_high", "update", _counted(lambda one: one.clipped_high / one.tokens), 13, True, "ratio"
+        "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift=1
     ),
-    Metric("gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, True, None, True),
     Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 19),
-    Metric(
-        "ratio_mean",
-        "update",
-        _counted(lambda totals: totals.ratio.value() / totals.tokens),
-        18,
-        True,
-        "ratio",
+    _of_ratio("ratio_mean", _counted(lambda totals: totals.ratio.value() / totals.tokens), 18),
+    _of_ratio("ratio_p999", _ratio_tail, 15, drift=1),
+    _of_ratio("ess", _ess, 17, drift=-1),
+    # ---- the trainer against the engine
+    _of_mismatch("k1", _mismatch(_mismatch_k1), 16, drift=1),
+    _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift=1),
+    _of_mismatch("chi2", _mismatch(_mismatch_chi2), 25, watched=False),
+    _of_mismatch("ess", _mismatch(_mismatch_ess), 20, drift=-1),
+    _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift=1),
+    _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 26, watched=False),
+    _of_mismatch("p999", lambda step: step.sums.tails["mismatch"].quantile(0.999), 7, log=True),
+    *(
+        _of_mismatch(name, _mean(name, name), 40, watched=False)
+        for name in (f"decile_{number}" for number in range(1, DECILES + 1))
     ),
-    Metric("ratio_p999", "update", _ratio_tail, 15, True, "ratio"),
-    Metric("ess", "update", _ess, 17, True, "ratio"),
-    Metric(
-        "mismatch.k1",
-        "mismatch",
-        _mismatch(lambda sums, count: -sums.sums["mismatch_d"].value() / count + 0.0),
-        16,
-        True,
-        "mismatch",
-    ),
-    Metric("mismatch.k3", "mismatch", _mismatch(_mismatch_k3), 4, True, "mismatch", True),
-    Metric(
-        "mismatch.chi2",
-        "mismatch",
-        _mismatch(lambda sums, count: sums.sums["mismatch_square"].value() / count - 1.0),
-        25,
-        False,
-        "mismatch",
-    ),
-    Metric(
-        "mismatch.ess",
-        "mismatch",
-        _mismatch(
-            lambda sums, count: _effective(
-                sums.sums["mismatch_weight"].value(), sums.sums["mismatch_square"].value(), count
-            )
-        ),
-        20,
-        True,
-        "mismatch",
-    ),
-    Metric("mismatch.mean_abs", "mismatch", _mean("mismatch_size", "mismatch"), 8, True, "mismatch", True),
-    Metric(
-        "mismatch.p999",
-        "mismatch",
-        lambda step: step.sums.tails["mismatch"].quantile(0.999),
-        7,
-        True,
-        "mismatch",
-        True,
-    ),
-    *(_decile(number) for number in range(1, DECILES + 1)),
 )
 METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
 COUNTS = ("records", "responses", "tokens")

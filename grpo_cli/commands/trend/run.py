@@ -20,7 +20,7 @@ from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.inputs import MissingColumn
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk
 from grpo_cli.variants.plan import Plan
@@ -89,9 +89,7 @@ class Task:
             if skipped and not self.skip:
                 return
 
-    def _of_steps(
-        self, few: DecodedChunk, skipped: Skipped
-    ) -> Iterator[tuple[int, DecodedChunk]]:
+    def _of_steps(self, few: DecodedChunk, skipped: Skipped) -> Iterator[tuple[int, DecodedChunk]]:
         """Records that follow each other, cut where the step changes."""
         numbers: list[int | None] = []
         for item in few.items:
@@ -116,10 +114,10 @@ class Task:
         if self.measured is not None:
             evaluator = Evaluator(evaluator.plan, self.measured.get(step))
 
-        def evaluated(one: Chunk) -> Breakdown | MissingColumn:
+        def evaluated(one: Chunk) -> Breakdown | MissingColumnError:
             try:
                 return evaluator.evaluate(one)
-            except MissingColumn as missing:
+            except MissingColumnError as missing:
                 return missing
 
         for found in chunk.each(evaluated):
@@ -132,9 +130,9 @@ class Task:
             self._add_to(part.steps[step], whole, breakdown, part)
 
     def _add_to(
-        self, sums: Sums, chunk: Chunk, breakdown: Breakdown | MissingColumn, part: Part
+        self, sums: Sums, chunk: Chunk, breakdown: Breakdown | MissingColumnError, part: Part
     ) -> None:
-        if isinstance(breakdown, MissingColumn):
+        if isinstance(breakdown, MissingColumnError):
             part.notices[f"no columns of the update: {breakdown}"] = None
             measure(sums, chunk, None)
             return

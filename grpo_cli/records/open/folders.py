@@ -50,7 +50,7 @@ def _files(path: str) -> Sequence[str]:
         return _within(path)
     if path == "-" or not has_magic(path) or Path(path).exists():
         return [path]
-    matches = sorted(glob(path, recursive=True), key=natural)
+    matches = sorted(glob(path, recursive=True), key=natural)  # noqa: PTH207 - a path of any root
     if not matches:
         raise InputError("no file fits this pattern", source=shown(path))
     plain = [one for one in matches if not Path(one).is_dir()]
