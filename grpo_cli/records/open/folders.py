@@ -9,6 +9,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.address import addresses, is_remote
 from grpo_cli.records.open.streams import shown
 
 _KINDS = (
@@ -46,6 +47,8 @@ def natural(path: str) -> list[tuple[int, int, str]]:
 
 
 def _files(path: str) -> Sequence[str]:
+    if is_remote(path):
+        return addresses(path)
     if path != "-" and Path(path).is_dir():
         return _within(path)
     if path == "-" or not has_magic(path) or Path(path).exists():

@@ -10,7 +10,9 @@ import numpy as np
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode.text import as_object, decode
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
+from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.open.streams import opened
 from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows
@@ -64,10 +66,20 @@ def slices(source: Source, kind: str, size: int, *, whole: bool) -> Iterator[Row
 
 def _counts(pa: Any, path: str, kind: str) -> list[int]:
     if kind == "parquet":
-        with pa.parquet.ParquetFile(path) as file:
+        with _parquet(pa, path) as file:
             meta = file.metadata
             return [meta.row_group(part).num_rows for part in range(meta.num_row_groups)]
     return [batch.num_rows for batch in _batches(pa, path, kind, None)]
+
+
+def _parquet(pa: Any, path: str) -> Any:
+    if isinstance(path, Address):
+        return pa.parquet.ParquetFile(opened(path), pre_buffer=True)
+    return pa.parquet.ParquetFile(path)
+
+
+def _mapped(pa: Any, path: str) -> Any:
+    return pa.PythonFile(opened(path)) if isinstance(path, Address) else pa.memory_map(path)
 
 
 def _damaged(error: Exception, source: str) -> InputError:
@@ -85,7 +97,7 @@ def raws(
         for batch in _batches(pa, path, kind, part):
             if kind != "parquet":
                 batch.validate(full=True)  # what an Arrow file says of itself is taken as it is
-            yield from _rows(pa, batch, source, first)
+            yield from rows(pa, batch, source, first)
             first += batch.num_rows
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise _damaged(error, source) from None
@@ -93,11 +105,11 @@ def raws(
 
 def _batches(pa: Any, path: str, kind: str, part: int | None) -> Iterator[Any]:
     if kind == "parquet":
-        with pa.parquet.ParquetFile(path) as file:
+        with _parquet(pa, path) as file:
             groups = None if part is None else [part]
             yield from file.iter_batches(_ROWS, row_groups=groups)
         return
-    with pa.memory_map(path) as stream:
+    with _mapped(pa, path) as stream:
         if kind == "arrow-stream":
             yield from pa.ipc.open_stream(stream)
             return
@@ -106,7 +118,8 @@ def _batches(pa: Any, path: str, kind: str, part: int | None) -> Iterator[Any]:
             yield file.get_batch(number)
 
 
-def _rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+    """The records of a batch whose first row has this 0-based number."""
     single = _is_single(pa, batch.schema)
     columns = {
         field.name: _cells(pa, batch.column(at), field.name, single=single)
