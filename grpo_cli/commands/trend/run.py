@@ -14,8 +14,8 @@ from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Notices
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.reader import Notices
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
