@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "verify": "verify.command:verify",
     "check": "check.command:check",
     "trend": "trend.command:trend",
+    "diff": "diff.command:diff",
     "show": "show.command:show",
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
