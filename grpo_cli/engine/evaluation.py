@@ -147,7 +147,7 @@ class Evaluation:
                 kept = "standard input" if name == "<stdin>" else name
                 self._notices[f"{kept} was kept in a temporary file: two passes"] = None
             moments = ExactMoments()
-            for _, part in self._reader.map(task.measure):
+            for _, part in self._reader.map(task.measure, by_columns=True):
                 moments.merge(part)
             task = replace(task, evaluator=replace(task.evaluator, measured=moments))
         yield from self._evaluate(task)
@@ -155,7 +155,7 @@ class Evaluation:
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
         of_first: Notices | None = None
-        for piece, outcome in self._reader.map(task.evaluate):
+        for piece, outcome in self._reader.map(task.evaluate, by_columns=True):
             if of_first is None and outcome.of_first is not None:
                 of_first = outcome.of_first
                 self._notices |= of_first

@@ -34,10 +34,12 @@ class _OnPiece(Generic[T]):
 
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
+    by_columns: bool
 
     def __call__(self, piece: Piece) -> tuple[T, Notices]:
         notices: Notices = {}
-        return self.work(self.reading.decoded(piece, notices)), notices
+        decoded = self.reading.decoded(piece, notices, by_columns=self.by_columns)
+        return self.work(decoded), notices
 
 
 class Reader:
@@ -161,14 +163,22 @@ class Reader:
 
     # ---- in several ---------------------------------------------------------------------------
 
-    def map(self, work: Callable[[Iterable[DecodedChunk]], T]) -> Iterator[tuple[Piece, T]]:
+    def map(
+        self, work: Callable[[Iterable[DecodedChunk]], T], *, by_columns: bool = False
+    ) -> Iterator[tuple[Piece, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
         The results are the same whatever the number of processes.
+
+        Args:
+            work: what is done with each piece.
+            by_columns: whether tables may come as columns, beside no more of their records than
+                an evaluation needs.
         """
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
-        for piece, (result, notices) in self._shared_out(_OnPiece(work, self.reading), pieces):
+        on_piece = _OnPiece(work, self.reading, by_columns)
+        for piece, (result, notices) in self._shared_out(on_piece, pieces):
             self.notices |= notices
             yield piece, result
         if faults:
