@@ -116,6 +116,20 @@ def test_the_parity_table_is_the_parity_run_s():
     assert marked(_text(PAGES / "checked.md"), "parity") == parity_table()
 
 
+PICTURE = ROOT / "samples" / "tokens.svg"
+
+
+def picture(folder: Path) -> str:
+    """The README's picture, made by the command that stands below it."""
+    (command,) = re.findall(r"`(grpo show [^`]* --svg tokens.svg)`", _text(README))
+    output(command, folder)
+    return _text(folder / "tokens.svg")
+
+
+def test_the_picture_is_what_the_command_below_it_makes(tmp_path):
+    assert picture(tmp_path) == _text(PICTURE), "python tests/test_readme.py --write README"
+
+
 GENERATED = {"parity": parity_table, "aliases": alias_table}
 """What stands between <!-- name --> and <!-- /name -->, and what makes it."""
 
@@ -144,3 +158,5 @@ if __name__ == "__main__" and "--write" in sys.argv:
     for name in wanted:
         with tempfile.TemporaryDirectory() as place:
             write(documents()[name], Path(place))
+            if name == "README":
+                PICTURE.write_text(picture(Path(place)), encoding="utf-8")

@@ -10,10 +10,8 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
-import numpy as np
 import typer
 
-from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.version import VERSION
@@ -39,6 +37,9 @@ COMMANDS: Mapping[str, str] = {
 """Command → module:function in this package, in the order of ``grpo --help``."""
 
 
+_VERSION = ("--version", "-V")
+
+
 def _print_version(*, wanted: bool) -> None:
     if wanted:
         typer.echo(f"grpo {VERSION}")
@@ -50,8 +51,7 @@ def _grpo(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            "-V",
+            *_VERSION,
             help="Print the version.",
             is_eager=True,
             callback=lambda wanted: _print_version(wanted=wanted),
@@ -68,7 +68,7 @@ def _grpo(
 
 
 def application(only: str | None = None) -> typer.Typer:
-    """The command line, with all commands, or with the one that is going to run.
+    """The command line, with all commands, or with the one that is going to run, if it is one.
 
     A command's module is imported when the command is added: that is most of the time that a
     small file takes.
@@ -82,7 +82,7 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     made.callback()(_grpo)
-    for name in COMMANDS if only is None else (only,):
+    for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
         made.command(name)(_imported(name))
     return made
 
@@ -107,15 +107,17 @@ def main() -> None:
     """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    memory.settle()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # help has letters that Latin-1 has not
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        command = application(wanted if wanted in COMMANDS else None)
+        command = application(wanted if wanted in (*COMMANDS, *_VERSION) else None)
+        if wanted not in _VERSION:
+            from grpo_cli.engine import memory  # with numpy
+
+            memory.settle()
         _interruptible()
-        with np.errstate(all="ignore"):  # what is not finite is told where the numbers are shown
-            code = command(standalone_mode=False)
+        code = command(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -13,8 +13,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
@@ -161,9 +159,7 @@ def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
             piece = connection.recv()
         except (EOFError, OSError):
             return
-        with np.errstate(all="ignore"):  # as in the process that started it
-            result = work(piece)
-        connection.send(result)
+        connection.send(work(piece))
 
 
 def _end_with_parent() -> None:

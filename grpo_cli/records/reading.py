@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Piece = Block | Span | Rows
 
+_NO_FAULTS: Mapping[int, InputError] = {}
 _NAMING = (b'"id"', b'"custom_id"', b'"prompts"')
 """Keys that records have their ids from, in any format."""
 
@@ -104,20 +105,34 @@ class Reading:
         return one_by_one(self.decoded(piece, notices))
 
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
+        if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
+            groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
+            return self._selected(merged(groups, self.grouping, piece.source))
         objects = (
             piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
         )
-        if self.grouping is None:
-            found = self._read(objects, notices)
-        elif isinstance(piece, Block) and piece.groups is not None:
-            groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
-            found = merged(groups, self.grouping, piece.source)
-        else:
-            groups = self._streamed(self._read(objects, notices))
-            if isinstance(piece, Rows) and piece.cut is not None:
-                groups = blamed(groups, piece.cut.faults)
-            found = merged(groups, self.grouping, piece.source)
-        return found if self.record is None and self.group is None else self._selected(found)
+        faults = piece.cut.faults if isinstance(piece, Rows) and piece.cut is not None else {}
+        return self.made_of(objects, piece.source, notices, faults)
+
+    def made_of(
+        self,
+        objects: Items,
+        source: str,
+        notices: Notices,
+        faults: Mapping[int, InputError] = _NO_FAULTS,
+    ) -> Items:
+        """The records that objects of a source are.
+
+        Args:
+            objects: as decoded.
+            source: the file as the user named it.
+            notices: what is to be told once is added here.
+            faults: what is wrong with groups that are told apart before, by their numbers.
+        """
+        found = self._read(objects, notices)
+        if self.grouping is not None:
+            found = merged(blamed(self._streamed(found), faults), self.grouping, source)
+        return self._selected(found)
 
     def _by_columns(self, piece: Rows, notices: Notices) -> Iterator[DecodedChunk] | None:
         """The same of a table, by columns where they are plain; None where they cannot be."""
@@ -137,11 +152,7 @@ class Reading:
         from grpo_cli.records.tables.stretches import Lazily
 
         def by_rows(stretch: Stretch) -> Items:
-            read = self._read(stretch.rows(), notices)
-            if self.grouping is None:
-                return read
-            groups = blamed(self._streamed(read), stretch.faults)
-            return merged(groups, self.grouping, source)
+            return self.made_of(stretch.rows(), source, notices, stretch.faults)
 
         try:
             for stretch in found:
@@ -268,6 +279,9 @@ class Reading:
         return item.key
 
     def _selected(self, found: Items) -> Items:
+        return found if self.record is None and self.group is None else self._only(found)
+
+    def _only(self, found: Items) -> Items:
         for raw in found:
             if isinstance(raw, InputError) or not isinstance(raw.value, dict):
                 yield raw

@@ -14,6 +14,7 @@ from grpo_cli.commands.options.source import ErrorOptions, SourceOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
+from grpo_cli.records.open.address import addresses
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -162,7 +163,7 @@ def paths(files: list[str] | None) -> list[str]:
         UsageError: when there is nothing to read.
     """
     if files:
-        return files
+        return [one for file in files for one in addresses(file)]
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
     return ["-"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -12,27 +11,13 @@ from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
+from grpo_cli.records.tables.files import damage, mapped, package, parquet_file
 from grpo_cli.records.tables.pieces import Rows
 
 _ROWS = 256
 _TOKENS = 1 << 16
 """Numbers of a column that are read at once: few enough to stay in cache from stage to stage."""
 _MOST_ROWS = 1 << 14
-
-
-def package() -> Any:
-    """Pyarrow, imported when it is needed.
-
-    Raises:
-        InputError: where it is not installed.
-    """
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError:
-        advice = "pip install 'grpo-cli[parquet]'"
-        raise InputError(f"Parquet and Arrow need one more package: {advice}") from None
-    return pyarrow
 
 
 def slices(
@@ -72,20 +57,10 @@ def slices(
 
 def _counts(pa: Any, path: str, kind: str) -> list[int]:
     if kind == "parquet":
-        with pa.parquet.ParquetFile(path) as file:
+        with parquet_file(pa, path) as file:
             meta = file.metadata
             return [meta.row_group(part).num_rows for part in range(meta.num_row_groups)]
     return [batch.num_rows for batch in _batches(pa, path, kind, None)]
-
-
-@contextmanager
-def damage(pa: Any, source: str) -> Iterator[None]:
-    """Says of a file that it is damaged, in one line, where it cannot be read."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        what = (str(error).splitlines() or ["?"])[0]
-        raise InputError(f"the file is damaged: {what}", source=source) from None
 
 
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
@@ -102,10 +77,10 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
 
 def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iterator[Any]:
     if kind == "parquet":
-        with pa.parquet.ParquetFile(path) as file:
+        with parquet_file(pa, path) as file:
             yield from file.iter_batches(_ROWS, row_groups=parts)
         return
-    with pa.memory_map(path) as stream:
+    with mapped(pa, path) as stream:
         if kind == "arrow-stream":
             yield from pa.ipc.open_stream(stream)
             return
@@ -117,9 +92,9 @@ def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iter
 def schema_of(pa: Any, piece: Rows) -> Any:
     """The columns of a file."""
     if piece.kind == "parquet":
-        with pa.parquet.ParquetFile(piece.path) as file:
+        with parquet_file(pa, piece.path) as file:
             return file.schema_arrow
-    with pa.memory_map(piece.path) as stream:
+    with mapped(pa, piece.path) as stream:
         open_file = pa.ipc.open_stream if piece.kind == "arrow-stream" else pa.ipc.open_file
         return open_file(stream).schema
 
@@ -133,7 +108,7 @@ def batches(pa: Any, piece: Rows, names: list[str] | None) -> Iterator[Any]:
         names: the columns; None for all of them.
     """
     if piece.kind == "parquet":
-        with pa.parquet.ParquetFile(piece.path) as file:
+        with parquet_file(pa, piece.path) as file:
             parts = list(piece.parts or range(file.metadata.num_row_groups))
             rows_at_once = _rows_at_once(file.metadata, parts)
             yield from file.iter_batches(

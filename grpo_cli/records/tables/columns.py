@@ -21,8 +21,8 @@ from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read
 from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.parse.assemble import grouped
 from grpo_cli.records.parse.settings import read_settings
-from grpo_cli.records.tables.arrow import package
 from grpo_cli.records.tables.cells import JSON, as_json, depth, is_list
+from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.stretches import Stretch
 
 

@@ -19,6 +19,7 @@ from grpo_cli.records.choose.grouping import Grouping, again
 from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.tables.cells import JSON
+from grpo_cli.records.tables.files import parquet_file
 from grpo_cli.records.tables.pieces import Cut, Rows
 
 _LEAST = 4 << 20
@@ -27,7 +28,7 @@ _LEAST = 4 << 20
 
 def between_groups(pa: Any, source: Source, size: int, grouping: Grouping) -> Iterator[Rows] | None:
     """The pieces of a file; None where its groups cannot be seen in columns alone."""
-    with pa.parquet.ParquetFile(source.path) as file:
+    with parquet_file(pa, source.path) as file:
         names = columns_of(grouping)
         if names is None or not _are_seen(pa, file, names):
             return None
@@ -124,7 +125,7 @@ def _cut(
     pa: Any, source: Source, size: int, grouping: Grouping, names: list[str]
 ) -> Iterator[Rows]:
     groups, starts, begin = _Groups(grouping, names), [np.zeros(0, np.int64)], 0
-    with pa.parquet.ParquetFile(source.path) as file:
+    with parquet_file(pa, source.path) as file:
         counts = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
         firsts = [0, *np.cumsum(counts).tolist()]
         per_row = size / firsts[-1]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.record import Raw
 
@@ -110,7 +111,8 @@ def slices(
     kind = _kind(source)
     if kind is None:
         return None
-    size = Path(source.path).stat().st_size
+    path = source.path
+    size = path.version.size if isinstance(path, Address) else Path(path).stat().st_size
     if kind in ("npz", "safetensors"):
         return iter([Rows(source.name, source.path, kind, None, 0, size)])
     from grpo_cli.records.tables import arrow
@@ -119,6 +121,8 @@ def slices(
 
 
 def _kind(source: Source) -> str | None:
+    if isinstance(source.path, Address):
+        return kind_of(source.path.head[:9], source.path)
     if source.path == "-" or not Path(source.path).is_file():
         return None
     try:

@@ -16,6 +16,7 @@ from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import arrow
 from grpo_cli.records.tables.cells import JSON, is_single, rows
+from grpo_cli.records.tables.files import damage, package
 from grpo_cli.records.tables.pieces import Rows
 
 FRAMEWORK = "framework"
@@ -97,7 +98,7 @@ class Stretch:
 
     def rows(self) -> Items:
         """Its rows one by one."""
-        return rows(arrow.package(), self.batch, self.source, self.first)
+        return rows(package(), self.batch, self.source, self.first)
 
 
 class Lazily(Sequence[Raw | InputError]):
@@ -127,7 +128,7 @@ def stretches(piece: Rows, by: Sequence[str]) -> Iterator[Stretch] | None:
         piece: which rows.
         by: the columns that say which rows are a group.
     """
-    pa = arrow.package()
+    pa = package()
     try:
         kind = kind_of(pa, arrow.schema_of(pa, piece), by)
     except (pa.ArrowException, OSError, ValueError, KeyError):
@@ -136,7 +137,7 @@ def stretches(piece: Rows, by: Sequence[str]) -> Iterator[Stretch] | None:
 
 
 def _stretches(pa: Any, piece: Rows, kind: Kind) -> Iterator[Stretch]:
-    with arrow.damage(pa, piece.source):
+    with damage(pa, piece.source):
         found = arrow.batches(pa, piece, kind.needed)
         if piece.cut is not None:
             yield from _of_groups(pa, piece, found, kind)
