@@ -377,5 +377,5 @@ def test_mismatch_needs_the_engine(grpo, dump):
     result = grpo("show", str(dump(TOKENS)), "--color-by", "mismatch")
     assert result.exit_code == 2
     assert result.stderr == (
-        "grpo: --color-by mismatch: the record has no log_probs_rollout, which are the engine's\n"
+        "grpo: --color-by mismatch: the record has no log_probs_rollout, the engine's\n"
     )

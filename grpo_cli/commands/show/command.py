@@ -88,7 +88,7 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
 
 
 _DIFFERENCES = {
-    "mismatch": "the record has no log_probs_rollout, which are the engine's",
+    "mismatch": "the record has no log_probs_rollout, the engine's",
     "difference": "the record has ratios, and no log-probs of two policies",
 }
 
