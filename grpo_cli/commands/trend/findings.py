@@ -58,7 +58,7 @@ def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator
     worst = _farthest(values, found)
     told = _sentence(metric, found, values, known)
     one = _finding(metric, found.kind, known[found.at], told, known[worst], words)
-    yield replace(one, score=found.score)
+    yield replace(one, score=float(found.score))
 
 
 def _scaled(values: F64, metric: Metric) -> F64:
