@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase, RawIOBase
 from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +24,7 @@ from grpo_cli.records.decode.text import decode
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
+    SHORTER,
     TOO_LONG,
     blocks,
     plain,
@@ -78,6 +81,7 @@ class Span(NamedTuple):
         path: where it is.
         line: the 1-based number of its first line.
         start, size: its place in the file, in bytes.
+        file: the device and inode of the file that was cut.
     """
 
     source: str
@@ -85,22 +89,32 @@ class Span(NamedTuple):
     line: int
     start: int
     size: int
+    file: tuple[int, int]
 
     def fetch(self) -> Block:
         """Reads it.
 
         Raises:
-            InputError: where the file is gone, or shorter than it was.
+            InputError: where the file is gone, another one, or shorter than it was.
         """
         try:
             with Path(self.path).open("rb") as stream:
+                same = _identity(stream) == self.file
                 stream.seek(self.start)
                 data = stream.read(self.size)
         except OSError as error:
-            raise InputError(f"cannot be read any more: {error.strerror}") from None
+            reason = f"cannot be read any more: {(error.strerror or str(error)).lower()}"
+            raise InputError(reason, source=self.source) from None
+        if not same:
+            raise InputError("the file was replaced while it was read", source=self.source)
         if len(data) < self.size:
-            raise InputError("the file became shorter while it was read", source=self.source)
+            raise InputError(SHORTER, source=self.source)
         return Block(self.source, self.line, split(data, self.size))
+
+
+def _identity(stream: BufferedIOBase | RawIOBase) -> tuple[int, int]:
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino
 
 
 class Source(NamedTuple):
@@ -157,6 +171,7 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
     lines = start = end = at = 0
     data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
     with Path(source.path).open("rb", 0) as stream:
+        file, expected = _identity(stream), os.fstat(stream.fileno()).st_size
         while read := stream.readinto(data):
             found = data.find(b"\n", 0, read)  # again and again: four times as fast as ``count``
             while found >= 0 and at + found - end < LIMIT:
@@ -165,12 +180,14 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
             at += read
             too_long = at - end >= LIMIT
             if end > start and (too_long or end - start >= size):
-                yield Span(source.name, source.path, line, start, end - start)
+                yield Span(source.name, source.path, line, start, end - start, file)
                 line, lines, start = line + lines, 0, end
             if too_long:
                 raise InputError(TOO_LONG, source=source.name, line=line)
     if at > start:
-        yield Span(source.name, source.path, line, start, at - start)
+        yield Span(source.name, source.path, line, start, at - start, file)
+    if at < expected:
+        raise InputError(SHORTER, source=source.name)
 
 
 def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:

@@ -18,6 +18,7 @@ from grpo_cli.errors import InputError
 BLOCK = 4 << 20
 LIMIT = 1 << 30
 """The longest line, and the largest document that is not lines, in bytes."""
+SHORTER = "the file became shorter while it was read"
 TOO_LONG = "expected lines of less than 1 GiB"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -53,7 +54,10 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
         with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
             yield file
+            if file.tell() < size and not file.peek(1):  # it was read to an end that came early
+                raise InputError(SHORTER)
         return
     if sys.stdin is None:
         raise InputError("standard input is closed")
