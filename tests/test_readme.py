@@ -1,6 +1,7 @@
-"""The README's commands run, and print what it says they print.
+"""The commands of the README and of the pages of `grpo help` run, and print what is said there.
 
-python tests/test_readme.py --write     # puts the real output under every command
+python tests/test_readme.py --write          # puts the real output under every command
+python tests/test_readme.py --write runs     # of one page: grpo_cli/commands/help/pages/runs.md
 """
 
 from __future__ import annotations
@@ -9,17 +10,28 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+PAGES = ROOT / "grpo_cli" / "commands" / "help" / "pages"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
-def blocks() -> list[str]:
-    return BLOCK.findall(README.read_text())
+def documents() -> dict[str, Path]:
+    return {"README": README} | {page.stem: page for page in sorted(PAGES.glob("*.md"))}
+
+
+def blocks() -> list[tuple[str, str]]:
+    """Each block of commands, beside the document that it stands in."""
+    return [(name, one) for name, at in documents().items() for one in BLOCK.findall(_text(at))]
+
+
+def _text(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
 
 
 def commands(block: str) -> list[str]:
@@ -48,29 +60,49 @@ def rendered(block: str, folder: Path) -> str:
     return "".join(f"$ {command}\n{output(command, folder)}" for command in commands(block))
 
 
-@pytest.mark.parametrize("block", blocks(), ids=lambda block: commands(block)[0][:60])
-def test_commands_print_what_the_readme_says(block, tmp_path):
+def _name(document: str, block: str) -> str:
+    return f"{document} {commands(block)[0][:60]}"
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, id=_name(at, block)) for at, block in blocks()]
+)
+def test_commands_print_what_is_said_of_them(block, tmp_path):
     assert rendered(block, tmp_path) == block
 
 
-def test_every_command_is_in_the_readme():
+def test_every_command_is_in_the_readme_or_on_a_page():
     from grpo_cli.commands.main import COMMANDS
 
-    text = README.read_text()
+    text = "".join(map(_text, documents().values()))
     assert [name for name in COMMANDS if f"`grpo {name}" not in text] == []
 
 
-def test_every_alias_is_in_the_readme():
-    assert alias_table() in README.read_text()
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_begins_with_a_title_and_is_linked_from_the_readme(page):
+    assert _text(page).startswith("# "), "the first line is what `grpo help` lists it by"
+    assert f"]({page.relative_to(ROOT)})" in _text(README)
+
+
+def test_links_between_documents_lead_somewhere():
+    broken = [
+        f"{name}: {link}"
+        for name, at in documents().items()
+        for link in re.findall(r"\]\(([^)#:]+)\)", _text(at))
+        if not (at.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_every_alias_is_on_the_page_about_input():
+    assert alias_table() in _text(PAGES / "input.md")
 
 
 def alias_table() -> str:
     from grpo_cli.records.fields import ALIASES
 
-    return "".join(f"| {name} | {', '.join(other) or '–'} |\n" for name, other in ALIASES.items())
-
-
-PARITY = re.compile(r"<!-- parity -->\n(.*?)<!-- /parity -->", re.DOTALL)
+    rows = "".join(f"| {name} | {', '.join(other) or '–'} |\n" for name, other in ALIASES.items())
+    return f"| name | also accepted |\n|---|---|\n{rows}"
 
 
 def parity_table() -> str:
@@ -81,20 +113,50 @@ def parity_table() -> str:
 
 
 def test_the_parity_table_is_the_parity_run_s():
-    (found,) = PARITY.findall(README.read_text())
-    assert found == parity_table()
+    assert marked(_text(PAGES / "checked.md"), "parity") == parity_table()
 
 
-def write(folder: Path) -> None:
-    text = README.read_text()
-    text = PARITY.sub(lambda _: f"<!-- parity -->\n{parity_table()}<!-- /parity -->", text)
-    text = BLOCK.sub(lambda found: f"```console\n{rendered(found[1], folder)}```", text)
-    text = text.replace("<!-- aliases -->\n", alias_table())
-    README.write_text(text)
+PICTURE = ROOT / "samples" / "tokens.svg"
+
+
+def picture(folder: Path) -> str:
+    """The README's picture, made by the command that stands below it."""
+    (command,) = re.findall(r"`(grpo show [^`]* --svg tokens.svg)`", _text(README))
+    output(command, folder)
+    return _text(folder / "tokens.svg")
+
+
+def test_the_picture_is_what_the_command_below_it_makes(tmp_path):
+    assert picture(tmp_path) == _text(PICTURE), "python tests/test_readme.py --write README"
+
+
+GENERATED = {"parity": parity_table, "aliases": alias_table}
+"""What stands between <!-- name --> and <!-- /name -->, and what makes it."""
+
+
+def marked(text: str, name: str) -> str:
+    (found,) = _between(name).findall(text)
+    return found
+
+
+def _between(name: str) -> re.Pattern[str]:
+    return re.compile(f"<!-- {name} -->\n(.*?)<!-- /{name} -->", re.DOTALL)
+
+
+def write(document: Path, folder: Path) -> None:
+    """Writes the document again, with what its commands print and what is generated in it."""
+    text = BLOCK.sub(lambda found: f"```console\n{rendered(found[1], folder)}```", _text(document))
+    for name, made in GENERATED.items():
+        if _between(name).search(text):
+            marked_as = f"<!-- {name} -->\n{made()}<!-- /{name} -->"
+            text = _between(name).sub(lambda _, new=marked_as: new, text)
+    document.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__" and "--write" in sys.argv:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as place:
-        write(Path(place))
+    wanted = sys.argv[2:] or list(documents())
+    for name in wanted:
+        with tempfile.TemporaryDirectory() as place:
+            write(documents()[name], Path(place))
+            if name == "README":
+                PICTURE.write_text(picture(Path(place)), encoding="utf-8")

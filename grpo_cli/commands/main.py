@@ -5,15 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
-import numpy as np
 import typer
 
-from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.version import VERSION
@@ -33,8 +31,13 @@ COMMANDS: Mapping[str, str] = {
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
     "variants": "variants.command:list_variants",
+    "vectors": "vectors.command:list_vectors",
+    "help": "help.command:show_help",
 }
 """Command → module:function in this package, in the order of ``grpo --help``."""
+
+
+_VERSION = ("--version", "-V")
 
 
 def _print_version(*, wanted: bool) -> None:
@@ -48,8 +51,7 @@ def _grpo(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            "-V",
+            *_VERSION,
             help="Print the version.",
             is_eager=True,
             callback=lambda wanted: _print_version(wanted=wanted),
@@ -66,7 +68,7 @@ def _grpo(
 
 
 def application(only: str | None = None) -> typer.Typer:
-    """The command line, with all commands, or with the one that is going to run.
+    """The command line, with all commands, or with the one that is going to run, if it is one.
 
     A command's module is imported when the command is added: that is most of the time that a
     small file takes.
@@ -80,11 +82,19 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     made.callback()(_grpo)
-    for name, place in COMMANDS.items():
-        if only is None or name == only:
-            module, _, function = place.partition(":")
-            made.command(name)(getattr(import_module(f"grpo_cli.commands.{module}"), function))
+    for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
+        made.command(name)(_imported(name))
     return made
+
+
+def _imported(name: str) -> Callable[..., None]:
+    module, _, function = COMMANDS[name].partition(":")
+    return getattr(import_module(f"grpo_cli.commands.{module}"), function)
+
+
+def described() -> dict[str, str]:
+    """Command → the first line of its help."""
+    return {name: (_imported(name).__doc__ or "").partition("\n")[0] for name in COMMANDS}
 
 
 def __getattr__(name: str) -> Any:
@@ -97,21 +107,26 @@ def main() -> None:
     """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    memory.settle()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # help has letters that Latin-1 has not
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        command = application(wanted if wanted in COMMANDS else None)
+        command = application(wanted if wanted in (*COMMANDS, *_VERSION) else None)
+        if wanted not in _VERSION:
+            from grpo_cli.engine import memory  # with numpy
+
+            memory.settle()
         _interruptible()
-        with np.errstate(all="ignore"):  # what is not finite is told where the numbers are shown
-            code = command(standalone_mode=False)
+        code = command(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)
+    except MemoryError:
+        say("not enough memory; split long records or documents, or raise the limit (ulimit -v)")
+        sys.exit(GrpoError.exit_code)
     except OSError as error:
         reason = error.strerror or str(error)
         say(f"{error.filename}: {reason}" if error.filename else reason)

@@ -11,8 +11,9 @@ import numpy as np
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Notices
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.reader import Notices, Reader
+from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
@@ -47,6 +48,23 @@ class Outcome:
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
 
+    def merge(self, later: Outcome) -> None:
+        """Adds what became of the input that follows; of nothing that follows an error."""
+        if self.error is not None:
+            return
+        self.totals.merge(later.totals)
+        self.pieces += later.pieces
+        self.skipped.merge(later.skipped)
+        self.error = later.error
+        self.notices |= later.notices
+        if self.of_first is None:
+            self.of_first = later.of_first
+
+    @property
+    def told(self) -> Notices:
+        """All that is told once, in its order."""
+        return (self.of_first or {}) | self.notices
+
 
 @dataclass(frozen=True)
 class Task:
@@ -64,10 +82,16 @@ class Task:
     skip: bool
     most_errors: int = FEW
 
+    def nothing(self) -> Outcome:
+        """What becomes of no input: what outcomes are merged into."""
+        evaluator = self.evaluator
+        totals = Totals(evaluator.plan.batch, evaluator.words)
+        return Outcome(totals, skipped=Skipped(self.most_errors))
+
     def evaluate(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
         plan = self.evaluator.plan
-        outcome = Outcome(Totals(plan.batch), skipped=Skipped(self.most_errors))
+        outcome = self.nothing()
         first, decoded = _peeked(decoded)
         outcome.of_first = None if first is None else dict.fromkeys(_framework(first, plan))
         for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
@@ -120,7 +144,6 @@ class Evaluation:
         progress: called with the bytes and tokens of each piece that is done.
 
     Attributes:
-        skipped: the records that could not be evaluated.
         complete: whether the whole input was read and evaluated, but for what was skipped.
     """
 
@@ -135,9 +158,8 @@ class Evaluation:
         self._reader = reader
         self._task = Task(Evaluator(plan), encode, reader.skip, reader.most_errors)
         self._progress = progress
-        self._totals = Totals(plan.batch)
+        self._outcome = self._task.nothing()
         self._notices: Notices = {}
-        self.skipped = Skipped(reader.most_errors)
         self.complete = False
 
     def __iter__(self) -> Iterator[list[bytes]]:
@@ -147,43 +169,44 @@ class Evaluation:
                 kept = "standard input" if name == "<stdin>" else name
                 self._notices[f"{kept} was kept in a temporary file: two passes"] = None
             moments = ExactMoments()
-            for _, part in self._reader.map(task.measure):
+            for _, part in self._reader.map(task.measure, together=True):
                 moments.merge(part)
             task = replace(task, evaluator=replace(task.evaluator, measured=moments))
         yield from self._evaluate(task)
         self.complete = True
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
-        of_first: Notices | None = None
-        for piece, outcome in self._reader.map(task.evaluate):
-            if of_first is None and outcome.of_first is not None:
-                of_first = outcome.of_first
-                self._notices |= of_first
-            self._totals.merge(outcome.totals)
-            self.skipped.merge(outcome.skipped)
-            self._notices |= outcome.notices
+        outcome = self._outcome = task.nothing()
+        for piece, part in self._reader.map(task.evaluate, together=task.encode is None):
+            outcome.merge(part)
+            rows, outcome.pieces = outcome.pieces, []
             if self._progress is not None:
-                self._progress(piece.size, outcome.totals.tokens)
-            yield outcome.pieces
+                self._progress(piece.size, part.totals.tokens)
+            yield rows
             if outcome.error is not None:
                 raise outcome.error
-        if self._reader.reading.selects and not self._totals.records and not self.skipped:
+        if self._reader.reading.selects and not outcome.totals.records and not outcome.skipped:
             raise self._reader.reading.nothing()
+
+    @property
+    def skipped(self) -> Skipped:
+        """The records that could not be evaluated."""
+        return self._outcome.skipped
 
     @property
     def total(self) -> dict[str, object]:
         """The batch's numbers by name, in the order of ``TOTAL_FIELDS``."""
-        return self._totals.row()
+        return self._outcome.totals.row()
 
     @property
     def signature(self) -> str:
         """The signature of the batch."""
-        return self._totals.signature()
+        return self._outcome.totals.signature()
 
     @property
     def notices(self) -> list[str]:
         """What is told once."""
-        return list(self._reader.notices | self._notices)
+        return list(self._reader.notices | self._notices | self._outcome.told)
 
 
 def _peeked(

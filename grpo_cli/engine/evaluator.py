@@ -29,6 +29,16 @@ class Evaluator:
         """Whether the objective needs statistics of the whole input before it can begin."""
         return self.plan.batch == "input" and self.plan.wants_moments
 
+    @property
+    def words(self) -> str:
+        """The objective in words, with the statistics that it was given: equal where it is."""
+        plan = self.plan
+        chosen = {**plan.swapped, **plan.flags}
+        words = [plan.variant, *(f"{name}={chosen[name]!r}" for name in sorted(chosen))]
+        if self.measured is not None:
+            words.append(f"measured={self.measured.read()}")
+        return " ".join(words)
+
     def objective(self, chunk: Chunk) -> Objective:
         """The objective of a chunk's records."""
         return self.plan.objective(chunk.settings, advantages_given=chunk.advantages_given)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.fold import Notices, OnPiece
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -22,22 +22,9 @@ from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, S
 from grpo_cli.records.open.streams import BLOCK
 
 T = TypeVar("T")
-Notices = dict[str, None]
 
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
-
-
-@dataclass(frozen=True)
-class _OnPiece(Generic[T]):
-    """What is done with each piece, as a function that travels between processes."""
-
-    work: Callable[[Iterable[DecodedChunk]], T]
-    reading: Reading
-
-    def __call__(self, piece: Piece) -> tuple[T, Notices]:
-        notices: Notices = {}
-        return self.work(self.reading.decoded(piece, notices)), notices
 
 
 class Reader:
@@ -161,14 +148,21 @@ class Reader:
 
     # ---- in several ---------------------------------------------------------------------------
 
-    def map(self, work: Callable[[Iterable[DecodedChunk]], T]) -> Iterator[tuple[Piece, T]]:
+    def map(
+        self, work: Callable[[Iterable[DecodedChunk]], T], *, together: bool = False
+    ) -> Iterator[tuple[Piece, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
-        The results are the same whatever the number of processes.
+        What the results merge to is the same wherever the work is done, and however it is cut.
+
+        Args:
+            work: what is made of a piece; it travels between processes.
+            together: whether results of pieces that follow each other may come merged.
         """
+        del together  # nothing is gained by it on one machine
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
-        for piece, (result, notices) in self._shared_out(_OnPiece(work, self.reading), pieces):
+        for piece, (result, notices) in self._shared_out(OnPiece(work, self.reading), pieces):
             self.notices |= notices
             yield piece, result
         if faults:

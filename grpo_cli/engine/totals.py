@@ -10,6 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.engine.rows.fields import total_row
+from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
@@ -57,10 +58,12 @@ class Totals:
     """What a batch adds up to. ``batch`` is "input" or "record", as ``--batch`` has it.
 
     Over the input, a term's sum is divided by what its weights count over all records; record by
-    record, the totals are means over the records' own values.
+    record, the totals are means over the records' own values. ``plan`` says in words which
+    objective they are of; totals of different ones do not merge.
     """
 
     batch: str
+    plan: str = ""
     records: int = 0
     groups: int = 0
     responses: int = 0
@@ -154,7 +157,14 @@ class Totals:
     # ---- merging ------------------------------------------------------------------------------
 
     def merge(self, other: Totals) -> None:
-        """Adds the totals of other records."""
+        """Adds the totals of other records.
+
+        Raises:
+            UsageError: where they are of another objective.
+        """
+        mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, other))
+        if mine != theirs:
+            raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ratio.merge(other.ratio)

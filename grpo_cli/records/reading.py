@@ -87,18 +87,20 @@ class Reading:
         return one_by_one(self.decoded(piece, notices))
 
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
+        if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
+            groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
+            return self._selected(merged(groups, self.grouping, piece.source))
         objects = (
             piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
         )
-        if self.grouping is None:
-            found = self._read(objects, notices)
-        elif isinstance(piece, Block) and piece.groups is not None:
-            groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
-            found = merged(groups, self.grouping, piece.source)
-        else:
-            groups = self._streamed(self._read(objects, notices))
-            found = merged(groups, self.grouping, piece.source)
-        return found if self.record is None and self.group is None else self._selected(found)
+        return self.made_of(objects, piece.source, notices)
+
+    def made_of(self, objects: Items, source: str, notices: Notices) -> Items:
+        """The records that objects of a source are."""
+        found = self._read(objects, notices)
+        if self.grouping is not None:
+            found = merged(self._streamed(found), self.grouping, source)
+        return self._selected(found)
 
     def nothing(self) -> InputError:
         """What to say where no record is left."""
@@ -214,6 +216,9 @@ class Reading:
         return item.key
 
     def _selected(self, found: Items) -> Items:
+        return found if self.record is None and self.group is None else self._only(found)
+
+    def _only(self, found: Items) -> Items:
         for raw in found:
             if isinstance(raw, InputError) or not isinstance(raw.value, dict):
                 yield raw

@@ -1,7 +1,7 @@
 """Conformance vectors for losses of the GRPO family, and the pytest plugin that runs them.
 
 An author of a loss writes a fixture that returns a ``Loss`` and runs ``pytest --grpo-vectors``;
-README.md beside this file shows it. Nothing here imports the rest of ``grpo_cli``, which is tested
+``grpo help vectors`` shows it. Nothing here imports the rest of ``grpo_cli``, which is tested
 against the same vectors.
 """
 

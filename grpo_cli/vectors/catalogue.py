@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import UsageError
@@ -56,6 +57,8 @@ def listed_flags() -> list[dict[str, Any]]:
 def describe(case_id: str) -> dict[str, Any]:
     """All of a case, its flags with what they name and where that was seen.
 
+    What is not finite is a word, ``"nan"``, ``"inf"`` or ``"-inf"``, as in the files.
+
     Raises:
         UsageError: there is no such case.
     """
@@ -63,13 +66,25 @@ def describe(case_id: str) -> dict[str, Any]:
     _known("vector", case_id, tuple(found))
     case = found[case_id]
     told = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
-    return told | {"flags": {name: flags()[name]._asdict() for name in case.flags}}
+    told |= {"flags": {name: flags()[name]._asdict() for name in case.flags}}
+    return {name: _in_words(value) for name, value in told.items()}
 
 
 def export() -> Iterator[tuple[str, str]]:
     """Name and text of each file, as another language's tests want them."""
     for name in (*FILES, "flags", "schema"):
         yield f"{VERSION}/{name}.json", stored(f"{name}.json")
+
+
+def _in_words(value: Any) -> Any:
+    """The opposite of ``data.numbers``."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _in_words(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_words(inner) for inner in value]
+    return value
 
 
 def _row(case: Case) -> dict[str, Any]:

@@ -24,6 +24,7 @@ BELOW: dict[str, set[str]] = {
     "hooks": {"errors"},
     "vectors": {"errors"},
     "api": {"engine", "variants", "records", "objective", "batch", "errors"},
+    "fold": {"engine", "variants", "records", "objective", "errors"},
     "commands": {
         *("engine", "terminal", "variants", "records", "objective", "batch"),
         *("errors", "hyperparameters", "version", "vectors"),

@@ -2,7 +2,7 @@
 
 A test compares through ``AGREEMENT.close``; the largest error of every row and quantity is kept,
 and ``pytest tests/parity --write-golden`` leaves them in tests/golden/agreement.json, from which
-``report.py`` makes the README's table.
+``report.py`` makes the table of ``grpo help checked``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints the README's tables of agreement, from tests/golden/agreement.json and others.json.
+"""Prints the tables of `grpo help checked`, from tests/golden/agreement.json and others.json.
 
     python tests/parity/report.py [--all]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from grpo_cli.commands.eval.formats import FORMATS
+from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options.bundle import bundled
@@ -36,7 +36,7 @@ def evaluate(
     and errors to standard error. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
-        wanted, plan, format = printing.printing(), objective.plan(), FORMATS[printing.kind]
+        wanted, plan, format = printing.printing(), objective.plan(), format_of(printing.kind)
         bar = Bar(paths(files), wanted=printing.bar(format))
         reader = reading.reader(paths(files), chosen.record)
         encode = printing.encode(format, wanted)

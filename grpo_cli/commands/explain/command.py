@@ -1,4 +1,4 @@
-"""``grpo explain``: a variant's page, or why the loss of a file is what it is."""
+"""``grpo explain``: a variant's page, a vector, or why the loss of a file is what it is."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import plan
+from grpo_cli.vectors import describe
+from grpo_cli.vectors.data import FILES
 
 Topic = Annotated[
     str | None,
     typer.Argument(
-        metavar="VARIANT|FILE",
-        help="A variant's name, or a file (- or nothing: standard input).",
+        metavar="VARIANT|CASE|FILE",
+        help="A variant, a case of `grpo vectors`, or a file (- or nothing: standard input).",
         autocompletion=complete.variants,
         show_default=False,
     ),
@@ -52,10 +55,11 @@ def explain_topic(
     loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
-    """Explain a variant, or why the loss of a file is what it is.
+    """Explain a variant, a vector, or why the loss of a file is what it is.
 
     \b
     grpo explain dapo
+    grpo explain clip/dual-capped
     grpo explain rollouts.jsonl --variant dr --record 3
 
     Of a file: what J is made of, the reasons that hold on this data, and the
@@ -65,10 +69,14 @@ def explain_topic(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if topic is not None and _is_variant(topic):
-            if loading.record is not None or response is not None:
-                raise UsageError(f"{topic} is a variant; --record and --response are for files")
+            _no_file(topic, "variant", loading.record, response)
             document = page_of(topic)
             page.write(document, lambda console, screen: print_page(console, screen, document))
+            return
+        if topic is not None and _is_vector(topic):
+            _no_file(topic, "vector", loading.record, response)
+            case = describe(topic)
+            page.write(case, lambda console, screen: print_vector(console, screen, case))
             return
         places = paths(None if topic is None else [_file(topic)])
         source = loading.reader(places)
@@ -87,6 +95,16 @@ def _is_variant(topic: str) -> bool:
     """Whether a name is a variant's; one that looks like a path and exists is a file."""
     path_like = "." in topic or "/" in topic
     return topic in NAMES and not (path_like and Path(topic).is_file())
+
+
+def _is_vector(topic: str) -> bool:
+    """Whether a name begins as those of vectors do and is no file."""
+    return topic.partition("/")[0] in FILES and "/" in topic and not Path(topic).exists()
+
+
+def _no_file(topic: str, kind: str, record: str | None, response: int | None) -> None:
+    if record is not None or response is not None:
+        raise UsageError(f"{topic} is a {kind}; --record and --response are for files")
 
 
 def _file(topic: str) -> str:

@@ -97,6 +97,15 @@ class ExactSum:
         for exponent, part in other._bins.items():
             self._keep(part, exponent)
 
+    def __getstate__(self) -> tuple[dict[int, int], float]:
+        """What travels: some hundred bytes, whatever waits."""
+        self._settle()
+        return self._bins, self._broken
+
+    def __setstate__(self, state: tuple[dict[int, int], float]) -> None:
+        self._bins, self._broken = state
+        self._waiting, self._held = [], 0
+
     def scaled(self) -> tuple[int, int]:
         """The sum as a whole number and the power of two that multiplies it."""
         self._settle()

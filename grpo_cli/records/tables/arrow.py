@@ -85,7 +85,7 @@ def raws(
         for batch in _batches(pa, path, kind, part):
             if kind != "parquet":
                 batch.validate(full=True)  # what an Arrow file says of itself is taken as it is
-            yield from _rows(pa, batch, source, first)
+            yield from rows(pa, batch, source, first)
             first += batch.num_rows
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise _damaged(error, source) from None
@@ -106,7 +106,8 @@ def _batches(pa: Any, path: str, kind: str, part: int | None) -> Iterator[Any]:
             yield file.get_batch(number)
 
 
-def _rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+    """The records of a batch whose first row has this 0-based number."""
     single = _is_single(pa, batch.schema)
     columns = {
         field.name: _cells(pa, batch.column(at), field.name, single=single)

@@ -1,4 +1,4 @@
-"""The example of ``grpo_cli/vectors/README.md``, run as it stands there."""
+"""The example of ``grpo help vectors``, run as it stands there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from grpo_cli.vectors.claims import OPTIONS, STAGES, vocabulary
 
 from .test_frameworks import COUNTS, PLUGIN, ROOT
 
-README = (ROOT / "grpo_cli/vectors/README.md").read_text(encoding="utf-8")
+PAGE = ROOT / "grpo_cli/commands/help/pages/vectors.md"
+README = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_example_ends_as_the_readme_says(tmp_path: Path) -> None:

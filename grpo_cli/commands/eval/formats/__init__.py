@@ -1,14 +1,10 @@
-"""The formats of ``grpo eval``: a file each, and a line here."""
+"""The formats of ``grpo eval``: a file each, which has its ``FORMAT``, imported when it is used."""
 
-from grpo_cli.commands.eval.formats import csv, json, jsonl, markdown, only, table
+from importlib import import_module
+
 from grpo_cli.commands.eval.formats.format import Format
 
-FORMATS: dict[str, Format] = {
-    "table": table.FORMAT,
-    "json": json.FORMAT,
-    "jsonl": jsonl.FORMAT,
-    "csv": csv.FORMAT,
-    "markdown": markdown.FORMAT,
-    "only": only.FORMAT,
-}
-"""By the names of ``--format``; ``only`` is what ``--only`` prints."""
+
+def format_of(name: str) -> Format:
+    """The format that ``--format`` calls so; ``only`` is what ``--only`` prints."""
+    return import_module(f"{__name__}.{name}").FORMAT

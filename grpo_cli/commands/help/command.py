@@ -1,0 +1,59 @@
+"""``grpo help``: the longer pages, and the flags of a command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from grpo_cli.commands import main
+from grpo_cli.commands.help import topics
+from grpo_cli.commands.help.view import print_contents, print_topic
+from grpo_cli.commands.options import complete
+from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.screen import screen_of, written
+
+Topic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TOPIC|COMMAND",
+        help="A page, or a command; without one, the list of both.",
+        autocompletion=lambda incomplete: [n for n in _names() if n.startswith(incomplete)],
+        show_default=False,
+    ),
+]
+
+
+def show_help(*, topic: Topic = None) -> None:
+    """Show a page of help, or the flags of a command.
+
+    \b
+    grpo help
+    grpo help eval
+    grpo help input
+
+    A page is Markdown: laid out on a terminal, as it was written in a pipe.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures():
+        name = None if topic is None else complete.known("grpo help", topic, _names())
+        if name is None or name in topics.topics():
+            _print_page(name)
+    if name is not None and name in main.COMMANDS:
+        main.application(name)([name, "--help"], prog_name="grpo")
+    raise typer.Exit
+
+
+def _print_page(topic: str | None) -> None:
+    with destination(None) as stream:
+        screen = screen_of(stream)
+        console = screen.console()
+        if topic is None:
+            print_contents(console, main.described(), topics.topics())
+        else:
+            print_topic(console, screen, topics.text(topic))
+        stream.write(f"{written(console).rstrip()}\n".encode())
+
+
+def _names() -> list[str]:
+    return [*dict.fromkeys([*topics.topics(), *main.COMMANDS])]

@@ -1,0 +1,111 @@
+"""``grpo vectors``: the cases that a loss is tested with, the bugs they find, and the files."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
+from grpo_cli.errors import UsageError
+from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.messages import failures
+from grpo_cli.vectors import export, flags, listed, listed_flags
+
+Pattern = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PATTERN", help="Only the cases whose names fit, as 'clip/*'.", show_default=False
+    ),
+]
+Flag = Annotated[
+    str | None,
+    typer.Option(
+        "--flag",
+        metavar="NAME",
+        help="Only the cases that are there for this bug.",
+        autocompletion=lambda incomplete: complete.among(flags())(incomplete),
+        show_default=False,
+    ),
+]
+Result = Annotated[
+    Literal["required", "convention", "invalid"] | None,
+    typer.Option(
+        "--result", help="Only what has one answer, several, or none.", show_default=False
+    ),
+]
+Flags = Annotated[bool, typer.Option("--flags", help="List the bugs, and where each was seen.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--export", metavar="FOLDER", help="Write the files into FOLDER.", show_default=False
+    ),
+]
+
+
+@bundled
+def list_vectors(
+    *,
+    pattern: Pattern = None,
+    flag: Flag = None,
+    result: Result = None,
+    bugs: Flags = False,
+    folder: Folder = None,
+    page: PageOptions,
+) -> None:
+    """List the cases that a loss is tested with.
+
+    \b
+    grpo vectors 'clip/*'
+    grpo vectors --flag mean-of-means --json | jq -r '.vectors[].id'
+    grpo vectors --flags
+    grpo vectors --export .
+
+    Each is a small input with the loss and the gradient that a GRPO loss has
+    for it. `grpo explain CASE` shows one, pytest --grpo-vectors runs them on
+    your loss, --export writes them for tests in another language.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures(as_json=page.json):
+        chosen = [name for name in (pattern, flag, result) if name is not None]
+        if chosen and (bugs or folder):
+            raise UsageError(f"{chosen[0]} chooses cases; --flags and --export take none")
+        if bugs and folder:
+            raise UsageError("give --flags or --export, one of them")
+        if folder:
+            files: dict[str, Any] = {"files": _exported(folder)}
+            page.write(files, lambda console, _: print_exported(console, files))
+        elif bugs:
+            table: dict[str, Any] = {"flags": listed_flags()}
+            page.write(table, lambda console, screen: print_flags(console, screen, table))
+        else:
+            cases: dict[str, Any] = {"vectors": _fitting(pattern, flag, result)}
+            page.write(cases, lambda console, screen: print_vectors(console, screen, cases))
+
+
+def _fitting(pattern: str | None, flag: str | None, result: str | None) -> list[dict[str, Any]]:
+    rows = listed(flag=flag, result=result)
+    found = [row for row in rows if pattern is None or fnmatchcase(row["id"], pattern)]
+    if not found:
+        raise UsageError(f"no case fits {pattern!r}; grpo vectors lists them")
+    return found
+
+
+def _exported(folder: Path) -> list[str]:
+    """Writes the files, and returns their places."""
+    places = []
+    for name, text in export():
+        place = folder / name
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"--export: cannot write {place.parent}: {reason}") from None
+        with destination(str(place)) as stream:
+            stream.write(text.encode())
+        places.append(str(place))
+    return places

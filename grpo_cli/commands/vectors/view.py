@@ -1,0 +1,105 @@
+"""Vectors, the bugs they are for, and one of them whole, as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from grpo_cli.terminal.screen import Screen
+
+Entry = Mapping[str, Any]
+_WIDTH = 100
+
+
+def print_vectors(console: Console, screen: Screen, document: Entry) -> None:
+    """Prints each case: its name, what it shows, and the bugs it is there for."""
+    rows: Sequence[Entry] = document["vectors"]
+    for row in rows:
+        result = "" if row["result"] == "required" else f"  {row['result']}: {row['topic']}"
+        console.print(Text.assemble((row["id"], "bold cyan"), (result, "magenta")))
+        _print_below(console, screen, row["comment"])
+        _print_below(console, screen, ", ".join(row["flags"]), "dim")
+    count = f"{len(rows)} case{'' if len(rows) == 1 else 's'}"
+    console.print(Text(f"\n{count} (grpo explain CASE shows one)", "dim"))
+
+
+def print_flags(console: Console, screen: Screen, document: Entry) -> None:
+    """Prints each bug, how many cases find it, and where somebody met it."""
+    for row in document["flags"]:
+        cases = f"  {row['cases']} case{'' if row['cases'] == 1 else 's'}"
+        console.print(Text.assemble((row["flag"], "bold cyan"), (cases, "dim")))
+        _print_below(console, screen, row["bug"])
+        console.print(Text(f"    {row['thread']}", "dim"))
+
+
+def print_exported(console: Console, document: Entry) -> None:
+    """Prints the places of the files."""
+    for place in document["files"]:
+        console.print(Text(place))
+
+
+def print_vector(console: Console, screen: Screen, case: Entry) -> None:
+    """Prints a case whole: what goes in, by which choices, and what has to come out."""
+    console.print(Text.assemble((case["id"], "bold cyan"), f"  {case['result']}"))
+    _print_below(console, screen, case["comment"])
+    console.print(Text("\nthere for", "bold"))
+    for name, flag in case["flags"].items():
+        _print_below(console, screen, f"{name}: {flag['bug']}")
+        console.print(Text(f"    {flag['thread']}", "dim"))
+    for title in ("choices", "same_under", "hyperparameters", "input"):
+        _print_named(console, title.replace("_", " "), case[title])
+    if case["step"]["ranks"] * case["step"]["micro_batches"] > 1:
+        _print_named(console, "responses by rank", dict(enumerate(case["split"])))
+    for title, expected in _expectations(case):
+        _print_named(console, title, expected)
+    tolerances = {
+        dtype: f"{one['relative']:g} relative, {one['absolute']:g} absolute"
+        for dtype, one in case["tolerances"].items()
+    }
+    _print_named(console, "tolerances", tolerances)
+    if case["executed"]:
+        console.print(Text(f"\nreturned by {', '.join(case['executed'])}, as released"))
+
+
+def _expectations(case: Entry) -> Iterator[tuple[str, Entry]]:
+    if case["result"] == "invalid":
+        yield f"to be refused: {case['topic']}", {}
+    if case["result"] == "required":
+        yield "expected", case["expected"]
+    for signature, values in case["conventions"].items():
+        numbers = {name: value for name, value in values.items() if name != "used_by"}
+        users = ", ".join(values["used_by"])
+        yield f"expected where {case['topic']} is {signature!r} ({users})", numbers
+
+
+def _print_named(console: Console, title: str, values: Mapping[Any, Any]) -> None:
+    """A heading, and a line for each name; rows of tokens stand under each other."""
+    if not values and not title.startswith("to be"):
+        return
+    console.print(Text(f"\n{title}", "bold"))
+    width = max((len(str(name)) for name in values), default=0)
+    for name, value in values.items():
+        for at, line in enumerate(_lines(value)):
+            console.print(Text(f"    {name if not at else '':{width}}  {line}", no_wrap=True))
+
+
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{name} {inner!r}" for name, inner in value.items()]
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [_row(row) for row in value]
+    return [_row(value) if isinstance(value, list | tuple) else str(value)]
+
+
+def _row(row: Sequence[Any]) -> str:
+    return ", ".join("anything" if x is None else str(x) for x in row) or "(no tokens)"
+
+
+def _print_below(console: Console, screen: Screen, text: str, style: str = "") -> None:
+    for line in textwrap.wrap(text, min(screen.width or _WIDTH, _WIDTH) - 4):
+        console.print(Padding(Text(line, style), (0, 0, 0, 4)))

@@ -1,0 +1,209 @@
+"""The same in pieces, for engines of your own: what a piece comes to, and how pieces merge.
+
+>>> from grpo_cli.fold import merge, partial
+>>> first = [{"log_probs_new": [[-0.2], [-0.1]], "rewards": [1, 0]}]
+>>> later = [{"log_probs_new": [[-0.3], [-0.2]], "rewards": [0, 1]}]
+>>> pieces = [partial(some, "dr") for some in (first, later)]
+>>> merge(pieces).total == partial(first + later, "dr").total
+True
+
+Partial results are small and can be pickled. They merge exactly: the total is the same to the last
+bit however the records were cut and wherever the pieces were evaluated. A group must not straddle
+two pieces. Where an objective wants statistics of the whole batch (``batch-std``, ...), fold
+``measure`` first and give what it merges to as ``measured``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from grpo_cli.engine.evaluation import Outcome, Task
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Notices
+from grpo_cli.engine.skipped import FEW
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
+from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.decode.text import decode
+from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.variants.plan import plan
+
+__all__ = ["Partial", "measure", "merge", "partial", "pieces"]
+
+_SIZE = 64 << 20
+_ABOUT = 4096  # bytes of an object whose text is not known: so many are looked at together
+
+
+@dataclass
+class Partial:
+    """What some records come to."""
+
+    _outcome: Outcome
+    _notices: Notices
+
+    def merge(self, later: Partial) -> None:
+        """Adds what the records that follow come to."""
+        self._outcome.merge(later._outcome)
+        self._notices |= later._notices
+
+    @property
+    def total(self) -> dict[str, Any]:
+        """Their numbers by name, as ``grpo eval --level batch`` prints them."""
+        return self._outcome.totals.row()
+
+    @property
+    def signature(self) -> str:
+        """One line that names every choice which changes a number."""
+        return self._outcome.totals.signature()
+
+    @property
+    def skipped(self) -> list[InputError]:
+        """Why records were left out, of the first of them."""
+        return list(self._outcome.skipped)
+
+    @property
+    def notices(self) -> list[str]:
+        """What there is to know of the records, each once."""
+        return list(self._notices | self._outcome.told)
+
+
+def partial(
+    records: Any,
+    variant: str = "grpo",
+    *,
+    stages: Mapping[str, str] | None = None,
+    batch: str = "input",
+    measured: ExactMoments | None = None,
+    skip: bool = False,
+    reading: Reading = PLAIN,
+    source: str = "",
+    first: int = 1,
+    **hyperparameters: float | int | str | None,
+) -> Partial:
+    """What some records come to.
+
+    Args:
+        records: a piece of a file (``pieces``), an Arrow batch or table, the bytes of JSON lines,
+            or objects: each a dict, or its JSON.
+        variant: a variant's name or alias.
+        stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
+        batch: what denominators span: "input", all that is merged, or each "record".
+        measured: what ``measure`` merged to over all records, where the variant needs it.
+        skip: whether to go on behind a record that cannot be evaluated.
+        reading: how objects become records.
+        source: what errors call the input.
+        first: the number of the first line or row there, from 1.
+        **hyperparameters: values that win over the records' and the variant's, as ``beta=0.1``.
+
+    Raises:
+        InputError: for a record that cannot be evaluated, with its place, unless it is skipped.
+        UsageError: for an unknown name, a value outside its meaning, or statistics that are
+            wanted and not given.
+    """
+    made = plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
+    evaluator = Evaluator(made, measured)
+    if evaluator.wants_first_pass and measured is None:
+        raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
+    notices: Notices = {}
+    with np.errstate(all="ignore"):  # what is not finite is told where it is shown
+        decoded = _decoded(records, reading, notices, source, first)
+        outcome = Task(evaluator, None, skip, FEW).evaluate(decoded)
+    if outcome.error is not None:
+        raise outcome.error
+    return Partial(outcome, notices)
+
+
+def measure(
+    records: Any,
+    variant: str,
+    *,
+    stages: Mapping[str, str] | None = None,
+    reading: Reading = PLAIN,
+    **hyperparameters: float | int | str | None,
+) -> ExactMoments:
+    """The part that some records have in the statistics of the whole batch, as in ``partial``."""
+    made = plan(variant, stages=stages, hyperparameters=hyperparameters)
+    with np.errstate(all="ignore"):
+        return Task(Evaluator(made), None, skip=True).measure(_decoded(records, reading, {}, "", 1))
+
+
+M = TypeVar("M", Partial, ExactMoments)
+
+
+def merge(parts: Iterable[M]) -> M:
+    """All parts as one, in their order; they stay as they are.
+
+    Raises:
+        UsageError: where there are none, or they are of different objectives.
+    """
+    rest = iter(parts)
+    first = next(rest, None)
+    if first is None:
+        raise UsageError("nothing to merge: no partial result was given")
+    whole = _empty(first)
+    whole.merge(first)
+    for part in rest:
+        whole.merge(part)
+    return whole
+
+
+def _empty(like: M) -> M:
+    if isinstance(like, ExactMoments):
+        return ExactMoments()
+    totals = like._outcome.totals
+    skipped = type(like._outcome.skipped)(like._outcome.skipped.most)
+    return Partial(Outcome(type(totals)(totals.batch, totals.plan), skipped=skipped), {})
+
+
+def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:
+    """The pieces of files, for ``partial`` to read anywhere; no group straddles two of them.
+
+    Args:
+        paths: files.
+        size: about how many bytes a piece has.
+        reading: how they become records; it says what a group is.
+    """
+    for path in paths:
+        yield from reading.pieces(path, size, apart=True)
+
+
+def _decoded(
+    records: Any, reading: Reading, notices: Notices, source: str, first: int
+) -> Iterator[DecodedChunk]:
+    if isinstance(records, bytes | bytearray):
+        records = Block(source, first, bytes(records).split(b"\n"))
+    if isinstance(records, Block | Span | Rows):
+        return reading.decoded(records, notices)
+    if hasattr(records, "schema"):
+        return in_chunks(reading.made_of(_of_arrow(records, source, first), source, notices))
+    return in_chunks(reading.made_of(_of_objects(records, source, first), source, notices))
+
+
+def _of_arrow(table: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+    from grpo_cli.records.tables import arrow
+
+    batches = table.to_batches() if hasattr(table, "to_batches") else [table]
+    row = first - 1
+    for batch in batches:
+        yield from arrow.rows(arrow.package(), batch, source, row)
+        row += batch.num_rows
+
+
+def _of_objects(records: Iterable[Any], source: str, first: int) -> Iterator[Raw | InputError]:
+    for line, one in enumerate(records, first):
+        try:
+            value = decode(_text(one)) if isinstance(one, str | bytes) else one
+        except InputError as error:
+            error.source, error.line = source, line
+            yield error
+            continue
+        yield Raw(value, source, line, "", _ABOUT)
+
+
+def _text(line: str | bytes) -> bytes:
+    return line.encode() if isinstance(line, str) else line

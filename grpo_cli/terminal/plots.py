@@ -1,0 +1,201 @@
+"""Plots made of characters: a spark line, a chart with axes, many of them side by side, bars.
+
+They need no colour. Where the terminal has no UTF-8 they are made of ASCII alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len, set_cell_size
+
+from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.strokes import ascii_rows, braille_rows, column_of, line_of
+
+F64 = NDArray[np.float64]
+Values = Sequence[float | None]
+
+_BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_NARROWEST = 32
+"""The columns that a chart needs; several stand side by side where there is room for it."""
+
+
+class Series(NamedTuple):
+    """Numbers in a row.
+
+    Attributes:
+        name: what stands above the chart.
+        values: None or NaN where there is none.
+        marks: the indexes that are marked on the axis, as where something began.
+    """
+
+    name: str
+    values: Values
+    marks: Sequence[int] = ()
+
+
+def ascii_only() -> bool:
+    """Whether standard output is not known to show more than ASCII."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    return not encoding.startswith("utf") or os.environ.get("TERM") == "dumb"
+
+
+def spark(values: Values, width: int, *, plain: bool = False) -> str:
+    """A line of at most ``width`` characters, from the least value to the greatest.
+
+    Where there are more values than characters, each shows the one of its values that lies
+    furthest from the median of all, so that a spike is never lost. A space: no value.
+    """
+    blocks = _ASCII_BLOCKS if plain else _BLOCKS
+    numbers = _numbers(values)
+    low, high = _range(numbers)
+    middle = float(np.median(_finite(numbers))) if math.isfinite(low) else 0.0
+    return "".join(
+        _block(_furthest(part, middle), low, high, blocks)
+        for part in np.array_split(numbers, max(min(width, len(numbers)), 1))
+    )
+
+
+def _block(value: float, low: float, high: float, blocks: str) -> str:
+    if not math.isfinite(value):
+        return " "
+    share = (value - low) / (high - low) if high > low else 0.5
+    return blocks[min(int(share * len(blocks)), len(blocks) - 1)]
+
+
+def _furthest(part: F64, middle: float) -> float:
+    finite = _finite(part)
+    return float(finite[np.argmax(np.abs(finite - middle))]) if finite.size else math.nan
+
+
+def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = False) -> list[str]:
+    """A line per row: its label, a bar from 0 to the value, the value.
+
+    Bars go left of a common 0 where a value is below it.
+    """
+    texts = ["–" if value is None else tick(value) for _, value in rows]
+    label = min(max((cell_len(name) for name, _ in rows), default=0), width // 3)
+    room = max(width - label - max(map(len, texts), default=0) - 4, 4)
+    numbers = [0.0 if value is None else value for _, value in rows]
+    low, high = min([0.0, *numbers]), max([0.0, *numbers])
+    unit = room / (high - low) if high > low else 0.0
+    zero = round(-low * unit)
+    lines = []
+    for (name, _), number, text in zip(rows, numbers, texts, strict=True):
+        bar = _bar(round(number * unit), zero, room, plain=plain)
+        lines.append(f"{set_cell_size(visible(name), label)}  {bar}  {_letters(text, plain=plain)}")
+    return lines
+
+
+def _bar(length: int, zero: int, room: int, *, plain: bool) -> str:
+    full, axis = ("#", "|") if plain else ("█", "│")
+    left = full * -length if length < 0 else ""
+    right = full * length if length > 0 else ""
+    return f"{left.rjust(zero)}{axis}{right.ljust(room - zero)}"
+
+
+def small_multiples(
+    series: Sequence[Series],
+    x: Sequence[object],
+    width: int,
+    *,
+    height: int = 5,
+    plain: bool = False,
+) -> list[str]:
+    """Charts over one axis, as many side by side as the width has room for.
+
+    Args:
+        series: one chart each, of as many values as ``x`` has.
+        x: what the values stand at; the first, the middle and the last are written.
+        width: the columns there are.
+        height: the lines of each chart, without its name and its axis.
+        plain: whether to use ASCII alone.
+    """
+    across = max(1, min(len(series), width // (_NARROWEST + 2)))
+    each = (width - 2 * (across - 1)) // across
+    ends = [end for one in series for end in _range(_numbers(one.values)) if math.isfinite(end)]
+    margin = max((len(tick(end)) for end in ends), default=0)
+    charts = [chart(one, x, each, height=height, margin=margin, plain=plain) for one in series]
+    lines: list[str] = []
+    for begin in range(0, len(charts), across):
+        group = charts[begin : begin + across]
+        lines += ["  ".join(parts).rstrip() for parts in zip(*group, strict=True)] + [""]
+    return lines[:-1]
+
+
+def chart(
+    series: Series,
+    x: Sequence[object],
+    width: int,
+    *,
+    height: int = 5,
+    margin: int = 0,
+    plain: bool = False,
+) -> list[str]:
+    """One chart: its name and last value, the line, the axis with its marks, the axis' labels."""
+    numbers = _numbers(series.values)
+    low, high = _range(numbers)
+    top, bottom = (tick(high), tick(low)) if math.isfinite(low) else ("", "")
+    margin = max(len(top), len(bottom), margin)
+    room = max(width - margin - 2, 4)
+    rows = (ascii_rows if plain else braille_rows)(line_of(numbers, low, high), room, height)
+    labels = {0: top, height - 1: bottom} if high > low else {height // 2: top}
+    side, corner, along, mark = "|+-^" if plain else "│└─▲"
+    lines = [_title(series, numbers, width, plain=plain)]
+    for number, row in enumerate(rows):
+        label = _letters(labels.get(number, ""), plain=plain)
+        lines.append(f"{label.rjust(margin)} {side}{row}")
+    axis = [along] * room
+    for index in series.marks:
+        axis[column_of(index, len(numbers), room)] = mark
+    lines.append(f"{'':{margin}} {corner}{''.join(axis)}")
+    return [*lines, " " * (margin + 2) + _ends(x, room)]
+
+
+def _title(series: Series, numbers: F64, width: int, *, plain: bool) -> str:
+    finite = _finite(numbers)
+    last = _letters(tick(float(finite[-1])) if finite.size else "–", plain=plain)
+    name = visible(series.name)
+    return set_cell_size(f"{set_cell_size(name, max(width - len(last) - 1, 1))} {last}", width)
+
+
+def _ends(x: Sequence[object], room: int) -> str:
+    """The first, the middle and the last label, where they have room."""
+    if not len(x):
+        return " " * room
+    first, last, middle = (visible(str(x[at])) for at in (0, -1, len(x) // 2))
+    line = first.ljust(room)[:room]
+    if len(x) > 1 and len(first) + len(last) < room:
+        line = line[: room - len(last)] + last
+    begin = column_of(len(x) // 2, len(x), room) - len(middle) // 2
+    if len(x) > 2 and len(first) + 1 < begin and begin + len(middle) + len(last) + 1 < room:
+        line = line[:begin] + middle + line[begin + len(middle) :]
+    return line
+
+
+def tick(value: float) -> str:
+    """A number at an axis: 4 significant digits."""
+    return f"{value:.4g}"
+
+
+def _letters(text: str, *, plain: bool) -> str:
+    return text.replace("–", "-") if plain else text
+
+
+def _numbers(values: Values) -> F64:
+    return np.array([math.nan if one is None else one for one in values], dtype=np.float64)
+
+
+def _finite(numbers: F64) -> F64:
+    return numbers[np.isfinite(numbers)]
+
+
+def _range(numbers: F64) -> tuple[float, float]:
+    finite = _finite(numbers)
+    return (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)

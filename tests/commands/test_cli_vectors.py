@@ -1,0 +1,99 @@
+"""``grpo vectors`` and ``grpo explain CASE`` as users run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_cli.commands.vectors.view import print_vector
+from grpo_cli.terminal.screen import Screen, written
+from grpo_cli.vectors import cases, describe, flags
+from grpo_cli.vectors.data import FILES, stored
+
+CASE = "clip/dual-positive"
+
+
+def test_every_case_is_listed_with_what_it_shows(grpo):
+    rows = json.loads(grpo("vectors", "--json").stdout)["vectors"]
+    assert [row["id"] for row in rows] == [case.id for case in cases()]
+    text = grpo("vectors").stdout
+    assert all(case.id in text for case in cases())
+    assert f"{len(cases())} cases" in text
+
+
+def test_cases_are_chosen_by_name_flag_and_result(grpo):
+    found = grpo("vectors", "clip/*", "--flag", "dual-clip-dropped", "--result", "required")
+    wanted = [
+        case.id for case in cases() if case.file == "clip" and "dual-clip-dropped" in case.flags
+    ]
+    assert [line for line in found.stdout.splitlines() if line.startswith("clip/")] == wanted
+    assert len(wanted) > 1
+
+
+def test_the_bugs_are_listed_with_their_threads(grpo):
+    rows = json.loads(grpo("vectors", "--flags", "--json").stdout)["flags"]
+    assert [row["flag"] for row in rows] == list(flags())
+    text = grpo("vectors", "--flags").stdout
+    assert all(flag.thread in text for flag in flags().values())
+
+
+def test_the_files_are_exported_as_they_are(grpo, tmp_path):
+    result = grpo("vectors", "--export", str(tmp_path / "new"))
+    assert result.exit_code == 0
+    for name in (*FILES, "flags", "schema"):
+        place = tmp_path / "new" / "v1" / f"{name}.json"
+        assert str(place) in result.stdout.splitlines()
+        assert place.read_text(encoding="utf-8") == stored(f"{name}.json")
+
+
+def test_a_case_is_explained(grpo):
+    text = grpo("explain", CASE).stdout
+    assert text.startswith(f"{CASE}  required\n")
+    assert flags()["dual-clip-positive"].thread in text
+    assert "dual_clip     3.0" in text
+
+
+def test_every_case_can_be_shown():
+    for case in cases():
+        console = Screen().console()
+        print_vector(console, Screen(), describe(case.id))
+        text = written(console)
+        assert case.comment.split(";")[0][:40] in text
+        assert all(name in text for name in (*case.input, *case.conventions, case.topic))
+
+
+def test_what_is_not_finite_stays_a_word_in_json(grpo):
+    (case,) = [case for case in cases() if case.id == "clip/masked-nan-reinforce"]
+    shown = json.loads(grpo("explain", case.id, "--json").stdout)
+    assert "nan" in json.dumps(shown["input"])
+    assert "null" not in json.dumps(shown["input"])
+    assert shown["expected"] == case.expected
+
+
+def test_a_file_of_that_name_is_read(grpo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("clip").mkdir()
+    record = {"log_probs_new": [[-1.0], [-1.0]], "rewards": [1.0, 0.0]}
+    Path("clip/dual-positive").write_text(json.dumps(record), encoding="utf-8")
+    assert grpo("explain", CASE, "-v", "dr").stdout.startswith("loss")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["vectors", "clop/*"], "no case fits 'clop/*'; grpo vectors lists them"),
+        (["vectors", "--flag", "mean-of-mean"], "did you mean mean-of-means?"),
+        (["vectors", "clip/*", "--flags"], "clip/* chooses cases; --flags and --export take none"),
+        (["vectors", "--flags", "--export", "x"], "--flags or --export, one of them"),
+        (["vectors", "--export", "/dev/null/x"], "--export: cannot write /dev/null/x/v1: "),
+        (["explain", "clip/dual-positve"], "did you mean clip/dual-positive?"),
+        (["explain", CASE, "--record", "1"], "is a vector; --record and --response are for files"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(shell, arguments, said):
+    result = shell("grpo " + " ".join(f"'{word}'" for word in arguments))
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
