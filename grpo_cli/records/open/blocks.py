@@ -37,6 +37,9 @@ from grpo_cli.records.record import Raw, Record
 
 Lines = tuple[int, list[bytes]]
 
+_LARGE = 16 << 20
+_OBJECTS = 8
+"""Bytes of objects for a byte of text: a number of four characters takes 32."""
 _FETCH = 1 << 18  # read at once where spans are cut
 
 
@@ -258,6 +261,8 @@ def _of_lines(
 
 
 def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> DecodedChunk:
+    if len(texts[-1]) > _LARGE:
+        bytearray(_OBJECTS * len(texts[-1]))  # a MemoryError, where orjson would crash
     try:
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:

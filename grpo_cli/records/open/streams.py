@@ -54,9 +54,9 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
         with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size = os.fstat(file.fileno()).st_size  # 0 for a pipe
             yield file
-            if file.tell() < size and not file.peek(1):  # it was read to an end that came early
+            if size and file.tell() < size and not file.peek(1):  # an end that came early
                 raise InputError(SHORTER)
         return
     if sys.stdin is None:
