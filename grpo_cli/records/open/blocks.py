@@ -25,7 +25,7 @@ from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
     SHORTER,
-    TOO_LONG,
+    Limit,
     blocks,
     plain,
     shown,
@@ -142,16 +142,17 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
     source = Source.of(source) if isinstance(source, str) else source
     try:
         with unpacked(source.path) as stream:
-            yield from _blocks(source.name, blocks(stream, size))
+            limit = Limit.of(source.path)
+            yield from _blocks(source.name, blocks(stream, size, limit), limit)
     except InputError as error:
         error.source = source.name
         raise
 
 
-def _blocks(name: str, everything: Iterator[Lines]) -> Iterator[Block]:
+def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
     first, begun = _beginning(everything)
     if _is_document(first):
-        line, lines = _whole(begun)
+        line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
     for line, lines in begun:
@@ -186,7 +187,7 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
                 yield Span(source.name, source.path, line, start, end - start, file)
                 line, lines, start = line + lines, 0, end
             if too_long:
-                raise InputError(TOO_LONG, source=source.name, line=line)
+                raise InputError(Limit(LIMIT).too_long(), source=source.name, line=line)
     if at > start:
         yield Span(source.name, source.path, line, start, at - start, file)
     if at < expected:
@@ -211,16 +212,15 @@ def _is_document(line: bytes) -> bool:
     return line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}"))
 
 
-def _whole(everything: Iterator[Lines]) -> Lines:
+def _whole(everything: Iterator[Lines], limit: Limit) -> Lines:
+    """The first line's number, and the text; many short lines are not kept as so many objects."""
     numbers, whole, size = [], [], 0
     for number, lines in everything:
         numbers.append(number)
-        whole += lines
-        size += sum(map(len, lines))
-        if size > LIMIT:
-            raise InputError(
-                "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
-            )
+        whole.append(b"\n".join(lines))
+        size += len(whole[-1])
+        if size > limit.size:
+            raise InputError(limit.too_large())
     return numbers[0], whole
 
 
