@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
+from grpo_cli.batch import Batch
 from grpo_cli.commands.eval.printing import Quiet
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
@@ -120,6 +121,8 @@ def _picture(one: Record, breakdown: Breakdown, options: ShowOptions) -> Picture
         cuts = np.split(change, batch.responses.starts[1:])
         for response, own in zip(row["responses"], cuts, strict=True):
             response["tokens"]["difference"] = own
+    if options.color_by == "mismatch":
+        _add_mismatch(row, batch)
     count = len(row["responses"])
     if options.response is not None and options.response >= count:
         raise UsageError(f"--response: the record has responses 0 to {count - 1}")
@@ -129,6 +132,15 @@ def _picture(one: Record, breakdown: Breakdown, options: ShowOptions) -> Picture
             "--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref"
         )
     return picture(row, color_by=color_by, only=options.response, clip_range=_clip_range(breakdown))
+
+
+def _add_mismatch(row: dict[str, Any], batch: Batch) -> None:
+    trainer = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
+    if trainer is None or batch.log_probs_rollout is None:
+        raise UsageError("--color-by mismatch: the record has no log_probs_rollout, the engine's")
+    cuts = np.split(trainer - batch.log_probs_rollout, batch.responses.starts[1:])
+    for response, own in zip(row["responses"], cuts, strict=True):
+        response["tokens"]["mismatch"] = own
 
 
 def _clip_range(breakdown: Breakdown) -> tuple[float, float] | None:

@@ -144,7 +144,7 @@ def ranked(picture: Picture) -> list[dict[str, Any]]:
     return [row for _, row in found]
 
 
-_TABLE = ("advantage", "ratio", "kl", "difference", "contribution", "gradient")
+_TABLE = ("advantage", "ratio", "kl", "difference", "mismatch", "contribution", "gradient")
 _SPARE = ("advantage", "kl", "position", "ratio", "difference", "gradient")
 """What a narrow terminal goes without, the first to go first."""
 

@@ -21,6 +21,7 @@ COLORS: Mapping[str, str] = {
     "ratio": "ratio ρ, by its logarithm",
     "kl": "KL estimate",
     "difference": "log π_θ − log π_old of the token",
+    "mismatch": "log π_old − log π_rollout of the token: the trainer against the engine",
 }
 """What tokens can be coloured by, in words."""
 

@@ -21,6 +21,7 @@ from grpo_cli.records.decode.chunks import (
     one_by_one,
 )
 from grpo_cli.records.decode.text import decode
+from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
@@ -130,7 +131,7 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Source:
         """The input that a command line names."""
-        return cls(shown(path), path)
+        return cls(shown(path), address(path) if is_remote(path) else path)
 
 
 def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.address import Address
 
 BLOCK = 4 << 20
 LIMIT = 1 << 30
@@ -52,11 +53,20 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
         raise InputError(_reason(error), source=shown(path)) from None
 
 
+def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
+    """The bytes of a file, here or elsewhere; ``whole`` where all of them will be read."""
+    if isinstance(path, Address):
+        from grpo_cli.records.open import remote  # its packages are slow to import
+
+        return remote.opened(path, whole=whole)
+    return Path(path).open("rb")
+
+
 @contextmanager
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size  # 0 for a pipe
+        with opened(path, whole=True) as file:
+            size = 0 if isinstance(path, Address) else os.fstat(file.fileno()).st_size
             yield file
             if size and file.tell() < size and not file.peek(1):  # an end that came early
                 raise InputError(SHORTER)
@@ -158,6 +168,8 @@ def most_unpacked(path: str) -> int:
     A small file that unpacks to gigabytes is refused early; what comes through a pipe is not
     packed any more, or its size is not known.
     """
+    if isinstance(path, Address):
+        return max(LITTLE, RATIO * path.version.size)
     file = Path(path)
     if path == "-" or not file.is_file():
         return LIMIT
