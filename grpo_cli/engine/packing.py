@@ -90,27 +90,27 @@ def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | list
     """What is alike, packed; what is not, as it is."""
     known = None if few.keys is None else _known(few.keys)
     if known is not None:
-        yield _packed(few.items, known, with_headers=with_headers)
+        yield _packed(few, known, with_headers=with_headers)
         return
     for shared, items in groupby(few.items, _shared):
         if shared is not None:
-            yield _packed(list(items), shared, with_headers=with_headers)
+            yield _packed(DecodedChunk(list(items)), shared, with_headers=with_headers)
         else:
             yield list(items)
 
 
 def _packed(
-    raws: list[Raw | InputError], shared: Shared, *, with_headers: bool
+    few: DecodedChunk, shared: Shared, *, with_headers: bool
 ) -> _Packing | list[Raw | InputError]:
-    objects: list[Raw] = raws  # type: ignore[assignment]  # what has keys in common is no error
-    packed = pack([raw.value for raw in objects])
+    objects: list[Raw] = few.items  # type: ignore[assignment]  # what has keys in common is no error
+    packed = few.packed or pack([raw.value for raw in objects])
     if packed is None:
-        return raws
-    shown = headers(objects) if with_headers else []
+        return few.items
+    names = shared[0].names
+    shown = headers(objects, packed, names, few.shown) if with_headers else []
     size = sum([raw.size for raw in objects])
     for raw in objects:
-        if raw.text is not None:
-            raw.value = None
+        raw.drop()
     return _Packing(objects, shared, [packed], shown, size)
 
 

@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
@@ -159,7 +161,9 @@ def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
             piece = connection.recv()
         except (EOFError, OSError):
             return
-        connection.send(work(piece))
+        with np.errstate(all="ignore"):  # as in the process that started it
+            result = work(piece)
+        connection.send(result)
 
 
 def _end_with_parent() -> None:

@@ -74,7 +74,7 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            decoded = self.reading.decoded(piece, self.notices)
+            decoded = self.reading.decoded(piece, self.notices, packed=True)
             for chunk in chunks(decoded, with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
@@ -149,7 +149,11 @@ class Reader:
     # ---- in several ---------------------------------------------------------------------------
 
     def map(
-        self, work: Callable[[Iterable[DecodedChunk]], T], *, together: bool = False
+        self,
+        work: Callable[[Iterable[DecodedChunk]], T],
+        *,
+        together: bool = False,
+        packed: bool = False,
     ) -> Iterator[tuple[Piece, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -158,11 +162,13 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
+            packed: whether records that are plain may come packed, which ``chunks`` understands.
         """
         del together  # nothing is gained by it on one machine
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
-        for piece, (result, notices) in self._shared_out(OnPiece(work, self.reading), pieces):
+        on_piece = OnPiece(work, self.reading, packed)
+        for piece, (result, notices) in self._shared_out(on_piece, pieces):
             self.notices |= notices
             yield piece, result
         if faults:

@@ -71,16 +71,20 @@ class Reading:
         found = spans(source, size) if apart else None
         return cut(source, size) if found is None else found
 
-    def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:
+    def decoded(
+        self, piece: Piece, notices: Notices, *, packed: bool = False
+    ) -> Iterator[DecodedChunk]:
         """The records of a piece; in the place of one that cannot be read stands its error.
 
         Args:
             piece: what ``pieces`` gave.
             notices: what is to be told once is added here.
+            packed: whether what is plain may come packed.
         """
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        return chain.from_iterable(_known(few, notices) for few in decoded(piece))
+        read = decoded(piece, packed=packed)
+        return chain.from_iterable(_known(few, notices) for few in read)
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
         """The same one by one."""
@@ -236,7 +240,7 @@ class Reading:
             if value is raw.value:
                 yield raw
             elif value is not None:
-                yield replace(raw, value=value, text=None, arrays=False)
+                yield replace(raw, kept=value, text=None, arrays=False)
 
 
 PLAIN = Reading()
@@ -245,6 +249,8 @@ PLAIN = Reading()
 
 def _known(few: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
     """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
+    if few.packed is not None:  # only records under canonical names are
+        return iter((few,))
     first = few.items[0] if few.keys is not None else None
     if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
         return iter((few,))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
+
+if TYPE_CHECKING:
+    from grpo_cli.records.fast import Packed
 
 CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
@@ -20,10 +23,14 @@ class DecodedChunk(NamedTuple):
         items: as decoded; in the place of one that cannot be read stands its error.
         keys: the keys that each of them has, in this order and with no null; None where they
             differ, or were not compared.
+        packed: the same, packed as they were decoded; None where they were not.
+        shown: what those that were packed say beside numbers by token.
     """
 
     items: list[Raw | InputError]
     keys: tuple[str, ...] | None = None
+    packed: Packed | None = None
+    shown: Sequence[Mapping[str, Any]] | None = None
 
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
