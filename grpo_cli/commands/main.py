@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "explain.command:explain_topic",
     "verify": "verify.command:verify",
     "check": "check.command:check",
+    "trend": "trend.command:trend",
     "show": "show.command:show",
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",

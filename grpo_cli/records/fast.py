@@ -27,7 +27,7 @@ from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.record import Raw, Record, listed
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
-_PLAIN = {
+PLAIN = {
     *LOG_PROBS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
     *("id", "expected", "hyperparameters"),
@@ -81,7 +81,7 @@ def pack(objects: Objects) -> Packed | None:
 
 def _pack_all(objects: Objects) -> Packed:
     names = read_fields(objects[0]).names
-    if not names.keys() <= _PLAIN or "log_probs_new" not in names:
+    if not names.keys() <= PLAIN or "log_probs_new" not in names:
         raise Unusual
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
@@ -119,23 +119,44 @@ def lay(packed: Sequence[Packed]) -> Batch | None:
         name: _column(b"".join([one.columns[name] for one in packed]), mask)
         for name in packed[0].columns
     }
-    if not all(_are_log_probs(column) for column in columns.values()):
-        return None
-    columns.setdefault("log_probs_old", columns["log_probs_new"])
     scores: dict[str, Any] = {
         "rewards": _join([one.rewards for one in packed], None),
         "advantages": _join([one.advantages for one in packed], None),
         "token_advantages": _join([one.token_advantages for one in packed], mask),
     }
+    groups = grouped(reduce(iconcat, [one.groups for one in packed], []), counts)
+    return batch_of(counts, widths, mask, columns, scores, groups)
+
+
+def batch_of(
+    counts: I64,
+    widths: I64,
+    mask: Mask | None,
+    columns: dict[str, Any],
+    scores: dict[str, Any],
+    groups: tuple[I64, int],
+) -> Batch | None:
+    """A batch of plain columns; None where a value is out of its range.
+
+    Args:
+        counts: [M] responses of each record.
+        widths: [R] tokens of each response, as written.
+        mask: which tokens count; None: all.
+        columns: the log-probs that count.
+        scores: rewards and advantages, None where there are none.
+        groups: [R] the number of each response's group, and how many there are.
+    """
+    if not all(_are_log_probs(column) for column in columns.values()):
+        return None
     if not all(one is None or _are_usable(one) for one in scores.values()):
         return None
+    columns.setdefault("log_probs_old", columns["log_probs_new"])
     lengths, positions = kept_lengths(widths, mask)
-    groups, group_count = grouped(reduce(iconcat, [one.groups for one in packed], []), counts)
     return Batch(
         responses=Segments(lengths),
         records=Segments(counts),
-        groups=groups,
-        group_count=group_count,
+        groups=groups[0],
+        group_count=groups[1],
         positions=positions,
         **scores,
         **columns,
@@ -285,7 +306,7 @@ def _groups(
 
 
 def numbered(labels: list[Any]) -> list[int] | None:
-    """[G] the dense number of each response's group, by its label; None for a single one."""
+    """The dense number of each label, in the order of their first; None for a single one."""
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return [numbers[label] for label in labels] if len(numbers) > 1 else None
 

@@ -20,6 +20,7 @@ from grpo_cli.records.decode.chunks import (
     one_by_one,
 )
 from grpo_cli.records.decode.text import decode
+from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
@@ -113,7 +114,7 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Source:
         """The input that a command line names."""
-        return cls(shown(path), path)
+        return cls(shown(path), address(path) if is_remote(path) else path)
 
 
 def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
@@ -214,14 +215,14 @@ def decoded(
     block: Block | Span,
     wanted: Callable[[bytes, int], bool] | None = None,
     *,
-    packed: bool = False,
+    by_columns: bool = False,
 ) -> Iterator[DecodedChunk]:
     """The same in chunks.
 
     Args:
         block: what to read.
         wanted: whether a line is to be read, by its text and number; None for all of them.
-        packed: whether what is plain may come packed (the extra ``fast``).
+        by_columns: whether what is plain may come packed (the extra ``fast``).
     """
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
@@ -231,7 +232,7 @@ def decoded(
     if wanted is not None:
         kept = list(map(wanted, texts, numbers))
         texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    return _of_lines(block.source, texts, numbers, decoder() if packed else None)
+    return _of_lines(block.source, texts, numbers, decoder() if by_columns else None)
 
 
 def _of_lines(
@@ -246,7 +247,8 @@ def _of_lines(
         if served is None:
             yield _decoded(source, few, places)
         else:
-            yield DecodedChunk(_raws(source, repeat(DROPPED), few, places), *served)
+            raws = _raws(source, repeat(DROPPED), few, places)
+            yield DecodedChunk(raws, served.keys, packed=served.packed, shown=served.shown)
         start = end
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.address import Address
 
 BLOCK = 4 << 20
 LIMIT = 1 << 30
@@ -49,10 +50,19 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
         raise InputError(_reason(error), source=shown(path)) from None
 
 
+def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
+    """The bytes of a file, here or elsewhere; ``whole`` where all of them will be read."""
+    if isinstance(path, Address):
+        from grpo_cli.records.open import remote  # its packages are slow to import
+
+        return remote.opened(path, whole=whole)
+    return Path(path).open("rb")
+
+
 @contextmanager
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
-        with Path(path).open("rb") as file:
+        with opened(path, whole=True) as file:
             yield file
         return
     if sys.stdin is None:
