@@ -186,7 +186,7 @@ class Evaluation:
             yield rows
             if outcome.error is not None:
                 raise outcome.error
-        if self._reader.reading.selects and not outcome.totals.records and not outcome.skipped:
+        if not outcome.totals.records and not outcome.skipped:
             raise self._reader.reading.nothing()
 
     @property

@@ -171,6 +171,8 @@ class Reading:
         said = [*(["--where"] if self.where else [])]
         said += [f"--record {self.record}"] if self.record is not None else []
         said += [f"--group {self.group}"] if self.group is not None else []
+        if not said:
+            return InputError("no records: there are only headers, or empty tables")
         return InputError(f"no record matches {' and '.join(said)}")
 
     @property
