@@ -150,6 +150,19 @@ def test_epsilon_is_searched(telling_path):
     assert any(one.value == loss for one in found.matches)
 
 
+@pytest.mark.parametrize(
+    ("variant", "epsilon"), [("grpo", 0.2137), ("dapo", 0.137), ("cispo", 0.33)]
+)
+def test_epsilon_is_solved_for(telling_path, variant, epsilon):
+    loss = loss_of(telling_path, variant, hyperparameters={"epsilon": epsilon})
+    found = answer(telling_path, f"{loss:.10g}")
+    assert found.reproduced
+    first = found.matches[0]
+    assert first.plan.flags["epsilon_high"] == epsilon
+    assert variant in first.plan.variant
+    assert abs(first.difference) <= 1e-9 * abs(loss)
+
+
 def test_a_constant_length_is_found(telling_path):
     stages = {"aggregate": "token-sum-norm"}
     made = {"max_completion_length": 256}

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, apart
 from grpo_cli.commands.match.factors import factors_of
 from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
+from grpo_cli.commands.match.solving.epsilon import solved as solve
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth, Known
 from grpo_cli.commands.match.sums.exact import exactly
@@ -31,6 +35,10 @@ FEW = 0.01
 
 MANY = 0.3
 """Hits by chance from which on a hit says nothing: not well below 1."""
+
+
+_ROUND = 10
+"""Conventions with a round ε that are listed."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,11 @@ class Answer:
         return bool(self.matches) and not self.matches[0].chance < FEW
 
     @property
+    def sure(self) -> bool:
+        """Whether a convention gives the number, and chance does not."""
+        return bool(self.matches) and not self.by_chance
+
+    @property
     def reproduced(self) -> bool:
         """Whether anything gives the number that chance alone would hardly give."""
         return bool(self.matches) and self.matches[0].chance < MANY
@@ -89,28 +102,45 @@ class Search:
     def answer(self, questions: Sequence[Question]) -> Answer:
         """The conventions that give every number on its data."""
         if self.large:
-            found = self._answer(questions, Depth.QUICK)
-            if found.matches and not found.by_chance:
+            found, _ = self._searched(questions, Depth.QUICK)
+            if found.sure:
                 return found
-        found = self._answer(questions, Depth.PLAIN)
+        found, _ = self._searched(questions, Depth.PLAIN)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
-        if found.matches and (settled or not found.by_chance):
+        if found.sure or (found.matches and settled):
             return found
-        return self._answer(questions, Depth.WIDE)
+        found, run = self._searched(questions, Depth.WIDE)
+        if known.epsilon or self.large or len(questions) > 1 or found.sure:
+            return found
+        return self._with_epsilon(run, questions[0], found)
 
-    def _answer(self, questions: Sequence[Question], depth: Depth) -> Answer:
+    def _searched(self, questions: Sequence[Question], depth: Depth) -> tuple[Answer, Run]:
         first = questions[0].first
         space = build(self.base, first, self.betas, depth)
-        factors = factors_of(self.base, first)
-        run = Run(space, factors, self.base.batch)
+        run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
         matches = self._exact(run, questions[-1], [*run.matches()])
         nearest = [] if matches else self._exact(run, questions[-1], run.nearest(), fit=False)
         chance = run.chance(63.0)
         apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
-        return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried)
+        return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried), run
+
+    def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
+        """The answer with a round ε, where that is less of a coincidence than what was found."""
+        sign = -1.0 if question.target.name == "loss" else 1.0
+
+        def values(plans: Sequence[Plan]) -> F64:
+            totals = exactly([Evaluator(plan) for plan in plans], question.data, everything=False)
+            sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
+            return sign * np.array(sums)
+
+        solved = solve(run.space, run.every, run.factors, question.target, values)
+        matches = self._exact(run, question, solved[:_ROUND])
+        if not matches or (found.matches and found.matches[0].chance <= matches[0].chance):
+            return found
+        return replace(found, matches=matches, nearest=[], apart=[])
 
     def _exact(
         self, run: Run, question: Question, found: Sequence[Candidate], *, fit: bool = True
