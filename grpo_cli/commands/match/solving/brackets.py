@@ -88,22 +88,24 @@ def _of_family(
     target: Typed,
 ) -> Iterator[Bracket]:
     at, value = known
+    if not len(at):
+        return
     chosen, bits = _plain(part, pair)
     shape = tuple(len(axis) for axis in part.axes)
-    flat = np.array(
-        [np.ravel_multi_index((a, place, k, w), shape) for a, k, w in chosen for _, place in steps]
-    )
+    places = np.array([place for _, place in steps])
+    a, k, w = (chosen[:, at, None] for at in range(3))
+    flat = np.ravel_multi_index((a, places[None, :], k, w), shape)
     found = np.searchsorted(at, flat)
     found[found == len(at)] = 0
-    curves = np.where(at[found] == flat, value[found], np.nan).reshape(len(chosen), len(steps))
+    curves = np.where(at[found] == flat, value[found], np.nan)
     for factor in factors:
         off = factor.times * curves - target.value
         within = (off[:, :-1] < 0) != (off[:, 1:] < 0)
         within &= np.isfinite(off[:, :-1] + off[:, 1:])
         for row, step in np.argwhere(within).tolist():
-            cost = bits[row] + factor.bits
+            cost = float(bits[row]) + factor.bits
             if cost <= _PLAIN:
-                a, k, w = chosen[row]
+                a, k, w = chosen[row].tolist()
                 yield Bracket(
                     part,
                     (part.axes[0][a], pair, part.axes[2][k], part.axes[3][w]),
@@ -115,20 +117,19 @@ def _of_family(
                 )
 
 
-def _plain(part: Part, pair: Change) -> tuple[list[tuple[int, int, int]], list[float]]:
-    """Places on the three other axes that make a plain convention, and its bits."""
-    count, cost = pair.count, pair.bits
-    chosen, bits = [], []
-    for a, advantage in enumerate(part.axes[0]):
-        for k, kl in enumerate(part.axes[2]):
-            for w, weight in enumerate(part.axes[3]):
-                changes = (advantage, kl, weight)
-                total = cost + sum(one.bits for one in changes)
-                number = count + sum(one.count for one in changes)
-                if total <= _PLAIN and number < MOST_CHANGES:
-                    chosen.append((a, k, w))
-                    bits.append(total)
-    return chosen, bits
+def _plain(part: Part, pair: Change) -> tuple[NDArray[np.int64], F64]:
+    """[n, 3] places on the three other axes that make a plain convention, and [n] its bits."""
+    axes = [part.axes[at] for at in (0, 2, 3)]
+    count = pair.count + _outer([[one.count for one in axis] for axis in axes])
+    cost = pair.bits + _outer([[one.bits for one in axis] for axis in axes])
+    chosen = np.argwhere((cost <= _PLAIN) & (count < MOST_CHANGES))
+    return chosen, cost[tuple(chosen.T)]
+
+
+def _outer(parts: Sequence[Sequence[float]]) -> F64:
+    a, k, w = (np.array(part, np.float64) for part in parts)
+    total: F64 = a[:, None, None] + k[None, :, None] + w
+    return total
 
 
 def distinct(found: Iterator[Bracket]) -> list[Bracket]:

@@ -82,15 +82,24 @@ def _bisected(found: Sequence[Bracket], target: Typed, values: Values) -> F64:
     """The ε that give the number; regula falsi with halving (Illinois), as J has corners."""
     low, high = (np.array([one.ends[end] for one in found]) for end in (0, 1))
     below, above = (np.array([one.values[end] for one in found]) for end in (0, 1))
-    middle = low
-    for _ in range(_STEPS if found else 0):
-        middle = np.where(above == below, low, high - above * (high - low) / (above - below))
-        off = _off(found, middle.tolist(), target, values)
-        if not (np.abs(off) > 0.01 * target.half).any():
+    middle = low.copy()
+    left = np.arange(len(found))
+    for _ in range(_STEPS):
+        if not len(left):
             break
-        same = np.sign(off) == np.sign(below)
-        above, below = np.where(same, above / 2.0, off), np.where(same, off, below / 2.0)
-        low, high = np.where(same, middle, low), np.where(same, high, middle)
+        slope = (above[left] - below[left]) / (high[left] - low[left])
+        middle[left] = high[left] - above[left] / slope
+        off = _off([found[at] for at in left.tolist()], middle[left].tolist(), target, values)
+        same = np.sign(off) == np.sign(below[left])
+        above[left], below[left] = (
+            np.where(same, above[left] / 2.0, off),
+            np.where(same, off, below[left] / 2.0),
+        )
+        low[left], high[left] = (
+            np.where(same, middle[left], low[left]),
+            np.where(same, high[left], middle[left]),
+        )
+        left = left[(np.abs(off) > 0.1 * target.half) & (high[left] - low[left] > 1e-13)]
     return middle
 
 
