@@ -310,6 +310,29 @@ def test_numbers_that_the_records_carry(grpo, tmp_path):
     assert not found["by_chance"]
 
 
+def test_several_numbers_that_the_records_carry(grpo, tmp_path):
+    """A gradient norm beside the loss: what has only the loss is out; a wrong one leaves none."""
+    made = []
+    for seed in (1, 2):
+        one = record(seed, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], step=seed)
+        row = Comparison([plan("dapo")], Reader([str(write(tmp_path / "one", [one]))])).rows()[0]
+        logged = {"loss": float(f"{row['loss']:.3g}"), "norm": float(f"{row['gradient_norm']:.4g}")}
+        made.append(one | {"metrics": logged})
+    path = str(write(tmp_path / "run", made))
+    words = ["--logged", "loss=metrics.loss"]
+    alone = asked(grpo, path, *words)
+    both = asked(grpo, path, *words, "--logged", "gradient-norm=metrics.norm")
+    assert both["questions"] == [4, 2]
+    assert both["match_count"] < alone["match_count"]
+    assert "dapo" in both["matches"][0]["variants"]
+    made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
+    path = str(write(tmp_path / "wrong", made))
+    assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
+    told = grpo("match", path, *words, *words)
+    assert told.exit_code == 2
+    assert "once" in told.stderr
+
+
 def test_any_jobs_and_blocks_give_the_same_bytes(tmp_path):
     many = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(40)]
     path = write(tmp_path / "many", many)

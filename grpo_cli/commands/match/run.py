@@ -35,7 +35,7 @@ class Run:
     Attributes:
         space: what is asked about.
         factors: what a loss may have been multiplied by.
-        measured: the statistics of the last number's records.
+        measured: the statistics of each number's records.
         every: [C] what each convention gives there.
     """
 
@@ -48,12 +48,13 @@ class Run:
         self._keys: NDArray[np.int64] | None = None
         self._chances: list[Chance] = []
         self._advantages = [advantage for advantage, _ in space.options.pairs]
-        self.measured: Measured = {}
+        self.measured: list[Measured] = []
 
     def ask(self, question: Question) -> None:
         """Keeps what gives this number too."""
-        self.measured = measure(self.space.options, question.data)
-        sums = add_up(self.space.options, self.measured, question.data)
+        measured = measure(self.space.options, question.data)
+        self.measured.append(measured)
+        sums = add_up(self.space.options, measured, question.data)
         if not sums.records:
             raise InputError("no record can be read")
         sign = -1.0 if question.target.name == "loss" else 1.0
