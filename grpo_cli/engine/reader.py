@@ -18,7 +18,7 @@ from grpo_cli.engine.fold import Notices, OnPiece
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source, record
+from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Record, Source, record
 from grpo_cli.records.open.streams import BLOCK
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            decoded = self.reading.decoded(piece, self.notices)
+            packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
+            decoded = self.reading.decoded(piece, self.notices, by_columns=packed)
             for chunk in chunks(decoded, with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
@@ -158,7 +159,11 @@ class Reader:
     # ---- in several ---------------------------------------------------------------------------
 
     def map(
-        self, work: Callable[[Iterable[DecodedChunk]], T], *, together: bool = False
+        self,
+        work: Callable[[Iterable[DecodedChunk]], T],
+        *,
+        together: bool = False,
+        by_columns: bool = False,
     ) -> Iterator[tuple[Piece | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -167,28 +172,29 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
+            by_columns: whether numbers may come as columns, beside no more of their records than
+                an evaluation needs, which ``chunks`` understands.
         """
         if self._on is not None:
-            yield from self._on_cluster(work, together=together)
+            on_piece = OnPiece(work, self.reading, by_columns)
+            yield from self._on_cluster(on_piece, together=together)
             return
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
-        for piece, (result, notices) in self._shared_out(OnPiece(work, self.reading), pieces):
+        on_piece = OnPiece(work, self.reading, by_columns)
+        for piece, (result, notices) in self._shared_out(on_piece, pieces):
             self.notices |= notices
             yield piece, result
         if faults:
             raise faults[0]
 
-    def _on_cluster(
-        self, work: Callable[[Iterable[DecodedChunk]], T], *, together: bool
-    ) -> Iterator[tuple[Done, T]]:
+    def _on_cluster(self, work: OnPiece[T], *, together: bool) -> Iterator[tuple[Done, T]]:
         from grpo_cli.engine.cluster.run import on_ray  # an extra
 
         assert self._on is not None
         results = on_ray(
             self._on,
             work,
-            self.reading,
             self._sources,
             jobs=self._jobs,
             size=self._task_bytes,

@@ -16,7 +16,7 @@ from grpo_cli.engine.cluster.tasks import Answer
 from grpo_cli.errors import InputError
 from grpo_cli.records import Piece
 from grpo_cli.records.open.ranges import Ends, Range
-from grpo_cli.records.open.streams import LIMIT, TOO_LONG
+from grpo_cli.records.open.streams import LIMIT, Limit
 
 _TOGETHER = 32  # results that one task merges
 _AHEAD = 2 * _TOGETHER
@@ -175,7 +175,7 @@ class Flow:
                 return None
             completion.append(following.known.head)
             if sum(map(len, completion)) > LIMIT:
-                self._lose(InputError(TOO_LONG, source=first.wanted.source))
+                self._lose(InputError(Limit(LIMIT).too_long(), source=first.wanted.source))
                 return None
             if following.known.closes or following.last:
                 return completion

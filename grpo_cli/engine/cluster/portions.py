@@ -69,7 +69,7 @@ def _parts(source: Source, reading: Reading, size: int) -> Sequence[Portion] | N
         return list(reading.pieces(source, size))
     if _size(source) <= size or reading.grouping is not None:
         return None
-    rows = slices(source, whole=False)
+    rows = slices(source, grouping=None, whole=False)
     if rows is not None:
         return list(rows)
     cut = ranges(source, size)

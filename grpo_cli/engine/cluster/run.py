@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from grpo_cli.engine.cluster.flow import Flow
@@ -10,7 +10,8 @@ from grpo_cli.engine.cluster.place import Ref
 from grpo_cli.engine.cluster.portions import SIZE, Files, portions
 from grpo_cli.engine.cluster.session import Session, session
 from grpo_cli.engine.cluster.tasks import ClusterError, Job, Result, versions
-from grpo_cli.records import DecodedChunk, Piece, Reading, Source
+from grpo_cli.engine.fold import OnPiece
+from grpo_cli.records import Piece, Source
 from grpo_cli.records.open.ranges import Range
 
 T = TypeVar("T")
@@ -21,8 +22,7 @@ _ROWS = 8 << 20
 
 def on_ray(
     on: str,
-    work: Callable[[Iterable[DecodedChunk]], T],
-    reading: Reading,
+    work: OnPiece[T],
     sources: Sequence[Source],
     *,
     jobs: int | None,
@@ -33,8 +33,7 @@ def on_ray(
 
     Args:
         on: which Ray, as ``--on`` names it.
-        work: what is made of decoded objects.
-        reading: how files become objects.
+        work: what is made of pieces.
         sources: the files.
         jobs: how many tasks run at once; None for as many as there are cores.
         size: bytes of a task; None for the usual.
@@ -45,9 +44,9 @@ def on_ray(
         ClusterError: where the cluster fails.
     """
     connected = session(on, jobs)
-    tasks = _Tasks(connected, Job(work, reading, versions()), jobs)
+    tasks = _Tasks(connected, Job(work, versions()), jobs)
     usual = SIZE if together else _ROWS
-    for answer in Flow(tasks, portions(sources, reading, size or usual), together=together):
+    for answer in Flow(tasks, portions(sources, work.reading, size or usual), together=together):
         yield from answer.results
         if answer.fault is not None:
             raise answer.fault

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,9 +12,9 @@ import orjson
 
 from grpo_cli.engine import memory
 from grpo_cli.engine.cluster.portions import Files
-from grpo_cli.engine.fold import Notices
+from grpo_cli.engine.fold import Notices, OnPiece
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.records import DecodedChunk, Piece, Reading, Source
+from grpo_cli.records import Piece, Source
 from grpo_cli.records.open.ranges import Bytes, Ends, Range, blocks_of, fetch
 from grpo_cli.version import VERSION
 
@@ -72,13 +71,11 @@ class Job(Generic[T]):
     """What is done with every portion.
 
     Attributes:
-        work: what is made of decoded objects.
-        reading: how files become objects.
+        work: what is made of pieces.
         versions: those of the process that asks.
     """
 
-    work: Callable[[Iterable[DecodedChunk]], T]
-    reading: Reading
+    work: OnPiece[T]
     versions: dict[str, str]
 
     def check(self) -> None:
@@ -94,9 +91,7 @@ class Job(Generic[T]):
 
     def result(self, done: Done, pieces: Iterable[Piece]) -> Result:
         """What some pieces come to as one."""
-        notices: Notices = {}
-        decoded = chain.from_iterable(self.reading.decoded(piece, notices) for piece in pieces)
-        return Result(done, self.work(decoded), notices)
+        return Result(done, *self.work.all_of(pieces))
 
 
 def read(wanted: Range) -> tuple[Ends | Exception, Bytes | None]:
@@ -132,7 +127,7 @@ def evaluate(job: Job[T], portion: Files | Piece) -> Answer:
             return Answer([job.result(done, [portion])])
         for source in portion.sources:
             size = portion.size // len(portion.sources)
-            pieces = _until(job.reading.pieces(source), source, faults)
+            pieces = _until(job.work.reading.pieces(source), source, faults)
             results.append(job.result(Done(source.name, 1, size), pieces))
             if faults:
                 break

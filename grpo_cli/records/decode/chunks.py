@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
+
+if TYPE_CHECKING:
+    from grpo_cli.records.fast import Packed
+    from grpo_cli.records.tables.columns import Columns
 
 CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
@@ -20,10 +24,17 @@ class DecodedChunk(NamedTuple):
         items: as decoded; in the place of one that cannot be read stands its error.
         keys: the keys that each of them has, in this order and with no null; None where they
             differ, or were not compared.
+        columns: their numbers, where those were read by columns; then ``items`` makes each of
+            its rows when it is asked for it, and has only what an evaluation needs.
+        packed: the same, packed as they were decoded; None where they were not.
+        shown: what those that were packed say beside numbers by token.
     """
 
-    items: list[Raw | InputError]
+    items: Sequence[Raw | InputError]
     keys: tuple[str, ...] | None = None
+    columns: Columns | None = None
+    packed: Packed | None = None
+    shown: Sequence[Mapping[str, Any]] | None = None
 
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
