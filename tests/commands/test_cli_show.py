@@ -82,7 +82,8 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
 
 
 @pytest.mark.parametrize("name", ["contribution", "gradient", "ratio", "kl", "difference"])
-def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name):
+def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     path = str(dump(TOKENS))
     record = json.loads(grpo("eval", path, "-f", "jsonl", "--nest", "--level", "token").stdout)
     sizes = {}
@@ -92,8 +93,9 @@ def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name):
         for position, value in zip(tokens["position"], values, strict=True):
             sizes[response["response"], position] = abs(value)
     best = sorted(sizes.values(), reverse=True)[:3]
-    shown = grpo("show", path, "--top", "3", "--color-by", name).stdout.splitlines()[-3:]
-    rows = [tuple(map(int, line.split()[:2])) for line in shown]
+    shown = grpo("show", path, "--top", "3", "--color-by", name).stdout
+    (last,) = re.findall(r"─\n((?:.+\n){3})", shown)
+    rows = [tuple(map(int, line.split()[:2])) for line in last.splitlines()]
     assert [sizes[row] for row in rows] == pytest.approx(best)
 
 

@@ -138,7 +138,13 @@ def match_number(
         asked = questions[-1]
         counts = [len(questions) * (1 + len(others)), len(questions)]
         made = document(answer, asked.first, words, [asked.target, *others], counts)
-        page.write(made, lambda console, screen: print_matches(console, screen, made))
+        page.write(
+            made,
+            lambda console, screen: print_matches(console, screen, made),
+            rows=made["matches"] or made["nearest"],
+            beyond="cut",
+            notes=source.notices,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code or (0 if answer.matches else NO))
 
