@@ -185,12 +185,13 @@ def _decoded(
 
 
 def _of_arrow(table: Any, source: str, first: int) -> Iterator[Raw | InputError]:
-    from grpo_cli.records.tables import arrow
+    from grpo_cli.records.tables.cells import rows
+    from grpo_cli.records.tables.files import package
 
     batches = table.to_batches() if hasattr(table, "to_batches") else [table]
     row = first - 1
     for batch in batches:
-        yield from arrow.rows(arrow.package(), batch, source, row)
+        yield from rows(package(), batch, source, row)
         row += batch.num_rows
 
 

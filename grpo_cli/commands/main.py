@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, str] = {
     "explain": "explain.command:explain_topic",
     "verify": "verify.command:verify",
     "check": "check.command:check",
+    "trend": "trend.command:trend",
+    "diff": "diff.command:diff",
     "show": "show.command:show",
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
@@ -125,6 +127,9 @@ def main() -> None:
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)
+    except MemoryError:
+        say("not enough memory; split long records or documents, or raise the limit (ulimit -v)")
+        sys.exit(GrpoError.exit_code)
     except OSError as error:
         reason = error.strerror or str(error)
         say(f"{error.filename}: {reason}" if error.filename else reason)

@@ -169,7 +169,7 @@ class Evaluation:
                 kept = "standard input" if name == "<stdin>" else name
                 self._notices[f"{kept} was kept in a temporary file: two passes"] = None
             moments = ExactMoments()
-            for _, part in self._reader.map(task.measure, together=True):
+            for _, part in self._reader.map(task.measure, together=True, by_columns=True):
                 moments.merge(part)
             task = replace(task, evaluator=replace(task.evaluator, measured=moments))
         yield from self._evaluate(task)
@@ -177,7 +177,8 @@ class Evaluation:
 
     def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
         outcome = self._outcome = task.nothing()
-        for piece, part in self._reader.map(task.evaluate, together=task.encode is None):
+        found = self._reader.map(task.evaluate, together=task.encode is None, by_columns=True)
+        for piece, part in found:
             outcome.merge(part)
             rows, outcome.pieces = outcome.pieces, []
             if self._progress is not None:
@@ -185,7 +186,7 @@ class Evaluation:
             yield rows
             if outcome.error is not None:
                 raise outcome.error
-        if self._reader.reading.selects and not outcome.totals.records and not outcome.skipped:
+        if not outcome.totals.records and not outcome.skipped:
             raise self._reader.reading.nothing()
 
     @property

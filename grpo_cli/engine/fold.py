@@ -33,8 +33,10 @@ class OnPiece(Generic[T]):
 
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
+    by_columns: bool = False
 
     def __call__(self, piece: Piece) -> tuple[T, Notices]:
         """What a piece comes to, and what is to be told of it once."""
         notices: Notices = {}
-        return self.work(self.reading.decoded(piece, notices)), notices
+        decoded = self.reading.decoded(piece, notices, by_columns=self.by_columns)
+        return self.work(decoded), notices

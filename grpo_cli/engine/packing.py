@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
@@ -14,6 +15,9 @@ from grpo_cli.records import DecodedChunk, Packed, Raw, Record, headers, lay, pa
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.parse.settings import read_settings
 
+if TYPE_CHECKING:
+    from grpo_cli.records.tables.columns import Columns
+
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
 small, few enough that memory is."""
@@ -21,6 +25,7 @@ _PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
 Shared = tuple[Fields, Mapping[str, Value]]
+Items = Sequence[Raw | InputError]
 
 
 @dataclass(slots=True)
@@ -80,14 +85,19 @@ def chunks(decoded: Iterable[DecodedChunk], *, with_headers: bool) -> Iterator[C
         waiting = None
         if isinstance(part, _Packing):
             waiting = part
+        elif isinstance(part, Chunk):
+            yield part
         else:
             yield from carefully(part)
     if waiting is not None:
         yield from waiting.chunks()
 
 
-def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | list[Raw | InputError]]:
+def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | Chunk | Items]:
     """What is alike, packed; what is not, as it is."""
+    if few.columns is not None:
+        yield _of_columns(few.columns, few.items, with_headers=with_headers)
+        return
     known = None if few.keys is None else _known(few.keys)
     if known is not None:
         yield _packed(few.items, known, with_headers=with_headers)
@@ -99,9 +109,16 @@ def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | list
             yield list(items)
 
 
-def _packed(
-    raws: list[Raw | InputError], shared: Shared, *, with_headers: bool
-) -> _Packing | list[Raw | InputError]:
+def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
+    """What was read by columns; its rows are made where one of them turns out to be at fault."""
+    from grpo_cli.records.tables.headers import headers  # which only tables need
+
+    shown = headers(columns) if with_headers else []
+    rows: Any = items
+    return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)
+
+
+def _packed(raws: Items, shared: Shared, *, with_headers: bool) -> _Packing | Items:
     objects: list[Raw] = raws  # type: ignore[assignment]  # what has keys in common is no error
     packed = pack([raw.value for raw in objects])
     if packed is None:

@@ -149,7 +149,11 @@ class Reader:
     # ---- in several ---------------------------------------------------------------------------
 
     def map(
-        self, work: Callable[[Iterable[DecodedChunk]], T], *, together: bool = False
+        self,
+        work: Callable[[Iterable[DecodedChunk]], T],
+        *,
+        together: bool = False,
+        by_columns: bool = False,
     ) -> Iterator[tuple[Piece, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -158,11 +162,14 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
+            by_columns: whether tables may come as columns, beside no more of their records than
+                an evaluation needs.
         """
         del together  # nothing is gained by it on one machine
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
-        for piece, (result, notices) in self._shared_out(OnPiece(work, self.reading), pieces):
+        on_piece = OnPiece(work, self.reading, by_columns)
+        for piece, (result, notices) in self._shared_out(on_piece, pieces):
             self.notices |= notices
             yield piece, result
         if faults:

@@ -39,6 +39,10 @@ _WRITTEN = {
 }
 
 
+class MissingColumnError(InputError):
+    """The records lack a column that a stage needs."""
+
+
 class Inputs:
     """The batch and what the stages have made of it so far, by name.
 
@@ -92,7 +96,7 @@ class Inputs:
         value = self.get(name)
         if value is None:
             wanted = NEEDS.get(name, name.replace("_", " "))
-            raise InputError(
+            raise MissingColumnError(
                 f"missing; the {stage} stage ({bound.name}) needs {wanted}",
                 path=_WRITTEN.get(name, name),
                 record=0,

@@ -26,9 +26,9 @@ from grpo_cli.records.parse.numbers import LARGEST
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.record import Raw, Record, listed
 
-_LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
-_PLAIN = {
-    *_LOG_PROBS,
+LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+PLAIN = {
+    *LOG_PROBS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
     *("id", "expected", "hyperparameters"),
 }
@@ -81,7 +81,7 @@ def pack(objects: Objects) -> Packed | None:
 
 def _pack_all(objects: Objects) -> Packed:
     names = read_fields(objects[0]).names
-    if not names.keys() <= _PLAIN or "log_probs_new" not in names:
+    if not names.keys() <= PLAIN or "log_probs_new" not in names:
         raise Unusual
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
@@ -119,23 +119,44 @@ def lay(packed: Sequence[Packed]) -> Batch | None:
         name: _column(b"".join([one.columns[name] for one in packed]), mask)
         for name in packed[0].columns
     }
-    if not all(_are_log_probs(column) for column in columns.values()):
-        return None
-    columns.setdefault("log_probs_old", columns["log_probs_new"])
     scores: dict[str, Any] = {
         "rewards": _join([one.rewards for one in packed], None),
         "advantages": _join([one.advantages for one in packed], None),
         "token_advantages": _join([one.token_advantages for one in packed], mask),
     }
+    groups = grouped(reduce(iconcat, [one.groups for one in packed], []), counts)
+    return batch_of(counts, widths, mask, columns, scores, groups)
+
+
+def batch_of(
+    counts: I64,
+    widths: I64,
+    mask: Mask | None,
+    columns: dict[str, Any],
+    scores: dict[str, Any],
+    groups: tuple[I64, int],
+) -> Batch | None:
+    """A batch of plain columns; None where a value is out of its range.
+
+    Args:
+        counts: [M] responses of each record.
+        widths: [R] tokens of each response, as written.
+        mask: which tokens count; None: all.
+        columns: the log-probs that count.
+        scores: rewards and advantages, None where there are none.
+        groups: [R] the number of each response's group, and how many there are.
+    """
+    if not all(_are_log_probs(column) for column in columns.values()):
+        return None
     if not all(one is None or _are_usable(one) for one in scores.values()):
         return None
+    columns.setdefault("log_probs_old", columns["log_probs_new"])
     lengths, positions = kept_lengths(widths, mask)
-    groups, group_count = grouped(reduce(iconcat, [one.groups for one in packed], []), counts)
     return Batch(
         responses=Segments(lengths),
         records=Segments(counts),
-        groups=groups,
-        group_count=group_count,
+        groups=groups[0],
+        group_count=groups[1],
         positions=positions,
         **scores,
         **columns,
@@ -184,7 +205,7 @@ def _log_probs(
     objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
 ) -> dict[str, bytes | memoryview]:
     """The token columns, packed at once, which is faster than one by one."""
-    keys = {name: names[name] for name in _LOG_PROBS if name in names}
+    keys = {name: names[name] for name in LOG_PROBS if name in names}
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
         return {
@@ -281,10 +302,11 @@ def _groups(
     labels = _rows(objects, names["group_ids"], counts)
     if not set(map(type, labels)) <= {str, int}:
         raise Unusual
-    return [_numbered(one[names["group_ids"]]) for one in objects]
+    return [numbered(one[names["group_ids"]]) for one in objects]
 
 
-def _numbered(labels: list[Any]) -> list[int] | None:
+def numbered(labels: list[Any]) -> list[int] | None:
+    """The dense number of each label, in the order of their first; None for a single one."""
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return [numbers[label] for label in labels] if len(numbers) > 1 else None
 

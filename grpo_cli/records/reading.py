@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose import select, where
-from grpo_cli.records.choose.gathered import Items, apart, merged, whole
+from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
 from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
 from grpo_cli.records.choose.where import Condition
@@ -21,8 +21,12 @@ from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows, slices
 
+if TYPE_CHECKING:
+    from grpo_cli.records.tables.stretches import Stretch
+
 Piece = Block | Span | Rows
 
+_NO_FAULTS: Mapping[int, InputError] = {}
 _NAMING = (b'"id"', b'"custom_id"', b'"prompts"')
 """Keys that records have their ids from, in any format."""
 
@@ -63,7 +67,8 @@ class Reading:
             apart: whether other processes will read them, and may fetch them themselves.
         """
         source = Source.of(source) if isinstance(source, str) else source
-        rows = slices(source, whole=self.grouping is not None)
+        grouping = self.grouping if self._takes_all else None
+        rows = slices(source, grouping=grouping, whole=self.grouping is not None)
         if rows is not None:
             return rows
         if self.grouping is not None:
@@ -71,13 +76,26 @@ class Reading:
         found = spans(source, size) if apart else None
         return cut(source, size) if found is None else found
 
-    def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:
+    @property
+    def _takes_all(self) -> bool:
+        """Whether objects stay what they are: none is left out, or read in another way."""
+        return self.format is None and not self.mapped and not self.where
+
+    def decoded(
+        self, piece: Piece, notices: Notices, *, by_columns: bool = False
+    ) -> Iterator[DecodedChunk]:
         """The records of a piece; in the place of one that cannot be read stands its error.
 
         Args:
             piece: what ``pieces`` gave.
             notices: what is to be told once is added here.
+            by_columns: whether numbers of tables may come as columns, beside no more of the
+                records than an evaluation needs.
         """
+        if by_columns and isinstance(piece, Rows) and piece.is_table:
+            found = self._by_columns(piece, notices)
+            if found is not None:
+                return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
         return chain.from_iterable(_known(few, notices) for few in decoded(piece))
@@ -93,20 +111,67 @@ class Reading:
         objects = (
             piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
         )
-        return self.made_of(objects, piece.source, notices)
+        faults = piece.cut.faults if isinstance(piece, Rows) and piece.cut is not None else {}
+        return self.made_of(objects, piece.source, notices, faults)
 
-    def made_of(self, objects: Items, source: str, notices: Notices) -> Items:
-        """The records that objects of a source are."""
+    def made_of(
+        self,
+        objects: Items,
+        source: str,
+        notices: Notices,
+        faults: Mapping[int, InputError] = _NO_FAULTS,
+    ) -> Items:
+        """The records that objects of a source are.
+
+        Args:
+            objects: as decoded.
+            source: the file as the user named it.
+            notices: what is to be told once is added here.
+            faults: what is wrong with groups that are told apart before, by their numbers.
+        """
         found = self._read(objects, notices)
         if self.grouping is not None:
-            found = merged(self._streamed(found), self.grouping, source)
+            found = merged(blamed(self._streamed(found), faults), self.grouping, source)
         return self._selected(found)
+
+    def _by_columns(self, piece: Rows, notices: Notices) -> Iterator[DecodedChunk] | None:
+        """The same of a table, by columns where they are plain; None where they cannot be."""
+        from grpo_cli.records.tables.stretches import stretches
+
+        if self.selects or not self._takes_all:
+            return None
+        if self.grouping is not None and piece.cut is None:
+            return None
+        found = stretches(piece, [str(path[0]) for path in self._by])
+        return None if found is None else self._of_stretches(found, piece.source, notices)
+
+    def _of_stretches(
+        self, found: Iterator[Stretch], source: str, notices: Notices
+    ) -> Iterator[DecodedChunk]:
+        from grpo_cli.records.tables.columns import columns_of
+        from grpo_cli.records.tables.stretches import Lazily
+
+        def by_rows(stretch: Stretch) -> Items:
+            return self.made_of(stretch.rows(), source, notices, stretch.faults)
+
+        try:
+            for stretch in found:
+                columns = columns_of(stretch)
+                if columns is None:
+                    yield from in_chunks(by_rows(stretch))
+                else:
+                    yield DecodedChunk(Lazily(stretch, by_rows), None, columns)
+        except InputError as error:
+            error.source = error.source or source
+            yield DecodedChunk([error])
 
     def nothing(self) -> InputError:
         """What to say where no record is left."""
         said = [*(["--where"] if self.where else [])]
         said += [f"--record {self.record}"] if self.record is not None else []
         said += [f"--group {self.group}"] if self.group is not None else []
+        if not said:
+            return InputError("no records: there are only headers, or empty tables")
         return InputError(f"no record matches {' and '.join(said)}")
 
     @property
@@ -192,7 +257,7 @@ class Reading:
         """The key in the object as it stands, or as it was translated; None if there is none."""
         for value in (raw.value, made.value):
             try:
-                return tuple(hashable(look_up(value, path)) for path in self._by)
+                return tuple(hashable(_cell(raw, look_up(value, path))) for path in self._by)
             except Missing:
                 continue
             except InputError as error:
@@ -249,6 +314,11 @@ def _known(few: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
     if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
         return iter((few,))
     return in_chunks(translated(few.items, None, (), notices))
+
+
+def _cell(raw: Raw, found: Any) -> Any:
+    """What a table has there; of one response it was made the list that a record has."""
+    return found[0] if raw.arrays and isinstance(found, list) and len(found) == 1 else found
 
 
 def _is_many(raw: Raw) -> bool:

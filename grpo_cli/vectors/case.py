@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-TOKEN_COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "mask")
+TOKEN_COLUMNS = (
+    *("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"),
+    *("entropies", "mask"),
+)
 """One list per response, one number per token."""
 
 RESPONSE_COLUMNS = ("advantages", "rewards", "group_ids")

@@ -14,7 +14,10 @@ from grpo_cli.vectors.data import cases
 
 STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate", "split")
 
-OPTIONS = ("delta", "dual_clip", "kl_weight", "kl_input_clamp", "kl_output_clamp")
+OPTIONS = (
+    *("delta", "dual_clip", "kl_weight", "kl_input_clamp", "kl_output_clamp"),
+    *("entropy_coef", "is_batch_normalize"),
+)
 """Hyperparameters that a loss may not have; a case that has one wants it claimed."""
 
 Names = str | Iterable[str]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,40 @@ def test_the_picture_has_no_circle():
         order += free
         for part in free:
             del rest[part]
+
+
+EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
+WITHOUT = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS}))  # to import one of them is an error
+import grpo_cli, grpo_cli.api, grpo_cli.fold
+from grpo_cli.commands.main import application, main
+application()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["eval", "samples/dr_grpo.json", "-v", "dr", "-j", "2"], 0, ""),
+        (
+            ["eval", "s3://runs/a.jsonl"],
+            3,
+            "needs one more package: pip install 'grpo-cli[remote]'",
+        ),
+    ],
+)
+def test_no_extra_is_imported_unasked(arguments, code, said):
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == code, run.stderr
+    assert said in run.stderr
 
 
 def test_stages_import_numpy_alone():

@@ -19,6 +19,7 @@ from vectors.cases import (
     clip,
     corrected,
     correction,
+    entropy,
     estimators,
     invalid,
     invariance,
@@ -27,6 +28,7 @@ from vectors.cases import (
     masked,
     metrics,
     sequences,
+    soft,
     surrogates,
 )
 from vectors.cases.vector import Vector
@@ -37,9 +39,9 @@ HERE = Path(__file__).parent
 TARGET = HERE.parents[1] / "grpo_cli/vectors/v1"
 FILES: Mapping[str, list[Vector]] = {
     "advantage": [*advantage.CASES, *estimators.CASES],
-    "clip": [*clip.CASES, *sequences.CASES, *surrogates.CASES, *masked.CASES],
+    "clip": [*clip.CASES, *sequences.CASES, *surrogates.CASES, *soft.CASES, *masked.CASES],
     "kl": [*kl.CASES, *kl_bounds.CASES, *estimators.IN_REWARD],
-    "aggregate": aggregate.CASES,
+    "aggregate": [*aggregate.CASES, *entropy.CASES],
     "correction": [*correction.CASES, *corrected.CASES],
     "metrics": metrics.CASES,
     "invariance": invariance.CASES,
@@ -91,19 +93,16 @@ def entry(name: str, vector: Vector, executed: Mapping[str, list[str]]) -> dict[
 
 def answers(vector: Vector) -> dict[str, Any]:
     """What is expected: of the case, or of each convention."""
-    wanted = tuple(vector.wanted)
+    wanted, how = tuple(vector.wanted), {**vector.how, "split": vector.split}
     if vector.refuses:
         return {}
     if not vector.signatures:
-        return {"expected": expected(vector.columns, vector.how, wanted)}
+        return {"expected": expected(vector.columns, how, wanted)}
     return {
         "conventions": {
             name: {
                 "used_by": list(signature.used_by),
-                **(
-                    signature.value
-                    or expected(vector.columns, {**vector.how, **signature.how}, wanted)
-                ),
+                **(signature.value or expected(vector.columns, {**how, **signature.how}, wanted)),
             }
             for name, signature in vector.signatures.items()
         }

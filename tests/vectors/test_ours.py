@@ -15,8 +15,11 @@ from grpo_cli.vectors.claims import vocabulary
 NAMES = {
     "leave-one-out-std": "nemo-rl/grpo",
     "token-whiten": "verl/reinforce_plus_plus_baseline",
+    "bnpo": "token-mean",
 }
 """The choices that have another name here; the second adds 1e-8 to the variance."""
+
+NOT_OURS = ("variance_eps", "is_batch_normalize")
 
 CLAIMS = Claims(
     **{
@@ -51,6 +54,7 @@ CLAIMS = Claims(
         "kl-weight-level": "the sequence's ratio",
         "kl-clamp": "none",
         "clip-fraction": "of the tokens",
+        "entropy-aggregate": "as the policy",
         "dead-groups": "of the prompts",
     },
 )
@@ -67,11 +71,16 @@ NOT_CLAIMED = {
 def compute(case: Case) -> dict[str, Any]:
     if case.topic == "kl-overflow":
         raise NotClaimedError("a loss that is not finite is refused")
-    how = {k: v for k, v in case.hyperparameters.items() if k != "variance_eps"}
+    how = {k: v for k, v in case.hyperparameters.items() if k not in NOT_OURS}
     stages = {stage: NAMES.get(name, name) for stage, name in case.choices.items()}
     stages.pop("split", None)
+    if "is_batch_normalize" in case.hyperparameters:
+        how |= normalised(stages, how)
+    bonus = {name: how.pop(name) for name in ("entropy_coef",) if name in how}
+    if case.choices.get("surrogate") == "clip-cov":
+        how["clip_cov_seed"] = 0  # the case has no more candidates than are drawn
     record = {**case.input, "hyperparameters": how | {"std_min": 0.0}}
-    found = evaluate(record, "grpo", stages=stages)
+    found = evaluate(record, "grpo", stages=stages, **bonus)
     advantages = found.breakdown.response_advantage
     scale = share(case) * case.step.ranks
     return {
@@ -85,12 +94,25 @@ def compute(case: Case) -> dict[str, Any]:
     }
 
 
+def normalised(stages: dict[str, str], how: dict[str, Any]) -> dict[str, Any]:
+    """By verl's names, which alone have it."""
+    level, _, kind = stages["correction"].partition("-")
+    stages["correction"] = "verl/decoupled"
+    bounds = how["is_high"] if kind == "truncate" else f"{how['is_low']}_{how['is_high']}"
+    return {
+        "rollout_is": level,
+        "rollout_is_threshold": bounds,
+        "rollout_is_batch_normalize": "true",
+    }
+
+
 def share(case: Case) -> float:
     """The part of the step's denominator that is in this micro-batch."""
     counts = {
         "token-mean": (int(np.sum(np.concatenate(case.input["mask"]))), case.step.tokens),
         "prompt-mean": (len(set(case.input["group_ids"])), case.step.groups),
         "sum": (1, 1),
+        "bnpo": (1, case.step.ranks * case.step.micro_batches),
     }
     rows = (len(case.input["mask"]), case.step.responses)
     inside, whole = counts.get(case.choices.get("aggregate", "sum"), rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -65,7 +65,7 @@ def check(
             return
         reader = reading.reader(paths(files), chosen.record)
         found = look(reader, limit)
-        document = _document(found)
+        document = found.document()
         page.write(
             document,
             lambda console, screen: print_findings(console, screen, document),
@@ -74,23 +74,6 @@ def check(
         tell_notes(reader.notices, quiet=page.quiet)
         code = _finish(found, page)
     raise typer.Exit(code)
-
-
-def _document(found: Check) -> dict[str, Any]:
-    findings = found.findings
-    counts = {severity: findings.severities[severity] for severity in ("error", "warning", "info")}
-    rows = findings.rows
-    kinds = dict.fromkeys(row["code"] for row in rows)
-    return {
-        "ok": not counts["error"],
-        "findings": rows,
-        "more": {code: findings.more[code] for code in kinds if code in findings.more},
-        "counts": {code: findings.codes[code] for code in kinds},
-        "severities": counts,
-        "records": found.records,
-        "responses": found.responses,
-        "tokens": found.tokens,
-    }
 
 
 def _finish(found: Check, page: PageOptions) -> int:

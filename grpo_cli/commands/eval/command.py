@@ -37,8 +37,9 @@ def evaluate(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
         wanted, plan, format = printing.printing(), objective.plan(), format_of(printing.kind)
-        bar = Bar(paths(files), wanted=printing.bar(format))
-        reader = reading.reader(paths(files), chosen.record)
+        places = paths(files)
+        bar = Bar(places, wanted=printing.bar(format))
+        reader = reading.reader(places, chosen.record)
         encode = printing.encode(format, wanted)
         evaluation = Evaluation(reader, plan, encode=encode, progress=bar.advance)
         run = Run(evaluation, as_json=printing.wants_json)

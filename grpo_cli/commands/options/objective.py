@@ -14,6 +14,7 @@ from grpo_cli.commands.options.source import ErrorOptions, SourceOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
+from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -21,8 +22,8 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE",
-        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; "
-        "- or nothing reads standard input.",
+        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; a folder or "
+        "a 'pattern*' of them; - or nothing reads standard input.",
         show_default=False,
     ),
 ]
@@ -160,9 +161,10 @@ def paths(files: list[str] | None) -> list[str]:
 
     Raises:
         UsageError: when there is nothing to read.
+        InputError: for a folder or a pattern without a file of records.
     """
     if files:
-        return files
+        return expanded(files)
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
     return ["-"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from grpo_cli.errors import InputError
@@ -60,6 +60,15 @@ def apart(
         part = Block(block.source, numbers[0], block.lines[at : at + size], numbers=numbers)
         yield Group(read(part), label, fault)
         at += size
+
+
+def blamed(
+    groups: Iterable[Group[Raw | InputError]], faults: Mapping[int, InputError]
+) -> Iterator[Group[Raw | InputError]]:
+    """The same groups, with what is wrong with some of them, by their numbers."""
+    for number, group in enumerate(groups):
+        group.fault = group.fault or faults.get(number)
+        yield group
 
 
 def merged(groups: Iterable[Group[Raw | InputError]], grouping: Grouping, source: str) -> Items:

@@ -112,13 +112,14 @@ def _by_key(
             yield group
         group, current = Group([item], _label(key)), key
         if key in seen:
-            group.fault = _again(key, line, seen[key], grouping)
+            group.fault = again(key, line, seen[key], grouping)
         seen.setdefault(key, line)
     if group is not None:
         yield group
 
 
-def _again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
+def again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
+    """What is wrong with a group whose key was there before."""
     name, shown = grouping.named, orjson.dumps(_label(key), default=str).decode()
     place = f"line {before} on" if before is not None else "before"
     message = f"the group {name} = {shown} was there from {place} and comes back here"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
+
+if TYPE_CHECKING:
+    from grpo_cli.records.tables.columns import Columns
 
 CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
@@ -20,10 +23,13 @@ class DecodedChunk(NamedTuple):
         items: as decoded; in the place of one that cannot be read stands its error.
         keys: the keys that each of them has, in this order and with no null; None where they
             differ, or were not compared.
+        columns: their numbers, where those were read by columns; then ``items`` makes each of
+            its rows when it is asked for it, and has only what an evaluation needs.
     """
 
-    items: list[Raw | InputError]
+    items: Sequence[Raw | InputError]
     keys: tuple[str, ...] | None = None
+    columns: Columns | None = None
 
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:

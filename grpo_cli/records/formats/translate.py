@@ -53,6 +53,11 @@ def worth_a_look(raw: Raw, notices: Notices) -> bool:
     return found
 
 
+def is_plain(keys: tuple[str, ...]) -> bool:
+    """Whether an object with these keys is a record as it is, of which nothing is to be said."""
+    return _known(keys) == (False, "")
+
+
 @lru_cache(maxsize=1024)
 def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
     """Whether keys may be of some format, and what there is to say of them."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase, RawIOBase
 from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +21,12 @@ from grpo_cli.records.decode.chunks import (
     one_by_one,
 )
 from grpo_cli.records.decode.text import decode
+from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
-    TOO_LONG,
+    SHORTER,
+    Limit,
     blocks,
     plain,
     shown,
@@ -34,6 +38,10 @@ from grpo_cli.records.record import Raw, Record
 
 Lines = tuple[int, list[bytes]]
 
+_LARGE = 16 << 20
+_OBJECTS = 8
+"""Bytes of objects for a byte of text: a number of four characters takes 32."""
+_JOINED = 1 << 16
 _FETCH = 1 << 18  # read at once where spans are cut
 
 
@@ -78,6 +86,7 @@ class Span(NamedTuple):
         path: where it is.
         line: the 1-based number of its first line.
         start, size: its place in the file, in bytes.
+        file: the device and inode of the file that was cut.
     """
 
     source: str
@@ -85,22 +94,32 @@ class Span(NamedTuple):
     line: int
     start: int
     size: int
+    file: tuple[int, int]
 
     def fetch(self) -> Block:
         """Reads it.
 
         Raises:
-            InputError: where the file is gone, or shorter than it was.
+            InputError: where the file is gone, another one, or shorter than it was.
         """
         try:
             with Path(self.path).open("rb") as stream:
+                same = _identity(stream) == self.file
                 stream.seek(self.start)
                 data = stream.read(self.size)
         except OSError as error:
-            raise InputError(f"cannot be read any more: {error.strerror}") from None
+            reason = f"cannot be read any more: {(error.strerror or str(error)).lower()}"
+            raise InputError(reason, source=self.source) from None
+        if not same:
+            raise InputError("the file was replaced while it was read", source=self.source)
         if len(data) < self.size:
-            raise InputError("the file became shorter while it was read", source=self.source)
+            raise InputError(SHORTER, source=self.source)
         return Block(self.source, self.line, split(data, self.size))
+
+
+def _identity(stream: BufferedIOBase | RawIOBase) -> tuple[int, int]:
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino
 
 
 class Source(NamedTuple):
@@ -112,7 +131,7 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Source:
         """The input that a command line names."""
-        return cls(shown(path), path)
+        return cls(shown(path), address(path) if is_remote(path) else path)
 
 
 def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
@@ -125,16 +144,17 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
     source = Source.of(source) if isinstance(source, str) else source
     try:
         with unpacked(source.path) as stream:
-            yield from _blocks(source.name, blocks(stream, size))
+            limit = Limit.of(source.path)
+            yield from _blocks(source.name, blocks(stream, size, limit), limit)
     except InputError as error:
         error.source = source.name
         raise
 
 
-def _blocks(name: str, everything: Iterator[Lines]) -> Iterator[Block]:
+def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
     first, begun = _beginning(everything)
     if _is_document(first):
-        line, lines = _whole(begun)
+        line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
     for line, lines in begun:
@@ -157,6 +177,7 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
     lines = start = end = at = 0
     data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
     with Path(source.path).open("rb", 0) as stream:
+        file, expected = _identity(stream), os.fstat(stream.fileno()).st_size
         while read := stream.readinto(data):
             found = data.find(b"\n", 0, read)  # again and again: four times as fast as ``count``
             while found >= 0 and at + found - end < LIMIT:
@@ -165,12 +186,14 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
             at += read
             too_long = at - end >= LIMIT
             if end > start and (too_long or end - start >= size):
-                yield Span(source.name, source.path, line, start, end - start)
+                yield Span(source.name, source.path, line, start, end - start, file)
                 line, lines, start = line + lines, 0, end
             if too_long:
-                raise InputError(TOO_LONG, source=source.name, line=line)
+                raise InputError(Limit(LIMIT).too_long(), source=source.name, line=line)
     if at > start:
-        yield Span(source.name, source.path, line, start, at - start)
+        yield Span(source.name, source.path, line, start, at - start, file)
+    if at < expected:
+        raise InputError(SHORTER, source=source.name)
 
 
 def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
@@ -191,17 +214,22 @@ def _is_document(line: bytes) -> bool:
     return line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}"))
 
 
-def _whole(everything: Iterator[Lines]) -> Lines:
+def _whole(everything: Iterator[Lines], limit: Limit) -> Lines:
+    """The first line's number, and the text; many short lines are not kept as so many objects."""
     numbers, whole, size = [], [], 0
     for number, lines in everything:
         numbers.append(number)
-        whole += lines
-        size += sum(map(len, lines))
-        if size > LIMIT:
-            raise InputError(
-                "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
-            )
+        whole.append(_joined(lines))
+        size += len(whole[-1])
+        if size > limit.size:
+            raise InputError(limit.too_large())
     return numbers[0], whole
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    """Lines as one text; by so many, since ``join`` takes 80 bytes for each until it is done."""
+    parts = range(0, len(lines), _JOINED)
+    return b"\n".join(b"\n".join(lines[start : start + _JOINED]) for start in parts)
 
 
 def raws(block: Block | Span) -> Iterator[Raw | InputError]:
@@ -241,6 +269,8 @@ def _of_lines(
 
 
 def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> DecodedChunk:
+    if len(texts[-1]) > _LARGE:
+        bytearray(_OBJECTS * len(texts[-1]))  # a MemoryError, where orjson would crash
     try:
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.address import Address
+from grpo_cli.records.open.streams import most_unpacked, opened
 from grpo_cli.records.record import Raw
 
 _DAMAGE = (
@@ -46,12 +47,23 @@ def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
 
 def _npz(path: str) -> dict[str, Any]:
     # numpy leaves a damaged file open that it opened itself
-    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+    most = most_unpacked(path)
+    with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
+        if sum(entry.file_size for entry in file.zip.infolist()) > most:
+            advice = "if it is sound, write it with np.savez, which does not pack"
+            raise InputError(f"arrays of more than {most >> 20} MiB, unpacked; {advice}")
         return {name: file[name] for name in file.files}
 
 
+def _bytes(path: str) -> Any:
+    if not isinstance(path, Address):
+        return np.memmap(path, dtype=np.uint8, mode="r")
+    with opened(path, whole=True) as stream:
+        return np.frombuffer(stream.read(), dtype=np.uint8)
+
+
 def _safetensors(path: str) -> dict[str, Any]:
-    file = np.memmap(path, dtype=np.uint8, mode="r")
+    file = _bytes(path)
     size = int(file[:8].view("<u8")[0])
     header = orjson.loads(file[8 : 8 + size].tobytes())
     header.pop("__metadata__", None)

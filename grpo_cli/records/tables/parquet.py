@@ -8,8 +8,9 @@ from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS
-from grpo_cli.records.tables.arrow import JSON, package
 from grpo_cli.records.tables.canonical import dumps
+from grpo_cli.records.tables.cells import JSON
+from grpo_cli.records.tables.files import package
 
 _GROUP_BYTES = 64 << 20
 _FLOATS, _BITS, _IDS, _WORDS = "float64", "int8", "int64", "string"

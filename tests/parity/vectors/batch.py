@@ -14,9 +14,10 @@ COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout
 def ragged(case: Case) -> Ragged:
     """The case's columns; what it has not is filled with the current log-probs."""
     given = case.input
+    entropies = given.get("entropies", [[0.0] * len(row) for row in given["mask"]])
     columns = {name: rows_of(given.get(name, given["log_probs_new"])) for name in COLUMNS}
     return Ragged(
-        columns={**columns, "entropies": [np.zeros(len(row)) for row in given["mask"]]},
+        columns={**columns, "entropies": rows_of(entropies)},
         mask=[np.array(row, dtype=np.int64) for row in given["mask"]],
         groups=np.array(given["group_ids"]),
         rewards=np.array(given.get("rewards", [0.0] * case.step.responses)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from grpo_cli.vectors import Claims
 
 TRL = Claims(
-    surrogate=["clip", "cispo", "sapo", "gmpo"],
-    aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm"],
+    surrogate=["clip", "cispo", "sapo", "gmpo", "vespo"],
+    aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm", "bnpo"],
     advantage=[
         "given",
         "group-mean",
@@ -26,7 +26,7 @@ TRL = Claims(
         "off-policy-mask",
     ],
     split=["none", "micro-batches", "ranks", "ranks and micro-batches"],
-    options=["delta", "kl_weight"],
+    options=["delta", "kl_weight", "entropy_coef"],
     metrics=["kl", "clip_fraction_low", "clip_fraction_high", "clip_fraction"],
     refuses={"log-prob-nan": "nan"},
     conventions={
@@ -39,11 +39,15 @@ TRL = Claims(
         "kl-clamp": "none",
         "kl-overflow": "inf",
         "clip-fraction": "of the responses",
+        "entropy-aggregate": "over the tokens",
     },
 )
 
 VERL = Claims(
-    surrogate=["clip", "cispo", "sapo", "reinforce", "gmpo"],
+    surrogate=[
+        *("clip", "cispo", "sapo", "reinforce", "gmpo"),
+        *("dppo-tv", "dppo-kl", "kl-cov", "clip-cov"),
+    ],
     aggregate=["token-mean", "response-mean", "token-sum", "token-sum-norm", "sum"],
     advantage=[
         "given",
@@ -58,7 +62,10 @@ VERL = Claims(
     kl=["none", "k1", "k2", "k3", "abs", "k1+", "abs+", "k3+", "k1-in-reward"],
     correction=["none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask"],
     split=["none", "micro-batches", "ranks", "ranks and micro-batches"],
-    options=["dual_clip", "kl_input_clamp", "kl_output_clamp"],
+    options=[
+        *("dual_clip", "kl_input_clamp", "kl_output_clamp"),
+        *("entropy_coef", "is_batch_normalize"),
+    ],
     metrics=["clip_fraction", "dual_clip_fraction", "ppo_kl", "rollout_kl", "rollout_k3"],
     refuses={"log-prob-nan": "nan", "dual-clip-below-1": AssertionError},
     conventions={
@@ -71,5 +78,6 @@ VERL = Claims(
         "kl-clamp": "10",
         "kl-overflow": "10",
         "clip-fraction": "of the tokens",
+        "entropy-aggregate": "as the policy",
     },
 )

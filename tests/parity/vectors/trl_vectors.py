@@ -28,8 +28,15 @@ LOSS_TYPES: Mapping[tuple[str, str], str] = {
     ("clip", "token-sum-norm"): "dr_grpo",
     ("cispo", "token-mean"): "cispo",
     ("sapo", "response-mean"): "sapo",
+    ("clip", "bnpo"): "bnpo",
+    ("vespo", "token-mean"): "vespo",
 }
 """TRL has one loss type for each of these pairs, and none for the others."""
+
+SAME_NAME = (
+    *("delta", "off_policy_mask_threshold", "max_completion_length", "entropy_coef"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+)
 
 METRICS = {
     "kl": "kl",
@@ -73,10 +80,12 @@ def trainer_and_settings(case: Case) -> tuple[type, dict[str, Any]]:
     level = choices["ratio"]
     settings = {"beta": how.get("beta", 0.0), "epsilon": how.get("epsilon_low", 0.2)}
     settings["epsilon_high"] = how.get("epsilon_high")
-    for name in ("delta", "off_policy_mask_threshold", "max_completion_length"):
+    for name in SAME_NAME:
         if name in how:
             settings[name] = how[name]
     pair = (choices["surrogate"], choices["aggregate"])
+    if choices["surrogate"] == "vespo":
+        level = "token"  # TRL multiplies the token ratios up by itself
     if level == "product" or choices["surrogate"] == "gmpo":
         wanted = ("clip" if level == "product" else "gmpo", "response-mean")
         if pair != wanted:

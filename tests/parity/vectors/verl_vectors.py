@@ -37,6 +37,10 @@ LOSSES: Mapping[tuple[str, str], str] = {
     ("sapo", "token"): "sapo",
     ("gmpo", "token"): "geo_mean",
     ("reinforce", "token"): "gpg",
+    ("dppo-tv", "token"): "dppo_tv",
+    ("dppo-kl", "token"): "dppo_kl",
+    ("kl-cov", "token"): "kl_cov",
+    ("clip-cov", "token"): "clip_cov",
 }
 OWN_MODE = {"sapo": "response-mean", "geo_mean": "response-mean"}
 """The losses that do not follow loss_agg_mode."""
@@ -80,6 +84,10 @@ def answer(case: Case) -> dict[str, Any]:
     )
     if case.choices["kl"] != "none":
         loss = loss + case.hyperparameters["beta"] * penalty(case, batch, new, mask, config)
+    if "entropy_coef" in case.hyperparameters:
+        entropy = verl_functions.tensor(batch, "entropies")
+        bonus = core_algos.agg_loss(entropy, mask, config.loss_agg_mode, **config.global_batch_info)
+        loss = loss - case.hyperparameters["entropy_coef"] * bonus
     (gradient,) = torch.autograd.grad(loss, new)
     found = {"loss": loss, "gradient": gradient}
     return found | ({"metrics": logged(batch, mask, metrics)} if case.file == "metrics" else {})
@@ -104,6 +112,9 @@ def configuration(case: Case) -> Any:
         ("tau_pos", "tau_pos"),
         ("tau_neg", "tau_neg"),
         ("max_completion_length", "loss_scale_factor"),
+        ("divergence_low", "clip_ratio_low"),
+        ("divergence_high", "clip_ratio_high"),
+        *((name, name) for name in verl_functions.POLICY),
     ):
         if own in how:
             settings[theirs] = how[own]
@@ -143,6 +154,7 @@ def weights(case: Case, batch: Ragged, mask: torch.Tensor) -> torch.Tensor | Non
         mask,
         rollout_is=choice.partition("-")[0],
         rollout_is_threshold=high if low is None else f"{low}_{high}",
+        rollout_is_batch_normalize=how.get("is_batch_normalize", False),
     )
     return found
 

@@ -54,6 +54,31 @@ def on_other_surrogates() -> Iterator[Vector]:
         )
 
 
+def normalised() -> Iterator[Vector]:
+    for choice in ("token-truncate", "token-mask", "sequence-truncate"):
+        yield Vector(
+            f"{choice}-normalised",
+            "The weights are divided by their mean over the batch's tokens, or responses.",
+            ["correction-dropped", "correction-mean-left"],
+            GAPS,
+            of(choice, is_batch_normalize=True),
+        )
+    yield Vector(
+        "token-truncate-normalised-masked",
+        "The weight of a masked token has no part in their mean.",
+        ["correction-mean-left", "masked-token-leak"],
+        columns(
+            [[-1.0, -4.0, -0.5], [-2.0, -1.0]],
+            old=[[-1.125, -4.0, -0.375], [-1.875, -1.0625]],
+            rollout=[[-1.0, -0.5, -0.5], [-2.0, -1.25]],
+            mask=[[1, 0, 1], [1, 1]],
+            advantages=[1.0, -1.0],
+        ),
+        of("token-truncate", is_batch_normalize=True),
+        same_under=MEANS,
+    )
+
+
 def off_policy() -> Iterator[Vector]:
     how = PLAIN | {"correction": "off-policy-mask", "off_policy_mask_threshold": 0.125}
     for name, advantage, behind, flag in (
@@ -78,4 +103,4 @@ def off_policy() -> Iterator[Vector]:
         )
 
 
-CASES = [*penalised(), *on_sequences(), *on_other_surrogates(), *off_policy()]
+CASES = [*penalised(), *on_sequences(), *on_other_surrogates(), *normalised(), *off_policy()]

@@ -19,6 +19,7 @@ TOKENS = {
     "old": "log_probs_old",
     "ref": "log_probs_ref",
     "rollout": "log_probs_rollout",
+    "entropies": "entropies",
 }
 PLAIN = {"surrogate": "clip", "aggregate": "token-mean", "epsilon_low": 0.2, "epsilon_high": 0.2}
 ANY_MEAN = ("response-mean", "prompt-mean")

@@ -15,6 +15,7 @@ COLUMNS = {
     "old": "log_probs_old",
     "ref": "log_probs_ref",
     "rollout": "log_probs_rollout",
+    "entropy": "entropies",
 }
 
 
@@ -27,6 +28,7 @@ class Token:
     old: mpf
     ref: mpf
     rollout: mpf
+    entropy: mpf
     frozen: mpf
 
 

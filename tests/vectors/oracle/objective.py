@@ -33,11 +33,19 @@ def loss(batch: Batch, how: How) -> mpf:
     penalty = penalties(batch, kl, level, how) if beta else [[mpf(0)] * len(p) for p in policy]
     share = weights(_counted(batch, weighed, how), how["aggregate"], how)
     on_kl = how.get("correction-on-kl") == "too"
-    total = mpf(0)
+    total = -mpf(how.get("entropy_coef", 0)) * entropy(batch, how)
     for w, s, c, k in zip(share, policy, weighed, penalty, strict=True):
         for value, factor, divergence in zip(s, c, k, strict=True):
             total += w * (beta * divergence * (factor if on_kl else 1) - factor * value)
     return total
+
+
+def entropy(batch: Batch, how: How) -> mpf:
+    """Σ w·H, by the policy's weights or as the mean over all tokens."""
+    tokens = how.get("entropy-aggregate") == "over the tokens"
+    share = weights(batch, "token-mean" if tokens else how["aggregate"], how)
+    sums = [sum((t.entropy for t in r.tokens), mpf(0)) for r in batch]
+    return sum((w * h for w, h in zip(share, sums, strict=True)), mpf(0))
 
 
 def _counted(batch: Batch, weighed: list[list[mpf]], how: How) -> Batch:

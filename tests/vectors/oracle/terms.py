@@ -67,6 +67,8 @@ def weights(batch: Batch, choice: str, how: How) -> list[mpf]:
         return [1 / (counted * n) if n else mpf(0) for n in lengths]
     if choice == "prompt-mean":
         return _per_prompt(batch, lengths)
+    if choice == "bnpo":
+        return _per_micro_batch(lengths, how.get("split") or [[[*range(len(batch))]]])
     scale = {
         "token-mean": tokens,
         "token-sum": counted,
@@ -74,6 +76,13 @@ def weights(batch: Batch, choice: str, how: How) -> list[mpf]:
         "sum": mpf(1),
     }
     return [1 / mpf(scale[choice])] * len(batch)
+
+
+def _per_micro_batch(lengths: list[mpf], split: Any) -> list[mpf]:
+    """The mean over each micro-batch's tokens; micro-batches and ranks count alike."""
+    parts = [part for rank in split for part in rank]
+    tokens = {i: sum(lengths[j] for j in part) for part in parts for i in part}
+    return [1 / (len(parts) * tokens[i]) if tokens[i] else mpf(0) for i in range(len(lengths))]
 
 
 def _per_prompt(batch: Batch, lengths: list[mpf]) -> list[mpf]:

@@ -40,4 +40,9 @@ class Plain(Metrics, Advantages):
         per_token = self.chosen(x, self.policy(x))
         if x.choices["kl"] != "none":
             per_token = per_token + x.how["beta"] * self.chosen(x, self.penalty(x))
+        if "entropy_coef" in x.how:
+            per_token = per_token - x.how["entropy_coef"] * self.heights(x)
         return self.reduced(x, per_token)
+
+    def heights(self, x: SimpleNamespace) -> Tensor:
+        return self.chosen(x, x.entropies)

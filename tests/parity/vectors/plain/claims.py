@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_cli.vectors import Claims
+from grpo_cli.vectors.claims import OPTIONS
 
+SOFT = ["vespo", "dppo-tv", "dppo-kl", "kl-cov", "clip-cov"]
 CLAIMS: dict[str, Any] = {
     "advantage": [
         "given",
@@ -16,7 +18,7 @@ CLAIMS: dict[str, Any] = {
         "leave-one-out-std",
     ],
     "ratio": ["token", "sequence", "sequence-token", "product"],
-    "surrogate": ["clip", "unclipped", "reinforce", "cispo", "sapo", "gmpo"],
+    "surrogate": ["clip", "unclipped", "reinforce", "cispo", "sapo", "gmpo", *SOFT],
     "kl": ["none", "k1", "k2", "k3", "abs", "k1-in-reward"],
     "correction": [
         "none",
@@ -35,9 +37,10 @@ CLAIMS: dict[str, Any] = {
         "token-sum-norm",
         "prompt-mean",
         "sum",
+        "bnpo",
     ],
     "split": ["none", "micro-batches", "ranks", "ranks and micro-batches"],
-    "options": ["delta", "dual_clip", "kl_weight", "kl_output_clamp", "kl_input_clamp"],
+    "options": list(OPTIONS),
     "metrics": [
         "kl",
         "clip_fraction_low",
@@ -61,6 +64,7 @@ CLAIMS: dict[str, Any] = {
         "kl-clamp": "none",
         "kl-overflow": "inf",
         "clip-fraction": "of the tokens",
+        "entropy-aggregate": "as the policy",
     },
 }
 

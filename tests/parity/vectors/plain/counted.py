@@ -42,6 +42,7 @@ class Counted:
             "token-sum-norm": step.responses * x.how.get("max_completion_length", 1),
             "prompt-mean": step.groups,
             "sum": 1,
+            "bnpo": max(int(x.keep.sum()), 1) * step.micro_batches * step.ranks,
         }[mode]
         return per_token.sum() / count * step.ranks
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from .policy import Policy
 from .reference import Reference
+from .soft import Soft
 
 
-class Metrics(Policy, Reference):
+class Metrics(Soft, Reference):
     """Means over the tokens that count."""
 
     def metrics(self, x: SimpleNamespace) -> dict[str, Tensor]:

@@ -15,10 +15,14 @@ class Policy(Counted):
 
     def policy(self, x: SimpleNamespace) -> Tensor:
         a = x.advantages[:, None]
-        term: Tensor = getattr(self, x.choices["surrogate"])(x, a)
+        term = self.term(x, a)
         if x.choices["correction"] != "none":
             term = term * self.correction(x).detach()
         return -term
+
+    def term(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        surrogate: Tensor = getattr(self, x.choices["surrogate"].replace("-", "_"))(x, a)
+        return surrogate
 
     def log_ratio(self, x: SimpleNamespace) -> Tensor:
         own = self.difference(x, x.new, x.old)

@@ -17,9 +17,17 @@ class Reference(Counted):
         return self.difference(x, x.old, x.log_probs_rollout)
 
     def correction(self, x: SimpleNamespace) -> Tensor:
-        choice = x.choices["correction"]
-        if choice == "off-policy-mask":
+        if x.choices["correction"] == "off-policy-mask":
             return self.off_policy(x)
+        weight = self.weight(x, x.choices["correction"])
+        return weight / self.mean_weight(x, weight) if "is_batch_normalize" in x.how else weight
+
+    def mean_weight(self, x: SimpleNamespace, weight: Tensor) -> Tensor:
+        if x.choices["correction"].startswith("sequence"):
+            return weight[x.keep.any(1), 0].mean()
+        return weight[x.keep].mean()
+
+    def weight(self, x: SimpleNamespace, choice: str) -> Tensor:
         level, _, kind = choice.rpartition("-")
         own = self.engine_gap(x).exp()
         whole = self.sequence_weight(x, level)

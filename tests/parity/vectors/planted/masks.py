@@ -61,6 +61,12 @@ class MaskedTokenLeak(Plain):
     def difference(self, x: SimpleNamespace, above: Tensor, below: Tensor) -> Tensor:
         return above - below
 
+    def statistic(self, x: SimpleNamespace) -> Tensor:
+        return torch.ones_like(x.keep)
+
+    def mean_weight(self, x: SimpleNamespace, weight: Tensor) -> Tensor:
+        return weight.mean()
+
 
 class MaskShifted(Plain):
     def mask(self, x: SimpleNamespace) -> Tensor:

@@ -27,6 +27,17 @@ class ClipUnused(Plain):
     def clip(self, x: SimpleNamespace, a: Tensor) -> Tensor:
         return self.dual(x, self.ratio(x) * a, a)
 
+    def driven(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        return torch.zeros_like(x.keep)
+
+    def covariance(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        return torch.zeros_like(super().covariance(x, a))
+
+
+class DppoBothSides(Plain):
+    def driven(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        return torch.ones_like(x.keep)
+
 
 class EpsilonHigh(Plain):
     def clip(self, x: SimpleNamespace, a: Tensor) -> Tensor:
@@ -82,6 +93,9 @@ class CispoWeightGradient(Plain):
     def cispo(self, x: SimpleNamespace, a: Tensor) -> Tensor:
         weight = self.ratio(x).clamp(1 - x.how["epsilon_low"], 1 + x.how["epsilon_high"])
         return weight * self.reinforce(x, a)
+
+    def vespo(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        return self.phi(x, a) * self.reinforce(x, a)
 
 
 class GmpoTwoSided(Plain):

@@ -25,9 +25,11 @@ from grpo_cli.vectors.run import answer
 
 from .mutants import mutants
 
+HELD = ("dppo_tv", "dppo_kl", "kl_cov", "clip_cov")
+
 TARGETS: dict[str, dict[str, list[str]]] = {
     "trl": {
-        "trl.trainer.grpo_trainer:GRPOTrainer": ["_compute_loss"],
+        "trl.trainer.grpo_trainer:GRPOTrainer": ["_compute_loss", "get_gamma_weights"],
         "trl.trainer.rloo_trainer:RLOOTrainer": ["_compute_loss"],
     },
     "verl": {
@@ -37,7 +39,7 @@ TARGETS: dict[str, dict[str, list[str]]] = {
             "kl_penalty_forward",
             *(
                 f"compute_policy_loss_{name}"
-                for name in ("vanilla", "gspo", "sapo", "gpg", "geo_mean", "cispo")
+                for name in ("vanilla", "gspo", "sapo", "gpg", "geo_mean", "cispo", *HELD)
             ),
             *(
                 f"compute_{name}_outcome_advantage"
@@ -88,6 +90,7 @@ def at_random(case: Case, draw: np.random.Generator) -> Case:
     for name in ("new", "ref", "rollout"):
         rows = [np.minimum(row + draw.normal(0, 0.35, len(row)), -1e-3) for row in old]
         columns[f"log_probs_{name}"] = [row.tolist() for row in rows]
+    columns["entropies"] = [draw.uniform(0.0, 2.0, n).tolist() for n in lengths]
     columns["mask"] = [[1, *(draw.random(n - 1) < 0.8).astype(int).tolist()] for n in lengths]
     columns["advantages"] = draw.normal(size=4).tolist()
     several = isinstance(case.input.get("rewards", [0])[0], list)

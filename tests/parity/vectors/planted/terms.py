@@ -63,10 +63,30 @@ class CorrectionDropped(Plain):
         return torch.ones_like(x.new)
 
 
+class CorrectionMeanLeft(Plain):
+    def mean_weight(self, x: SimpleNamespace, weight: Tensor) -> Tensor:
+        return torch.ones(())
+
+
+class EntropyDropped(Plain):
+    def heights(self, x: SimpleNamespace) -> Tensor:
+        return super().heights(x) * 0
+
+
+class EntropySign(Plain):
+    def heights(self, x: SimpleNamespace) -> Tensor:
+        return -super().heights(x)
+
+
+class EntropyMasked(Plain):
+    def heights(self, x: SimpleNamespace) -> Tensor:
+        return x.entropies
+
+
 class CorrectionGradient(Plain):
     def policy(self, x: SimpleNamespace) -> Tensor:
         a = x.advantages[:, None]
-        term = getattr(self, x.choices["surrogate"])(x, a)
+        term = self.term(x, a)
         if x.choices["correction"] != "none":
             x.old = x.old + x.new - x.new.detach()
             term = term * self.correction(x)

@@ -1,0 +1,139 @@
+"""Where a run changed: the onsets of its metrics, and the limits that frameworks publish."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.metrics import METRICS, Metric
+from grpo_cli.commands.trend.onsets import LEAST, Onset, onset
+from grpo_cli.commands.trend.step import Finding, Place, Step
+from grpo_cli.terminal.numbers import shown
+
+
+class Limit(NamedTuple):
+    """A bound that a framework publishes; a run is told of it when most of five steps pass it."""
+
+    metric: str
+    bound: float
+    source: str
+    above: bool = True
+
+
+LIMITS = (
+    Limit("mismatch.mult", 1.05, "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"),
+    Limit("mismatch.chi2", 1.0, "verl docs/algo/rollout_corr.md:1068"),
+    Limit("mismatch.ess", 0.3, "verl docs/algo/rollout_corr.md:1001", above=False),
+)
+_OF, _MOST = 5, 3
+
+
+def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
+    """Where a run changed, the earliest first.
+
+    Args:
+        steps: by number.
+        words: the flags of the objective and of reading, which go into the commands.
+    """
+    found = [
+        one for metric in METRICS.values() if metric.watched for one in _of(metric, steps, words)
+    ]
+    found += [one for limit in LIMITS for one in _beyond(limit, steps, words)]
+    return sorted(found, key=lambda one: one.onset)
+
+
+def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
+    known = [step for step in steps if step.metrics[metric.name] is not None]
+    if len(known) < LEAST:
+        return
+    values = np.array([step.metrics[metric.name] for step in known], dtype=np.float64)
+    found = onset(_scaled(values, metric), drift_up=metric.drift > 0, drift_down=metric.drift < 0)
+    if found is None:
+        return
+    worst = _farthest(values, found)
+    told = _sentence(metric, found, values, known)
+    one = _finding(metric, found.kind, known[found.at], told, known[worst], words)
+    yield replace(one, score=float(found.score))
+
+
+def _scaled(values: F64, metric: Metric) -> F64:
+    """By its logarithm, what spans orders of magnitude; zeros as half the least that is not."""
+    if not metric.log or (values < 0.0).any() or not (values > 0.0).any():
+        return values
+    return np.log(np.maximum(values, values[values > 0.0].min() / 2))
+
+
+def _farthest(values: F64, found: Onset) -> int:
+    after = values[found.at :]
+    return found.at + int(after.argmax() if found.up else after.argmin())
+
+
+def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) -> str:
+    before = float(np.median(values[max(0, found.at - 30) : found.at]))
+    future = values[found.at : found.at + 12]
+    after = float(np.median(future if found.kind == "shift" else future[-4:]))
+    verb = {
+        ("shift", True): "rose",
+        ("shift", False): "fell",
+        ("drift", True): "began to rise",
+        ("drift", False): "began to fall",
+    }[found.kind, found.up]
+    return (
+        f"{metric.name} {verb} at step {known[found.at].number}: "
+        f"{shown(before)} before, {shown(after)} after ({found.score:.0f} standard errors)"
+    )
+
+
+def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
+    known = [step for step in steps if step.metrics[limit.metric] is not None]
+    values = np.array([step.metrics[limit.metric] for step in known], dtype=np.float64)
+    passed = values > limit.bound if limit.above else values < limit.bound
+    for at in np.flatnonzero(passed).tolist():
+        window = passed[at : at + _OF]
+        if window.sum() < _MOST:
+            continue
+        worst = int(values.argmax() if limit.above else values.argmin())
+        sentence = (
+            f"{limit.metric} is {'above' if limit.above else 'below'} {limit.bound} "
+            f"from step {known[at].number} on, {shown(float(values[worst]))} at its worst; "
+            f"the limit is that of {limit.source}"
+        )
+        yield _finding(METRICS[limit.metric], "limit", known[at], sentence, known[worst], words)
+        return
+
+
+def _finding(
+    metric: Metric, kind: str, begun: Step, sentence: str, worst: Step, words: Sequence[str]
+) -> Finding:
+    place = None if metric.worst is None else worst.worst.get(metric.worst)
+    return Finding(
+        metric.name,
+        kind,
+        begun.number,
+        sentence,
+        command(worst, place, metric.worst, words),
+        worst.number,
+        place,
+    )
+
+
+_COLORS = {"nll": "gradient"}
+
+
+def command(step: Step, place: Place | None, kind: str | None, words: Sequence[str]) -> str:
+    """What shows the worst token of a step, or its responses where no token is to blame."""
+    if place is None:
+        where = ["--where", f"step=={step.number}"] if step.shares_file else []
+        return shlex.join(["grpo", "eval", step.file, *where, "--level", "response", *words])
+    record = [place.source, "--record", str(place.record)]
+    if place.token is None:
+        return shlex.join(["grpo", "eval", *record, "--level", "response", *words])
+    told = f"#{place.token} of response {place.response}"
+    color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
+    shown_by = ["grpo", "show", *record, "--response", str(place.response), *color, *words]
+    return f"{shlex.join(shown_by)}  # token {told}: {shown(place.value)}"

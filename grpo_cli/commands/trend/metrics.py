@@ -1,0 +1,210 @@
+"""The table of metrics: what each is called, what it is made of, and how it is computed.
+
+A new column of ``grpo trend`` is a line here. Order is the order in which they are printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from grpo_cli.commands.trend.measure import DECILES
+from grpo_cli.commands.trend.responses import Responses
+from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.engine.totals import Totals
+from grpo_cli.objective.terms import KL
+
+
+class Metric(NamedTuple):
+    """One column.
+
+    Attributes:
+        name: what it is called in every format and flag.
+        family: "signal" (what comes in), "update" (what is done with it), or "mismatch".
+        read: its value of a step.
+        spare: when a narrow terminal goes without it: the greatest first; 0: never.
+        watched: whether onsets are looked for.
+        worst: where to look when it goes wrong, of ``Step.worst``.
+        log: whether it is positive and spans orders of magnitude.
+        drift: in which direction a drift is a finding: 1 up, −1 down, 0 neither, since a healthy
+            run learns. A shift is one in either.
+    """
+
+    name: str
+    family: str
+    read: Callable[[StepSums], float | None]
+    spare: int = 0
+    watched: bool = True
+    worst: str | None = None
+    log: bool = False
+    drift: int = 0
+
+
+def _looked_up(
+    prefix: str,
+    family: str,
+    worst: str,
+    name: str,
+    read: Callable[[StepSums], float | None],
+    spare: int,
+    **more: Any,
+) -> Metric:
+    """A metric with a place to look at."""
+    return Metric(prefix + name, family, read, spare, worst=worst, **more)
+
+
+class StepSums:
+    """The sums of a step, and what its responses say together."""
+
+    def __init__(self, sums: Sums) -> None:
+        self.sums = sums
+        self.responses = Responses(sums.rows)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that count."""
+        return self.sums.counts["tokens"]
+
+
+def _counted(read: Callable[[Totals], float]) -> Callable[[StepSums], float | None]:
+    """A number of the totals; None where the objective cannot be evaluated, or has no token."""
+
+    def value(step: StepSums) -> float | None:
+        totals = step.sums.totals
+        return read(totals) + 0.0 if totals is not None and totals.tokens else None
+
+    return value
+
+
+def _mean(name: str, over: str) -> Callable[[StepSums], float | None]:
+    return lambda step: step.sums.mean(name, over)
+
+
+def _kl(step: StepSums) -> float | None:
+    totals = step.sums.totals
+    known = totals is not None and totals.kl_known and KL in totals.terms
+    return _counted(lambda totals: totals.value(KL))(step) if known else None
+
+
+def _ess(step: StepSums) -> float | None:
+    """(Σ ρ)² / (N·Σ ρ²)."""
+    totals = step.sums.totals
+    if totals is None or not totals.tokens:
+        return None
+    return _effective(totals.ratio.value(), step.sums.sums["ratio_squared"].value(), totals.tokens)
+
+
+def _effective(total: float, square: float, count: int) -> float | None:
+    if not (math.isfinite(total) and math.isfinite(square)) or not square:
+        return None
+    return total / count * (total / square)
+
+
+def _ratio_tail(step: StepSums) -> float | None:
+    logarithm = step.sums.tails["log_ratio"].quantile(0.999)
+    if logarithm is None:
+        return None
+    return math.exp(logarithm) if logarithm < 700 else math.inf
+
+
+def _negative_log_prob(step: StepSums) -> float | None:
+    mean = step.sums.mean("log_prob", "log_prob")
+    return None if mean is None else -mean + 0.0
+
+
+# ---- the trainer against the engine: d = log π_trainer − log π_engine, of tokens that it sampled
+
+
+def _mismatch(read: Callable[[Sums, int], float | None]) -> Callable[[StepSums], float | None]:
+    def value(step: StepSums) -> float | None:
+        count = step.sums.counts["mismatch"]
+        return read(step.sums, count) if count else None
+
+    return value
+
+
+def _mismatch_k1(sums: Sums, count: int) -> float:
+    """Mean of −d: of KL(engine ‖ trainer)."""
+    return -sums.sums["mismatch_d"].value() / count + 0.0
+
+
+def _mismatch_k3(sums: Sums, count: int) -> float:
+    """Mean of e^d − 1 − d, of the same."""
+    return (sums.sums["mismatch_weight"].value() - sums.sums["mismatch_d"].value()) / count - 1.0
+
+
+def _mismatch_chi2(sums: Sums, count: int) -> float:
+    """Mean of e^2d, less 1."""
+    return sums.sums["mismatch_square"].value() / count - 1.0
+
+
+def _mismatch_ess(sums: Sums, count: int) -> float | None:
+    """(Σ e^d)² / (N·Σ e^2d)."""
+    total, square = sums.sums["mismatch_weight"], sums.sums["mismatch_square"]
+    return _effective(total.value(), square.value(), count)
+
+
+_of_length = partial(_looked_up, "", "signal", "length")
+_of_kl = partial(_looked_up, "", "update", "kl")
+_of_ratio = partial(_looked_up, "", "update", "ratio")
+_of_mismatch = partial(_looked_up, "mismatch.", "mismatch", "mismatch")
+
+ALL = (
+    # ---- what comes in
+    Metric("reward_mean", "signal", lambda step: step.responses.reward_mean, drift=-1),
+    Metric("reward_std", "signal", lambda step: step.responses.reward_std, 12),
+    Metric("reward_group_std", "signal", lambda step: step.responses.reward_group_std, 10),
+    Metric("groups_equal", "signal", lambda step: step.responses.share_of_groups(), 9),
+    Metric("groups_all_0", "signal", lambda step: step.responses.all_wrong, 22),
+    Metric("groups_all_1", "signal", lambda step: step.responses.all_right, 22),
+    Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 24, watched=False),
+    Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 11),
+    _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift=1),
+    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 21, watched=False),
+    _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
+    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
+    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift=1),
+    # ---- what is done with it
+    Metric("objective", "update", _counted(lambda totals: totals.objective), 30, watched=False),
+    Metric("loss", "update", _counted(lambda totals: -totals.objective), 1, worst="gradient"),
+    _of_kl("kl", _kl, 28, watched=False),
+    _of_kl("kl_k1", _mean("kl_k1", "kl"), 29, watched=False),
+    _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
+    _of_ratio("clip_low", _counted(lambda totals: totals.clipped_low / totals.tokens), 14, drift=1),
+    _of_ratio(
+        "clip_high", _counted(lambda totals: totals.clipped_high / totals.tokens), 13, drift=1
+    ),
+    Metric(
+        "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift=1
+    ),
+    Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 19),
+    _of_ratio("ratio_mean", _counted(lambda totals: totals.ratio.value() / totals.tokens), 18),
+    _of_ratio("ratio_p999", _ratio_tail, 15, drift=1),
+    _of_ratio("ess", _ess, 17, drift=-1),
+    # ---- the trainer against the engine
+    _of_mismatch("k1", _mismatch(_mismatch_k1), 16, drift=1),
+    _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift=1),
+    _of_mismatch("chi2", _mismatch(_mismatch_chi2), 25, watched=False),
+    _of_mismatch("ess", _mismatch(_mismatch_ess), 20, drift=-1),
+    _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift=1),
+    _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 26, watched=False),
+    _of_mismatch("p999", lambda step: step.sums.tails["mismatch"].quantile(0.999), 7, log=True),
+    *(
+        _of_mismatch(name, _mean(name, name), 40, watched=False)
+        for name in (f"decile_{number}" for number in range(1, DECILES + 1))
+    ),
+)
+METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
+COUNTS = ("records", "responses", "tokens")
+
+
+def values(sums: Sums) -> dict[str, float | None]:
+    """Every metric of a step; what is not finite is None."""
+    step = StepSums(sums)
+    found = {one.name: one.read(step) for one in ALL}
+    return {
+        name: None if value is None or not math.isfinite(value) else value
+        for name, value in found.items()
+    }

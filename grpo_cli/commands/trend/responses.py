@@ -1,0 +1,158 @@
+"""What the responses of a step say together: rewards, groups, lengths."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.trend.sums import Rows
+
+_ONCE = ((0.0, 1.0), (-1.0, 1.0))
+"""Rewards that say whether a response is right and nothing else: wrong, right."""
+
+
+class Responses:
+    """The rows of a step, taken together."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rewards: F64 = np.array(rows.rewards)
+        self.lengths: I64 = np.array(rows.lengths, dtype=np.int64)
+        self.gradients: F64 = np.array(rows.gradients)
+        self._groups: I64 = np.array(rows.groups, dtype=np.int64)
+        self._labels = rows.labels
+
+    # ---- rewards ------------------------------------------------------------------------------
+
+    @property
+    def scored(self) -> bool:
+        """Whether every response has a reward."""
+        return bool(self.rewards.size) and not bool(np.isnan(self.rewards).any())
+
+    @cached_property
+    def groups(self) -> list[F64]:
+        """The rewards of each group.
+
+        A group is what one record calls so. Where the pieces are uneven or single, because a
+        trainer shuffled the rows of a step, those with the same name are one group.
+        """
+        pieces = self._pieces(self._groups)
+        if len({len(one) for one in pieces}) == 1 and len(pieces[0]) > 1:
+            return pieces
+        if any(label is None for label in self._labels):
+            return pieces
+        numbers = {label: at for at, label in enumerate(dict.fromkeys(self._labels))}
+        named = np.array([numbers[label] for label in self._labels], dtype=np.int64)
+        return self._pieces(named[self._groups])
+
+    def _pieces(self, numbers: I64) -> list[F64]:
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        return np.split(self.rewards[order], cuts)
+
+    @property
+    def reward_mean(self) -> float | None:
+        """Over responses."""
+        return _mean(self.rewards) if self.scored else None
+
+    @property
+    def reward_std(self) -> float | None:
+        """Over responses, with n − 1."""
+        return _std(self.rewards) if self.scored else None
+
+    @property
+    def reward_group_std(self) -> float | None:
+        """The mean of the groups' standard deviations (n − 1), of groups of two and more."""
+        if not self.scored:
+            return None
+        return _mean([_std(one) or 0.0 for one in self.groups if len(one) > 1])
+
+    def share_of_groups(self, *rewards: float) -> float | None:
+        """How many groups have one reward throughout: this one, or any where none is given."""
+        if not self.scored or not any(len(one) > 1 for one in self.groups):
+            return None
+        equal = [one[0] for one in self.groups if len(one) > 1 and (one == one[0]).all()]
+        count = sum(len(one) > 1 for one in self.groups)
+        return sum(not rewards or first in rewards for first in equal) / count
+
+    @cached_property
+    def _right(self) -> float | None:
+        """The reward of a right answer, where rewards say just that."""
+        values = set(self.rewards.tolist()) if self.scored else set()
+        return next((right for wrong, right in _ONCE if values and values <= {wrong, right}), None)
+
+    @property
+    def all_wrong(self) -> float | None:
+        """The share of groups without a right answer."""
+        return None if self._right is None else self.share_of_groups(0.0, -1.0)
+
+    @property
+    def all_right(self) -> float | None:
+        """The share of groups of right answers only."""
+        return None if self._right is None else self.share_of_groups(1.0)
+
+    @property
+    def pass_at_1(self) -> float | None:
+        """The mean over groups of the share that is right."""
+        if self._right is None:
+            return None
+        return _mean([float((one == self._right).mean()) for one in self.groups])
+
+    @property
+    def pass_at_k(self) -> float | None:
+        """The share of groups with a right answer, k being their size."""
+        if self._right is None or not any(len(one) > 1 for one in self.groups):
+            return None
+        return _mean([float((one == self._right).any()) for one in self.groups])
+
+    # ---- lengths ------------------------------------------------------------------------------
+
+    @property
+    def length_mean(self) -> float | None:
+        """Tokens of a response."""
+        return int(self.lengths.sum()) / len(self.lengths) if len(self.lengths) else None
+
+    def length_quantile(self, share: float) -> float | None:
+        """The length that ``share`` of the responses do not exceed."""
+        if not len(self.lengths):
+            return None
+        return int(np.sort(self.lengths)[max(math.ceil(share * len(self.lengths)), 1) - 1])
+
+    @property
+    def at_longest(self) -> float | None:
+        """The share of responses as long as the longest: those that were cut off, where any."""
+        if not len(self.lengths):
+            return None
+        return float((self.lengths == self.lengths.max()).mean())
+
+    @property
+    def longest_quarter(self) -> float | None:
+        """The share of Σ |gradient| in the longest quarter of the responses.
+
+        Where the border goes through responses of one length, these count in proportion.
+        """
+        whole = math.fsum(self.gradients)
+        if not self.gradients.size or not whole > 0.0:
+            return None
+        room, found = len(self.lengths) / 4, []
+        for length in sorted(set(self.lengths.tolist()), reverse=True):
+            alike = self.gradients[self.lengths == length]
+            part = min(room / len(alike), 1.0)
+            found.append(part * math.fsum(alike))
+            room -= part * len(alike)
+            if room <= 0:
+                break
+        return math.fsum(found) / whole
+
+
+def _mean(values: F64 | list[float]) -> float | None:
+    return math.fsum(values) / len(values) if len(values) else None
+
+
+def _std(values: F64) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((values - mean) ** 2) / (len(values) - 1))

@@ -1,0 +1,214 @@
+"""Files → steps: every record is evaluated once and added to the sums of its step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from grpo_cli.commands.trend.measure import measure
+from grpo_cli.commands.trend.metrics import values
+from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Notices
+from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.records import DecodedChunk
+from grpo_cli.variants.plan import Plan
+
+_AUTOMATIC = StepOf()
+
+
+@dataclass
+class Part:
+    """What became of a piece of input: sums by step, and what could not be read."""
+
+    steps: dict[int, Sums] = field(default_factory=dict)
+    skipped: Skipped = field(default_factory=Skipped)
+    notices: Notices = field(default_factory=dict)
+    signatures: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done with the records of a piece, in any process.
+
+    Attributes:
+        evaluator: which objective.
+        step_of: how records say their step.
+        skip: whether to go on behind a record that cannot be read.
+        most_errors: how many errors of such records are kept; 0 for all.
+        measured: the statistics of each step from a first pass, where the plan wants one.
+    """
+
+    evaluator: Evaluator
+    step_of: StepOf
+    skip: bool
+    most_errors: int = FEW
+    measured: Mapping[int, ExactMoments] | None = None
+
+    def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
+        """Adds records in order; stops at the first bad one unless it is to be skipped."""
+        part = Part(skipped=Skipped(self.most_errors))
+        for step, chunk in self._chunks(decoded, part.skipped):
+            if isinstance(chunk, InputError):
+                part.skipped.add(chunk)
+            else:
+                self._add(part, step, chunk)
+            if part.skipped and not self.skip:
+                break
+        return part
+
+    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
+        """The first pass: the statistics of each step. What cannot be used is left out."""
+        found: dict[int, ExactMoments] = {}
+        for step, chunk in self._chunks(decoded, Skipped()):
+            if isinstance(chunk, Chunk):
+                for one in chunk.each(self.evaluator.measure):
+                    if not isinstance(one, InputError):
+                        found.setdefault(step, ExactMoments()).merge(one[1])
+        return found
+
+    def _chunks(
+        self, decoded: Iterable[DecodedChunk], skipped: Skipped
+    ) -> Iterator[tuple[int, Chunk | InputError]]:
+        runs = (run for few in decoded for run in self._of_steps(few, skipped))
+        for step, same in groupby(runs, key=lambda run: run[0]):
+            together = (few for _, few in same)
+            for chunk in chunks(together, with_headers=True):
+                yield step, chunk
+            if skipped and not self.skip:
+                return
+
+    def _of_steps(self, few: DecodedChunk, skipped: Skipped) -> Iterator[tuple[int, DecodedChunk]]:
+        """Records that follow each other, cut where the step changes."""
+        numbers: list[int | None] = []
+        for item in few.items:
+            try:
+                numbers.append(None if isinstance(item, InputError) else self.step_of(item))
+            except InputError as error:
+                skipped.add(error)
+                numbers.append(None)
+        if numbers and numbers[0] is not None and len(set(numbers)) == 1:
+            yield numbers[0], few
+            return
+        for number, pairs in groupby(zip(numbers, few.items, strict=True), key=lambda one: one[0]):
+            items = [item for _, item in pairs]
+            if number is not None:
+                yield number, DecodedChunk(items, few.keys)
+            for item in items:
+                if number is None and isinstance(item, InputError):
+                    skipped.add(item)
+
+    def _add(self, part: Part, step: int, chunk: Chunk) -> None:
+        evaluator = self.evaluator
+        if self.measured is not None:
+            evaluator = Evaluator(evaluator.plan, self.measured.get(step))
+
+        def evaluated(one: Chunk) -> Breakdown | MissingColumnError:
+            try:
+                return evaluator.evaluate(one)
+            except MissingColumnError as missing:
+                return missing
+
+        for found in chunk.each(evaluated):
+            if isinstance(found, InputError):
+                part.skipped.add(found)
+                continue
+            whole, breakdown = found
+            if step not in part.steps:
+                part.steps[step] = Sums(whole.records[0].source)
+            self._add_to(part.steps[step], whole, breakdown, part)
+
+    def _add_to(
+        self, sums: Sums, chunk: Chunk, breakdown: Breakdown | MissingColumnError, part: Part
+    ) -> None:
+        if isinstance(breakdown, MissingColumnError):
+            part.notices[f"no columns of the update: {breakdown}"] = None
+            measure(sums, chunk, None)
+            return
+        if sums.totals is None:
+            sums.totals = Totals(self.evaluator.plan.batch)
+        sums.totals.add(breakdown)
+        part.signatures[breakdown.objective.signature] = None
+        measure(sums, chunk, breakdown)
+
+
+class Run:
+    """Reads a run; iterate it for its steps, by number.
+
+    The steps are the same to the bit whatever the reader's ``jobs`` and ``block_bytes`` are.
+
+    Attributes:
+        skipped: the records that could not be used.
+        notices: what is told once.
+        counts: records, responses and tokens of each step.
+    """
+
+    def __init__(self, reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> None:
+        self._reader = reader
+        self._task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
+        self._sums: dict[int, Sums] = {}
+        self.skipped = Skipped(reader.most_errors)
+        self.notices: Notices = {}
+        self.signatures: dict[str, None] = {}
+
+    def read(self) -> list[Step]:
+        """Reads the files.
+
+        Raises:
+            InputError: at the first record that cannot be used, unless it is to be skipped.
+        """
+        task = self._with_statistics()
+        for _, part in self._reader.map(task):
+            for step, sums in part.steps.items():
+                if step in self._sums:
+                    self._sums[step].merge(sums)
+                else:
+                    self._sums[step] = sums
+            self.notices |= part.notices
+            self.signatures |= part.signatures
+            if part.skipped and not self._reader.skip:
+                raise part.skipped.first[0]
+            self.skipped.merge(part.skipped)
+        if self._reader.reading.selects and not self._sums and not self.skipped:
+            raise self._reader.reading.nothing()
+        files = Counter(sums.file for sums in self._sums.values())
+        return [
+            _step(number, sums, shares_file=files[sums.file] > 1)
+            for number, sums in sorted(self._sums.items())
+        ]
+
+    def _with_statistics(self) -> Task:
+        task = self._task
+        if not task.evaluator.wants_first_pass:
+            return task
+        self._reader.keep_input()
+        measured: dict[int, ExactMoments] = {}
+        for _, part in self._reader.map(task.measure):
+            for step, moments in part.items():
+                measured.setdefault(step, ExactMoments()).merge(moments)
+        return Task(task.evaluator, task.step_of, task.skip, task.most_errors, measured)
+
+
+def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step]:
+    """The steps of a run, by number.
+
+    Raises:
+        InputError: at the first record that cannot be used, unless it is to be skipped.
+    """
+    return Run(reader, plan, step_of).read()
+
+
+def _step(number: int, sums: Sums, *, shares_file: bool) -> Step:
+    return Step(number, sums.file, values(sums), dict(sums.worst), shares_file)

@@ -1,0 +1,74 @@
+"""What ``grpo trend`` finds: the numbers of a step, and where a run changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True)
+class Place:
+    """The token, or the response, where something is largest.
+
+    Attributes:
+        source: the file as the user named it.
+        line: its 1-based line; None where it has none.
+        record: the record's id, or its number: what ``--record`` takes.
+        response: the response's number in the record.
+        token: the token's index as written; None for a response as a whole.
+        value: how large.
+    """
+
+    source: str
+    line: int | None
+    record: str | int | float
+    response: int
+    token: int | None
+    value: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a run.
+
+    Attributes:
+        number: the step.
+        file: the first file that has records of it.
+        metrics: every metric of ``METRICS``; None where the records lack what it is made of.
+        worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
+            response) and "gradient" (a record).
+        shares_file: whether the file has records of other steps, which say so in ``step``.
+    """
+
+    number: int
+    file: str
+    metrics: Mapping[str, float | None]
+    worst: Mapping[str, Place]
+    shares_file: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a run changed.
+
+    Attributes:
+        metric: of ``METRICS``.
+        kind: "shift" (a new level), "drift" (a slope), or "limit" (a threshold that frameworks
+            publish).
+        onset: the step at which it began.
+        sentence: what happened, in numbers.
+        command: what shows its worst step, record and token.
+        worst_step: the step that lies farthest from what was usual.
+        worst: where in that step.
+        score: by how many standard errors; of a limit, infinite.
+    """
+
+    metric: str
+    kind: str
+    onset: int
+    sentence: str
+    command: str
+    worst_step: int
+    worst: Place | None
+    score: float = inf

@@ -1,0 +1,91 @@
+"""What a step adds up to: sums that merge, so that no cut and no worker changes a bit."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_cli.commands.trend.step import Place
+from grpo_cli.commands.trend.tails import Tail
+from grpo_cli.engine.totals import Totals
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+
+NO_NUMBER = float("nan")
+
+
+@dataclass
+class Rows:
+    """A line for each response: a few bytes, where its tokens were kilobytes.
+
+    Attributes:
+        rewards: NaN where there is none.
+        lengths: tokens that count.
+        gradients: Σ |gradient| over its tokens; NaN where it is not comparable.
+        groups: the number of the response's group within its own record, over all records.
+        labels: what the user calls each of these groups; None where it has no name.
+    """
+
+    rewards: array[float] = field(default_factory=lambda: array("d"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))
+    gradients: array[float] = field(default_factory=lambda: array("d"))
+    groups: array[int] = field(default_factory=lambda: array("q"))
+    labels: list[Any] = field(default_factory=list)
+
+    def merge(self, later: Rows) -> None:
+        """Adds the responses of records that follow."""
+        first = len(self.labels)
+        self.rewards += later.rewards
+        self.lengths += later.lengths
+        self.gradients += later.gradients
+        self.groups.extend(number + first for number in later.groups)
+        self.labels += later.labels
+
+
+@dataclass
+class Sums:
+    """The sums of one step.
+
+    Attributes:
+        file: the first file that has records of it.
+        totals: as ``grpo eval`` has them; None where the objective cannot be evaluated.
+        rows: the responses.
+        sums: of token quantities, by name.
+        counts: what those are means over, and other whole numbers, by name.
+        tails: distributions, by name.
+        worst: the places of the largest, by name.
+    """
+
+    file: str
+    totals: Totals | None = None
+    rows: Rows = field(default_factory=Rows)
+    sums: dict[str, ExactSum] = field(default_factory=lambda: defaultdict(ExactSum))
+    counts: Counter[str] = field(default_factory=Counter)
+    tails: dict[str, Tail] = field(default_factory=lambda: defaultdict(Tail))
+    worst: dict[str, Place] = field(default_factory=dict)
+
+    def merge(self, later: Sums) -> None:
+        """Adds those of records that follow."""
+        if self.totals is None:
+            self.totals = later.totals
+        elif later.totals is not None:
+            self.totals.merge(later.totals)
+        self.rows.merge(later.rows)
+        for name, part in later.sums.items():
+            self.sums[name].merge(part)
+        self.counts.update(later.counts)
+        for name, tail in later.tails.items():
+            self.tails[name].merge(tail)
+        for name, place in later.worst.items():
+            self.note(name, place)
+
+    def note(self, name: str, place: Place) -> None:
+        """Keeps a place if it is worse than the one before; of equal ones the first."""
+        known = self.worst.get(name)
+        if known is None or place.value > known.value:
+            self.worst[name] = place
+
+    def mean(self, name: str, over: str) -> float | None:
+        """A sum divided by a count; None where nothing was counted."""
+        return self.sums[name].value() / self.counts[over] if self.counts[over] else None

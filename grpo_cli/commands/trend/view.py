@@ -1,0 +1,141 @@
+"""The steps and the findings, as ``grpo trend`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.commands.trend.metrics import ALL, METRICS
+from grpo_cli.commands.trend.sparks import chart, spark
+from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.screen import Screen
+
+_ASKED = 20
+"""The ``spare`` from which a column is shown only where it is asked for."""
+_NEAR = 5
+"""Steps within which findings of one family are one event."""
+_CHART, _GAP = 38, 2
+_EDGES = 120  # columns of charts where there is no terminal
+
+
+def rows(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """One dict a step, in the order of its fields."""
+    return [{"step": step.number, "file": step.file, **step.metrics} for step in steps]
+
+
+def known(steps: Sequence[Step]) -> list[str]:
+    """The metrics that some step has."""
+    return [name for name in METRICS if any(step.metrics[name] is not None for step in steps)]
+
+
+def print_steps(
+    console: Console,
+    screen: Screen,
+    steps: Sequence[Step],
+    fields: Sequence[str] | None,
+    limit: int,
+) -> None:
+    """Prints a line a step under a line of sparks; the first and last where there are many."""
+    picked = _picked(steps, limit)
+    names = fields or [name for name in known(steps) if METRICS[name].spare < _ASKED]
+    columns = [_column("step", [step.number for step in picked], "")]
+    for name in names:
+        whole = [_value(step, name) for step in steps]
+        columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
+    spare = [] if fields else [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
+    kept, hidden = fitting(columns, spare, screen.width)
+    console.print(grid(kept))
+    if len(picked) < len(steps):
+        between = f"{len(steps) - len(picked):,} steps in between (--limit 0 for all)"
+        console.print(Text(f"… {between}", "dim"))
+    print_hidden(console, screen, hidden, "--fields")
+
+
+def _value(step: Step, name: str) -> Any:
+    return step.file if name == "file" else step.metrics[name]
+
+
+def _spark(values: Sequence[Any]) -> str:
+    return "" if any(isinstance(one, str) for one in values) else spark(values, 8)
+
+
+def _column(name: str, values: Sequence[Any], line: str) -> Column:
+    numeric = not any(isinstance(one, str) for one in values)
+    made = column(name, [*values], show=_shown, numeric=numeric)
+    return Column(made.name, [Text(line, "cyan"), *made.cells], made.numeric)
+
+
+def _shown(value: Any) -> str:
+    """Four significant digits: a step's number is itself an estimate."""
+    return f"{value:.4g}" if isinstance(value, float) else shown(value)
+
+
+def _picked(steps: Sequence[Step], limit: int) -> Sequence[Step]:
+    if not limit or len(steps) <= limit:
+        return steps
+    head = limit // 2
+    return [*steps[:head], *steps[head - limit :]]
+
+
+def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Prints what was found, each with the command that shows where.
+
+    What began together, and is of one family, is told once, by what is surest.
+    """
+    if not findings:
+        console.print(Text("\nnothing began: no shift, no drift, no limit passed", "bold green"))
+    for together in _together(findings):
+        first, *others = sorted(together, key=_surest)
+        head = (f"step {first.onset}", "bold yellow")
+        console.print(Text.assemble("\n", head, f"  {first.kind}  {first.sentence}"))
+        for other in others:
+            console.print(Text(f"  also {other.kind}  {other.sentence}", "dim"))
+        console.print(Text(f"  {visible(first.command)}", "cyan"))
+
+
+_LIMIT_LAST = {"shift": 0, "drift": 0, "limit": 1}
+
+
+def _surest(finding: Finding) -> tuple[int, float]:
+    return _LIMIT_LAST[finding.kind], -finding.score
+
+
+def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
+    groups: list[list[Finding]] = []
+    for one in findings:
+        family = METRICS[one.metric].family
+        for group in groups:
+            near = one.onset - group[0].onset <= _NEAR
+            if METRICS[group[0].metric].family == family and near:
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    return groups
+
+
+def print_charts(
+    console: Console,
+    screen: Screen,
+    steps: Sequence[Step],
+    fields: Sequence[str] | None,
+    findings: Sequence[Finding],
+) -> None:
+    """Prints small multiples, as many side by side as there is room."""
+    usual = [name for name in known(steps) if METRICS[name].spare < _ASKED]
+    names = [name for name in fields or usual if name != "file"]
+    begun = {one.metric: one.onset for one in reversed(findings)}
+    places = {step.number: at for at, step in enumerate(steps)}
+    charts = [
+        chart(name, [step.metrics[name] for step in steps], _CHART, places.get(begun.get(name, -1)))
+        for name in names
+    ]
+    across = max(1, ((screen.width or _EDGES) + _GAP) // (_CHART + _GAP))
+    for start in range(0, len(charts), across):
+        for lines in zip(*charts[start : start + across], strict=True):
+            console.print(Text((" " * _GAP).join(lines)))

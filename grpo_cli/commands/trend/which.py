@@ -1,0 +1,104 @@
+"""Which step a record belongs to: what it says itself, or else its file's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any
+
+from grpo_cli.errors import InputError
+from grpo_cli.records import Raw
+from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
+
+KEYS = (
+    *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
+    *("iteration", "rollout_id"),
+)
+"""Fields that say it, the first that is there."""
+
+_NAMED = re.compile(
+    r"(?:steps?|global[_-]?steps?|iter(?:ation)?|rollouts?|update|batch)[_-]?(\d+)(?!\d)", re.I
+)
+_LAST = re.compile(r"(?:^|[._-])(\d+)$")
+_PART = re.compile(r"(?:rank|shard|part|worker|gpu|node|dp|chunk)s?[._-]?\d+", re.I)
+
+
+@dataclass(frozen=True)
+class StepOf:
+    """How records say their step.
+
+    Attributes:
+        field: where it stands in a record; None: in one of ``KEYS``, or in the file's name.
+        files: file → its place in order, where each file is a step of its own.
+    """
+
+    field: Path | None = None
+    files: Mapping[str, int] | None = None
+
+    def __call__(self, raw: Raw) -> int:
+        """The record's step.
+
+        Raises:
+            InputError: where nothing says it.
+        """
+        if self.files is not None:
+            return self.files[raw.source]
+        found = self._own(raw.value) if isinstance(raw.value, dict) else None
+        if found is None and self.field is None:
+            found = of_name(raw.source)
+        if found is None:
+            raise self._missing(raw)
+        return found
+
+    def _own(self, value: dict[str, Any]) -> int | None:
+        if self.field is not None:
+            try:
+                return _whole(look_up(value, self.field))
+            except Missing:
+                return None
+        for holder in (value, value.get("meta")):
+            if isinstance(holder, dict):
+                for key in KEYS:
+                    if key in holder and (number := _whole(holder[key])) is not None:
+                        return number
+        return None
+
+    def _missing(self, raw: Raw) -> InputError:
+        path = raw.prefix + ("" if self.field is None else spelled(self.field))
+        looked = (
+            f"no field ({', '.join(KEYS[:3])}, …) and no number in the file's name says it; "
+            "--step FIELD names one, --step file takes each file as a step"
+            if self.field is None
+            else "expected a whole number here (--step)"
+        )
+        return InputError(
+            f"which step is this? {looked}",
+            path=path.rstrip("."),
+            source=raw.source,
+            line=raw.line,
+        )
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+@lru_cache(maxsize=4096)
+def of_name(source: str) -> int | None:
+    """The step that a file's path tells: ``step_12/rank_0.jsonl``, ``12.jsonl``."""
+    parts = PurePath(source).parts
+    for part in reversed(parts):
+        if found := _NAMED.search(part):
+            return int(found[1])
+    stem = parts[-1].partition(".")[0] if parts else ""
+    found = _LAST.search(_PART.sub("", stem))
+    return int(found[1]) if found else None

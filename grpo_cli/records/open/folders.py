@@ -1,0 +1,88 @@
+"""Folders and patterns → the files of records in them, in natural order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.open.address import addresses, is_remote
+from grpo_cli.records.open.streams import shown
+
+_KINDS = (
+    *("jsonl", "ndjson", "json", "parquet", "arrow", "feather"),
+    *("npz", "safetensors", "pt"),
+)
+_PACKED = (".gz", ".zst")
+_OTHERS = re.compile(
+    r"(trainer_state|config|generation_config|adapter_config|tokenizer.*|vocab|merges"
+    r"|special_tokens_map|added_tokens|preprocessor_config|all_results|train_results"
+    r"|eval_results|metrics|.*_metadata|metadata|dataset_info|state)\.jsonl?"
+    r"|(adapter_)?model.*\.safetensors.*|(optimizer|scheduler|training_args|rng_state.*)\.pt"
+)
+"""What trainers write beside their dumps."""
+_OTHER_FOLDERS = re.compile(r"\..*|__pycache__|checkpoints?([-_]\d+)?|weights|wandb|tensorboard")
+_FEW = 3
+
+
+def files(paths: Iterable[str]) -> list[str]:
+    """The files that a command line names.
+
+    A folder stands for the files of records in it and below it, a pattern for what fits it
+    (``**`` for folders of any depth), both in natural order: ``step_9`` before ``step_10``.
+
+    Raises:
+        InputError: for a folder or a pattern without such a file.
+    """
+    return [file for path in paths for file in _files(path)]
+
+
+def natural(path: str) -> list[tuple[int, int, str]]:
+    """What to sort by, so that numbers in names count as numbers."""
+    parts = re.split(r"(\d+)", path)
+    return [(0, int(one), "") if one.isdecimal() else (1, 0, one) for one in parts if one]
+
+
+def _files(path: str) -> Sequence[str]:
+    if is_remote(path):
+        return addresses(path)
+    if path != "-" and Path(path).is_dir():
+        return _within(path)
+    if path == "-" or not has_magic(path) or Path(path).exists():
+        return [path]
+    matches = sorted(glob(path, recursive=True), key=natural)  # noqa: PTH207 - a path of any root
+    if not matches:
+        raise InputError("no file fits this pattern", source=shown(path))
+    plain = [one for one in matches if not Path(one).is_dir()]
+    return plain or [file for one in matches for file in _within(one)]
+
+
+def _within(folder: str) -> list[str]:
+    everything = sorted(_walk(folder), key=natural)
+    kept = [one for one in everything if _is_of_records(Path(one).name)]
+    if kept:
+        return kept
+    if not everything:
+        raise InputError("is an empty folder", source=shown(folder))
+    names = ", ".join(os.path.relpath(one, folder) for one in everything[:_FEW])
+    more = ", …" if len(everything) > _FEW else ""
+    raise InputError(
+        f"no file of records in this folder (looked for .{', .'.join(_KINDS)}, also packed; "
+        f"found {shown(names)}{more})",
+        source=shown(folder),
+    )
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for place, below, names in os.walk(folder, followlinks=True):
+        below[:] = [one for one in below if not _OTHER_FOLDERS.fullmatch(one)]
+        yield from (os.path.join(place, one) for one in names if not one.startswith("."))  # noqa: PTH118 - quick
+
+
+def _is_of_records(name: str) -> bool:
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return name.rpartition(".")[2] in _KINDS and not _OTHERS.fullmatch(name)

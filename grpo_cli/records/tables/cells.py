@@ -1,0 +1,170 @@
+"""Rows of a table → records one by one; innermost numbers stay arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.decode.text import as_object, decode
+from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
+from grpo_cli.records.places import got
+from grpo_cli.records.record import Raw
+
+JSON = "grpo_json"
+"""The column that holds as JSON what has no column of its own."""
+
+_BY_TOKEN = {*TOKEN_COLUMNS, "mask", "token_ids"}
+_BY_RESPONSE = {"rewards", "reward_baselines", "advantages", "group_ids"}
+Cells = Callable[[int], Any]
+
+
+def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+    """The rows of a batch as records; in the place of one that cannot be read stands its error.
+
+    Args:
+        pa: pyarrow.
+        batch: the columns.
+        source: the file as the user named it.
+        first: the 0-based number of the first row.
+    """
+    single = is_single(pa, batch.schema)
+    columns = {
+        field.name: _cells(pa, batch.column(at), field.name, single=single)
+        for at, field in enumerate(batch.schema)
+    }
+    size = max(1, batch.nbytes // max(1, batch.num_rows))
+    for row in range(batch.num_rows):
+        value = {name: cell for name, cells in columns.items() if (cell := cells(row)) is not None}
+        prefix = f"[{first + row}]."
+        if JSON in value:
+            try:
+                value |= as_json(value.pop(JSON))
+            except InputError as error:
+                error.source, error.path = source, prefix + JSON
+                yield error
+                continue
+        yield Raw(value, source, None, prefix, size, arrays=True)
+
+
+def as_json(text: Any) -> dict[str, Any]:
+    """What the column of JSON has in a row.
+
+    Raises:
+        InputError: where it is no object.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"expected a string with a JSON object, got {got(text)}")
+    return as_object(decode(text.encode()))
+
+
+def is_single(pa: Any, schema: Any) -> bool:
+    """Whether a row is one response: flat token columns beside a number for the response."""
+    flat, deep = False, {}
+    for field in schema:
+        name = canonical_name(field.name)
+        deep[name] = depth(pa, field.type)
+        flat |= name in TOKEN_COLUMNS and deep[name] == 1
+    scalar = any(deep.get(name) == 0 for name in ("rewards", "advantages"))
+    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids"))
+    return flat and (scalar or (words and deep.get("rewards") != 1))
+
+
+def depth(pa: Any, kind: Any) -> int:
+    """How many lists are in each other."""
+    levels = 0
+    while is_list(pa, kind):
+        kind, levels = kind.value_type, levels + 1
+    return levels
+
+
+def is_list(pa: Any, kind: Any) -> bool:
+    """Whether it is a list of any length."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
+    """What a column has in a row, its numbers as arrays where that is worth it."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    kind, deep = column.type, depth(pa, column.type)
+    known = canonical_name(name)
+    if deep == 2 and _is_number(pa, kind.value_type.value_type):
+        return _nested(column)
+    if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
+        rows = _flat(column)
+        return lambda row: None if (one := rows(row)) is None else [one]
+    try:
+        values = _plain(pa, column)
+    except OverflowError as error:
+        advice = "cast the column or leave it out"
+        raise InputError(f"cannot read {kind} ({error}); {advice}", path=name) from None
+    if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
+        return lambda row: None if values[row] is None else [values[row]]
+    if pa.types.is_struct(kind):
+        return lambda row: _without_nulls(values[row])
+    return values.__getitem__
+
+
+def _plain(pa: Any, column: Any) -> list[Any]:
+    """A column as Python's values; as text where those lack the digits of its nanoseconds."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except ValueError:
+        values = column.cast(pa.string()).to_pylist()
+    return values
+
+
+def _is_number(pa: Any, kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
+
+
+def _flat(column: Any) -> Cells:
+    """Rows of numbers; a null is NaN, and only its own row is not what it would be without."""
+    values, offsets, absent = column.values, column.offsets.to_numpy().tolist(), _nulls(column)
+    exact = not values.null_count or str(values.type) in ("halffloat", "float", "double")
+    numbers = values.to_numpy(zero_copy_only=False) if exact else None
+
+    def cell(row: int) -> Any:
+        if absent and absent[row]:
+            return None
+        begin, end = offsets[row], offsets[row + 1]
+        if numbers is not None:
+            return numbers[begin:end]
+        return _with_nulls(values.slice(begin, end - begin).to_numpy(zero_copy_only=False))
+
+    return cell
+
+
+def _with_nulls(numbers: Any) -> Any:
+    """Integers, or booleans, with nulls among them."""
+    if numbers.dtype.kind != "O":
+        return numbers
+    return np.array([np.nan if one is None else one for one in numbers], dtype=np.float64)
+
+
+def _nested(column: Any) -> Cells:
+    inner = _flat(column.values)
+    offsets = column.offsets.to_numpy().tolist()
+    absent = _nulls(column)
+
+    def cell(row: int) -> Any:
+        if absent and absent[row]:
+            return None
+        return [inner(at) for at in range(offsets[row], offsets[row + 1])]
+
+    return cell
+
+
+def _nulls(column: Any) -> list[bool]:
+    return column.is_null().to_pylist() if column.null_count else []
+
+
+def _without_nulls(value: Any) -> Any:
+    """A struct as the object that it was made from: it has all keys, null where there was none."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_nulls(one) for key, one in value.items() if one is not None}

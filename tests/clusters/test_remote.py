@@ -1,0 +1,166 @@
+"""Files in a store: the same bytes as from a disk, whatever the connection does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import partial
+
+import fsspec
+import pytest
+
+from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.errors import InputError
+from grpo_cli.records.open import remote
+from grpo_cli.records.open.address import addresses
+from grpo_cli.variants.plan import plan
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(remote, "_pause", lambda seconds: None)
+
+
+def run(paths, variant="gspo", **options):
+    encode = partial(encode_nested, level="token", fields=None)
+    places = [one for path in paths for one in addresses(str(path))]
+    found = Evaluation(Reader(places, skip=True, **options), plan(variant), encode=encode)
+    pieces = [piece for some in found for piece in some]
+    return b"\n".join(pieces), json.dumps(found.total), [str(one) for one in found.skipped]
+
+
+def as_named(answer, place, name):
+    rows, total, skipped = answer
+    rows = rows.replace(json.dumps(str(place)).encode(), json.dumps(name).encode())
+    return rows, total, [one.replace(str(place), name) for one in skipped]
+
+
+def put(store, name, data):
+    store.client.put_object(Bucket="runs", Key=name, Body=data)
+    return f"s3://runs/{name}"
+
+
+@pytest.fixture
+def local(text, tmp_path):
+    lines = text.splitlines()
+    lines[100] = b'{"log_probs_new": [[0.5]], "rewards": [1]}'
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b"\n".join(lines))
+    return file
+
+
+def parquet(path, records):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    rows = [{key: one[key] for key in ("id", "log_probs_new", "rewards")} for one in records]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+@pytest.mark.parametrize("options", [{}, {"jobs": 2, "block_bytes": 50_000}])
+def test_a_store_gives_the_bytes_of_a_disk(store, local, monkeypatch, share, options):
+    monkeypatch.setattr(remote, "_STEP", 40_000)
+    store.share = share
+    name = put(store, "a.jsonl", local.read_bytes())
+    assert run([name], **options) == as_named(run([local]), local, name)
+    assert len(run([name])[2]) == 1
+    assert not share or min(store.faults[kind] for kind in store.kinds)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst", "parquet", "npz"])
+def test_other_files(store, local, records, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(remote, "_STEP", 30_000)
+    monkeypatch.setattr(remote, "_FEW", 5_000)
+    store.share = 0.3
+    file = tmp_path / f"a.{kind}"
+    if kind == "gz":
+        file.write_bytes(gzip.compress(local.read_bytes()))
+    elif kind == "zst":
+        import zstandard
+
+        file.write_bytes(zstandard.compress(local.read_bytes()))
+    elif kind == "parquet":
+        parquet(file, records)
+    else:
+        import numpy as np
+
+        np.savez(file, log_probs_new=-np.ones((4, 9)), rewards=np.arange(4.0))
+    name = put(store, file.name, file.read_bytes())
+    assert run([name], "dr") == as_named(run([file], "dr"), file, name)
+
+
+def test_row_groups_are_read_alone(store, records, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "_FEW", 1_000)
+    file = tmp_path / "a.parquet"
+    parquet(file, records * 40)
+    name = put(store, "a.parquet", file.read_bytes())
+    (place,) = addresses(name)
+    piece = list(Reader([place]).reading.pieces(place))[30]
+    store.sent.clear()
+    assert len(list(piece.raws())) == 50
+    assert sum(store.sent.values()) < file.stat().st_size / 4
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_two_passes_read_each_byte_twice_at_most(store, text, monkeypatch, jobs):
+    monkeypatch.setattr(remote, "_STEP", 40_000)
+    name = put(store, "a.jsonl", text)
+    run([name], "lite-ppo", jobs=jobs, block_bytes=30_000)
+    assert sum(store.sent.values()) <= 2 * len(text)
+    store.sent.clear()
+    run([name], "dr", jobs=jobs, block_bytes=30_000)
+    assert sum(store.sent.values()) <= len(text)
+
+
+def test_folders_and_patterns(store, local, text):
+    names = [put(store, f"step/{n}/a.jsonl", local.read_bytes()) for n in (1, 2)]
+    put(store, "other/a.txt", b"no")
+    assert addresses("s3://runs/step/") == addresses("s3://runs/step/*/a.jsonl") == names
+    assert run(["s3://runs/step/"]) == run(names)
+    for place in ("s3://runs/none.jsonl", "s3://runs/none/*", "s3://none/a.jsonl"):
+        with pytest.raises(InputError, match="no such file"):
+            addresses(place)
+
+
+@pytest.mark.parametrize("what", ["longer", "same size"])
+def test_a_file_that_changes_is_an_error(store, text, monkeypatch, what):
+    monkeypatch.setattr(remote, "_STEP", 40_000)
+    name = put(store, "a.jsonl", text)
+    changed = text.replace(b"-0.", b"-1.") + (b"{}" if what == "longer" else b"")
+    seen = []
+
+    def change(path):
+        seen.append(path)
+        if len(seen) == 4:
+            put(store, "a.jsonl", changed)
+
+    store.before = change
+    with pytest.raises(InputError, match="the file changed while it was read"):
+        run([name], "dr")
+
+
+def test_patience_has_an_end(store, text):
+    name = put(store, "a.jsonl", text)
+    (place,) = addresses(name)
+    store.share = 1.0
+    with pytest.raises(InputError, match=r"a\.jsonl: cannot be read: .*\(8 attempts\)"):
+        run([place])
+
+
+def test_other_schemes(text, local):
+    files = fsspec.filesystem("memory")
+    files.pipe("/runs/a.jsonl", text)
+    assert run(["memory://runs/"], "dr")[1] == run(["memory://runs/a.jsonl"], "dr")[1]
+    with pytest.raises(InputError, match=r"nosuch://.*not known"):
+        addresses("nosuch://a/b")
+    with pytest.raises(InputError, match=r"gs:// needs one more package .*gcsfs"):
+        addresses("gs://a/b")
+
+
+def test_the_web(store, text, local):
+    put(store, "a.jsonl", local.read_bytes())
+    store.client.put_object_acl(Bucket="runs", Key="a.jsonl", ACL="public-read")
+    name = f"{store.url}/runs/a.jsonl"
+    assert run([name]) == as_named(run([local]), local, name)

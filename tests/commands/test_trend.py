@@ -1,0 +1,395 @@
+"""``grpo trend``: the steps of a run, and when something began."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_cli.commands.trend.conditions import read_condition
+from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.onsets import mann_kendall, onset, theil_sen
+from grpo_cli.commands.trend.run import steps
+from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.tails import Tail
+from grpo_cli.commands.trend.which import StepOf, of_name
+from grpo_cli.engine import Reader
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records import Raw
+from grpo_cli.records.open.folders import files
+from grpo_cli.variants.plan import Plan, plan
+
+COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+
+
+def no_kl() -> Plan:
+    return plan("grpo", hyperparameters={"beta": 0.0})
+
+
+def record(draw: random.Random, step: int, number: int, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": f"{step}-{number}", "step": step, "rewards": []}
+    made |= {name: [] for name in COLUMNS}
+    for _ in range(4):
+        old = [-draw.expovariate(1.0) - 0.01 for _ in range(draw.randint(1, 12))]
+        made["log_probs_old"].append(old)
+        for name in ("log_probs_new", "log_probs_ref", "log_probs_rollout"):
+            made[name].append([min(one + draw.gauss(0.0, 0.05), -1e-3) for one in old])
+        made["rewards"].append(float(draw.random() < 0.5))
+    return made | more
+
+
+def write(folder: Path, count: int = 3, records: int = 5, **more: Any) -> list[dict[str, Any]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw, everything = random.Random(7), []
+    for step in range(count):
+        lines = [record(draw, step, number, **more) for number in range(records)]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        everything += lines
+    return everything
+
+
+def read(folder: Path, **how: Any) -> list[Step]:
+    return steps(Reader(files([str(folder)]), **how), no_kl())
+
+
+def flat(records: list[dict[str, Any]], name: str) -> list[float]:
+    return [one for each in records for row in each[name] for one in row]
+
+
+def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) -> None:
+    """The definitions, spelled in plain Python over lists."""
+    records = [one for one in write(tmp_path) if one["step"] == 1]
+    metrics = read(tmp_path)[1].metrics
+    new, old, ref, engine = (flat(records, name) for name in COLUMNS)
+    d = [a - b for a, b in zip(old, engine, strict=True)]
+    k = [b - a for a, b in zip(new, ref, strict=True)]
+    ratio = [math.exp(a - b) for a, b in zip(new, old, strict=True)]
+    rewards = [one for each in records for one in each["rewards"]]
+    lengths = [len(row) for each in records for row in each["log_probs_new"]]
+    weight = [math.exp(one) for one in d]
+    expected = {
+        "reward_mean": statistics.mean(rewards),
+        "reward_std": statistics.stdev(rewards),
+        "reward_group_std": statistics.mean(statistics.stdev(one["rewards"]) for one in records),
+        "groups_equal": statistics.mean(len(set(one["rewards"])) == 1 for one in records),
+        "groups_all_0": statistics.mean(not any(one["rewards"]) for one in records),
+        "groups_all_1": statistics.mean(all(one["rewards"]) for one in records),
+        "pass_at_1": statistics.mean(rewards),
+        "pass_at_k": statistics.mean(any(one["rewards"]) for one in records),
+        "length_mean": statistics.mean(lengths),
+        "length_p95": sorted(lengths)[math.ceil(0.95 * len(lengths)) - 1],
+        "at_longest": statistics.mean(one == max(lengths) for one in lengths),
+        "nll": -statistics.mean(new),
+        "kl_k1": -statistics.mean(k),
+        "kl_k3": statistics.mean(math.exp(one) - one - 1 for one in k),
+        "ratio_mean": statistics.mean(ratio),
+        "clip_high": statistics.mean(
+            r > 1.2 and a > 0 for r, a in zip(ratio, spread(records), strict=True)
+        ),
+        "ess": sum(ratio) ** 2 / len(ratio) / sum(one * one for one in ratio),
+        "mismatch.k1": -statistics.mean(d),
+        "mismatch.k3": statistics.mean(math.exp(one) - one - 1 for one in d),
+        "mismatch.chi2": statistics.mean(one * one for one in weight) - 1,
+        "mismatch.ess": sum(weight) ** 2 / len(weight) / sum(one * one for one in weight),
+        "mismatch.mean_abs": statistics.mean(map(abs, d)),
+        "mismatch.mult": statistics.mean(math.exp(abs(one)) for one in d),
+    }
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+    assert metrics["mismatch.p999"] == pytest.approx(max(map(abs, d)), rel=4e-3)
+    assert math.log(metrics["ratio_p999"] or 0) == pytest.approx(math.log(max(ratio)), rel=4e-3)
+
+
+def spread(records: list[dict[str, Any]]) -> list[float]:
+    """The sign of each token's advantage: a reward less the mean of its group."""
+    found: list[float] = []
+    for one in records:
+        mean = statistics.mean(one["rewards"])
+        for reward, row in zip(one["rewards"], one["log_probs_new"], strict=True):
+            found += [reward - mean] * len(row)
+    return found
+
+
+def test_deciles_of_the_position(tmp_path: Path) -> None:
+    rows = {name: [[-1.0] * 20, [-1.0] * 3] for name in COLUMNS}
+    rows["log_probs_rollout"] = [[-1.0 - at for at in range(20)], [-1.0, -1.0, -2.0]]
+    text = json.dumps({"step": 4, "rewards": [0.0, 1.0], **rows})
+    (tmp_path / "a.jsonl").write_text(text)
+    (found,) = read(tmp_path)
+    # Twenty tokens give two to each tenth; of three, the last begins at 2/3 and is in the seventh.
+    assert found.metrics["mismatch.decile_1"] == pytest.approx((0 + 1 + 0) / 3)
+    assert found.metrics["mismatch.decile_7"] == pytest.approx((12 + 13 + 1) / 3)
+    assert found.metrics["mismatch.decile_10"] == pytest.approx((18 + 19) / 2)
+    worst = found.worst["mismatch"]
+    assert (worst.line, worst.record, worst.response, worst.token) == (1, 0, 0, 19)
+
+
+def test_totals_are_those_of_eval(tmp_path: Path) -> None:
+    from grpo_cli.engine import Evaluation
+
+    write(tmp_path)
+    (step, *_) = read(tmp_path)
+    evaluation = Evaluation(Reader([str(tmp_path / "0.jsonl")]), no_kl(), encode=None)
+    list(evaluation)
+    for name in ("objective", "loss", "gradient_norm", "ratio_mean"):
+        assert step.metrics[name] == evaluation.total[name]
+
+
+@pytest.mark.parametrize("variant", ["grpo", "reinforce++"])
+def test_the_same_bits_for_any_cut_and_any_number_of_workers(tmp_path: Path, variant: str) -> None:
+    write(tmp_path, records=9)
+    given = plan(variant, hyperparameters={"beta": 0.0}) if variant == "grpo" else plan(variant)
+    places = files([str(tmp_path)])
+    once = steps(Reader(places), given)
+    assert steps(Reader(places, block_bytes=2000), given) == once
+    assert steps(Reader(places, block_bytes=3000, jobs=2), given) == once
+    (tmp_path / "all").write_bytes(b"".join(Path(one).read_bytes() for one in places))
+    together = steps(Reader([str(tmp_path / "all")]), given)
+    assert [one.metrics for one in together] == [one.metrics for one in once]
+    assert all(one.shares_file for one in together)
+
+
+def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
+    """Batch statistics of one step do not look at another."""
+    write(tmp_path)
+    whole = steps(Reader(files([str(tmp_path)])), plan("reinforce++"))
+    alone = steps(Reader([str(tmp_path / "1.jsonl")]), plan("reinforce++"))
+    assert whole[1] == alone[0]
+
+
+def test_groups_that_a_trainer_tore_are_joined_by_name(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    first, second = record(draw, 0, 0), record(draw, 0, 1)
+    first |= {"group_ids": [0, 0, 0, 1], "rewards": [0.0, 0.0, 0.0, 1.0]}
+    second |= {"group_ids": [1, 1, 1, 0], "rewards": [0.0, 0.0, 0.0, 0.0]}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    (found,) = read(tmp_path)
+    assert found.metrics["groups_all_0"] == 0.5
+    assert found.metrics["pass_at_k"] == 0.5
+    assert found.metrics["reward_group_std"] == pytest.approx(0.25)
+
+
+def test_the_longest_quarter(tmp_path: Path) -> None:
+    """Gradients of equal size per response: ratio 1, response-mean, |A| the same."""
+    rows = [[-1.0] * length for length in (8, 2, 4, 4)]
+    text = json.dumps({"step": 0, "log_probs": rows, "rewards": [1.0, 0.0, 1.0, 0.0]})
+    (tmp_path / "a.jsonl").write_text(text)
+    (found,) = read(tmp_path)
+    assert found.metrics["longest_quarter"] == pytest.approx(0.25)
+    longer = steps(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"))
+    assert longer[0].metrics["longest_quarter"] == pytest.approx(8 / 18)
+
+
+def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:
+    write(tmp_path, log_probs_ref=None)
+    (step, *_) = steps(Reader(files([str(tmp_path)])), plan("grpo"))
+    assert step.metrics["loss"] is None
+    assert step.metrics["kl_k3"] is None
+    assert step.metrics["reward_mean"] is not None
+    assert step.metrics["mismatch.k3"] is not None
+
+
+# ---- which step -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "step"),
+    [
+        ("run/step_12/rank_3.jsonl", 12),
+        ("run/12.jsonl.zst", 12),
+        ("train_data_step7.jsonl", 7),
+        ("rollouts/rollout_3.rank1.jsonl.gz", 3),
+        ("completions_00005.parquet", 5),
+        ("global_step_40/dump.jsonl", 40),
+        ("dump.rank3.jsonl", None),
+        ("rank_0.jsonl", None),
+        ("rollouts.jsonl", None),
+        ("step_1/step_20.jsonl", 20),
+    ],
+)
+def test_the_step_of_a_name(source: str, step: int | None) -> None:
+    assert of_name(source) == step
+
+
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [
+        ({"step": 3}, 3),
+        ({"global_step": 4.0}, 4),
+        ({"step": "05"}, 5),
+        ({"meta": {"step": 6}}, 6),
+        ({"step": True, "iteration": 2}, 2),
+        ({"step": 1, "global_step": 9}, 1),
+        ({}, 77),
+    ],
+)
+def test_the_step_of_a_record(value: dict[str, Any], step: int) -> None:
+    assert StepOf()(Raw(value, "77.jsonl", 1, "", 0)) == step
+
+
+def test_a_record_without_a_step_is_told() -> None:
+    with pytest.raises(InputError, match=r"a.jsonl:3: which step is this\? no field \(step, "):
+        StepOf()(Raw({}, "a.jsonl", 3, "", 0))
+    with pytest.raises(InputError, match=r"a.jsonl:3: when: which step .* whole number here"):
+        StepOf(("when",))(Raw({"step": 1}, "a.jsonl", 3, "", 0))
+
+
+# ---- onsets ---------------------------------------------------------------------------------
+
+
+def noise(seed: int, count: int = 60, correlation: float = 0.0) -> Any:
+    draw = np.random.default_rng(seed)
+    values = draw.standard_normal(count)
+    for at in range(1, count):
+        values[at] += correlation * values[at - 1]
+    return values
+
+
+def test_slopes_and_trends() -> None:
+    assert theil_sen(np.array([0.0, 1.0, 2.0, 100.0])) == pytest.approx(
+        (1.0 + 98.0 / 1) / 2, abs=49
+    )
+    assert theil_sen(np.arange(9.0) * 0.5) == 0.5
+    # S = 6 of 6 pairs; Var = 4·3·13/18 = 26/3; (6 − 1)/√(26/3)
+    assert mann_kendall(np.arange(4.0)) == pytest.approx(5 / math.sqrt(26 / 3))
+    assert mann_kendall(np.array([1.0, 1.0, 1.0])) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shift_is_found_where_it_is(seed: int) -> None:
+    values = noise(seed)
+    values[30:] += 6.0
+    found = onset(values)
+    assert found is not None
+    assert (found.kind, found.up) == ("shift", True)
+    assert abs(found.at - 30) <= 2
+    assert onset(-values) is not None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drift_is_found_in_the_direction_asked_for(seed: int) -> None:
+    values = noise(seed)
+    values[30:] += 1.5 * np.arange(1, 31)
+    found = onset(values, drift_up=True)
+    assert found is not None
+    assert abs(found.at - 30) <= 4
+    assert found.up
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_noise_is_silent(correlation: float) -> None:
+    found = [onset(noise(seed, 60, correlation), drift_up=True) for seed in range(40)]
+    assert sum(one is not None for one in found) <= 1
+
+
+def test_one_outlier_is_no_shift() -> None:
+    values = noise(1)
+    values[40] += 50.0
+    assert onset(values) is None
+
+
+def test_a_slope_that_was_there_is_no_finding() -> None:
+    assert onset(noise(2) + 0.5 * np.arange(60), drift_up=True) is None
+
+
+def run_of(name: str, values: Any) -> list[Step]:
+    from grpo_cli.commands.trend.metrics import METRICS
+
+    nothing = dict.fromkeys(METRICS)
+    return [Step(at, "a", nothing | {name: float(one)}, {}) for at, one in enumerate(values)]
+
+
+def test_a_limit_is_passed_by_most_of_five_steps() -> None:
+    values = np.ones(20)
+    values[7] = 1.2
+    assert not findings(run_of("mismatch.mult", values))
+    values[[12, 14, 16]] = 1.1
+    (found,) = findings(run_of("mismatch.mult", values))
+    assert (found.kind, found.onset, found.worst_step) == ("limit", 12, 7)
+
+
+def test_tails() -> None:
+    draw = np.random.default_rng(0)
+    values = draw.standard_normal(10_000)
+    whole, parts = Tail(), Tail()
+    whole.add(values)
+    for part in np.array_split(values, 7):
+        other = Tail()
+        other.add(part)
+        parts.merge(other)
+    for share in (0.001, 0.3, 0.999):
+        expected = np.sort(values)[math.ceil(share * 10_000) - 1]
+        assert whole.quantile(share) == parts.quantile(share)
+        assert whole.quantile(share) == pytest.approx(expected, rel=4e-3)
+    assert Tail().quantile(0.5) is None
+
+
+@pytest.mark.parametrize("text", ["nothing", "k3>1", "mismatch.k3>x", "loss=1"])
+def test_conditions_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError, match="--fail-on"):
+        read_condition(text)
+
+
+# ---- real runs ------------------------------------------------------------------------------
+
+RUNS = Path(__file__).parent.parent.parent / "samples" / "run"
+
+
+def found_in(name: str) -> list[Any]:
+    return findings(steps(Reader([str(RUNS / name)]), plan("trl/grpo")), ["-v", "trl/grpo"])
+
+
+def test_a_healthy_run_of_trl_is_silent() -> None:
+    assert found_in("healthy.jsonl.gz") == []
+
+
+def test_a_temperature_on_one_side_is_found_where_it_began() -> None:
+    found = found_in("temperature.jsonl.gz")
+    assert {one.onset for one in found} == {30}
+    assert {"mismatch.k3", "mismatch.mult"} <= {one.metric for one in found}
+    assert all(one.command.startswith("grpo ") for one in found)
+
+
+def grpo(capsysbinary: pytest.CaptureFixture[bytes], *words: str) -> tuple[int, str, str]:
+    from grpo_cli.commands.main import application
+
+    code = application(words[0])(list(words), standalone_mode=False)
+    out, err = capsysbinary.readouterr()
+    return code or 0, out.decode(), err.decode()
+
+
+def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    path = str(RUNS / "temperature.jsonl.gz")
+    words = ("trend", path, "-v", "trl/grpo")
+    code, out, _ = grpo(capsysbinary, *words, "--fields", "mismatch.k3", "--limit", "4")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["step", "mismatch.k3"]
+    assert "mismatch.k3 rose at step 30" in out
+    code, out, err = grpo(capsysbinary, *words, "--json", "--fail-on", "mismatch.k3>0.01")
+    assert code == 1
+    assert err.startswith("grpo: --fail-on mismatch.k3>0.01: ")
+    document = json.loads(out)
+    assert [row["step"] for row in document["steps"]] == list(range(60))
+    assert document["findings"][0]["onset"] == 30
+    code, out, _ = grpo(capsysbinary, *words, "--format", "csv", "--fields", "nll")
+    assert out.startswith(f"step,file,nll\n0,{path},1.6")
+    code, out, _ = grpo(capsysbinary, *words, "--plot", "--fail-on", "findings")
+    assert code == 1
+    assert "▲" in out
+
+
+def test_the_command_of_a_finding_runs(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    import shlex
+
+    for one in found_in("temperature.jsonl.gz")[:3]:
+        code, out, _ = grpo(capsysbinary, *shlex.split(one.command, comments=True)[1:])
+        assert code == 0
+        assert out
+        if one.worst is not None and one.worst.token is not None and one.metric != "nll":
+            assert f" {one.worst.token} " in out

@@ -1,0 +1,230 @@
+"""Tables read by columns give the bits, and the errors, of tables read row by row."""
+
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+from files import evaluation
+
+from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.errors import InputError
+from grpo_cli.records import Reading
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.tables import arrow, cuts
+from grpo_cli.variants.plan import plan
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+FLOATS = [pa.float64(), pa.float64(), pa.float32(), pa.float16()]
+INTEGERS = [pa.int64(), pa.int32(), pa.uint8()]
+LISTS = [pa.list_, pa.list_, pa.large_list]
+SEEDS = 6
+"""Of each kind of table; many more were tried when this was written."""
+ENCODE = partial(encode_nested, level="token", fields=None)
+
+
+def log_probs(draw, width):
+    return [-(draw.random() + 0.01) * 4 for _ in range(width)]
+
+
+def response(draw, number):
+    width = draw.choice((0, 1, 2, 3, 5))
+    return {
+        "log_probs_new": log_probs(draw, width),
+        "old_log_probs": log_probs(draw, width),
+        "ref_log_probs": log_probs(draw, width),
+        "mask": [draw.choice((0, 1, 1)) for _ in range(width)],
+        "advantages": draw.choice((0.0, 1.0, -0.5)),
+        "reward": draw.choice((0.0, 1.0, 0.25)),
+        "token_ids": [draw.randrange(99) for _ in range(width)],
+        "tokens": [draw.choice("abé") for _ in range(width)],
+        "uid": number,
+    }
+
+
+BY_TOKEN = ("log_probs_new", "old_log_probs", "ref_log_probs", "mask", "tokens", "token_ids")
+FAULTS = {
+    "null": lambda draw, row: {"log_probs_new": with_one(draw, row["log_probs_new"], None)},
+    "NaN": lambda draw, row: {"old_log_probs": with_one(draw, row["old_log_probs"], np.nan)},
+    "positive": lambda draw, row: {"log_probs_new": with_one(draw, row["log_probs_new"], 0.5)},
+    "longer": lambda draw, row: {"old_log_probs": [*row["old_log_probs"], -1.0]},
+    "a null mask": lambda draw, row: {"mask": with_one(draw, row["mask"], None)},
+    "no mask": lambda draw, row: {"mask": None},
+    "a mask of 2": lambda draw, row: {"mask": with_one(draw, row["mask"], 2)},
+    "no reward": lambda draw, row: {"reward": None},
+    "a reward of NaN": lambda draw, row: {"reward": float("nan")},
+    "a null id of a token": lambda draw, row: {"token_ids": with_one(draw, row["token_ids"], None)},
+    "a group without a name": lambda draw, row: {"uid": None},
+    "no log-probs": lambda draw, row: {"log_probs_new": None},
+}
+
+
+def with_one(draw, values, value):
+    values = values or []
+    at = draw.randrange(max(1, len(values)))
+    return [*values[:at], value, *values[at + 1 :]]
+
+
+def responses(draw, count, faults):
+    rows = []
+    while len(rows) < count:
+        name = draw.choice((len(rows), len(rows), 3))  # 3 may come back
+        rows += [response(draw, name) for _ in range(draw.choice((1, 2, 4)))]
+    for _ in range(faults):
+        row = draw.choice(rows)
+        row |= draw.choice(list(FAULTS.values()))(draw, row)
+    for name in draw.sample(("mask", "token_ids", "tokens", "old_log_probs"), draw.randrange(4)):
+        for row in rows:
+            del row[name]
+    del_one = draw.choice(("reward", "advantages"))
+    return [{key: one for key, one in row.items() if key != del_one} for row in rows]
+
+
+def records(draw, count, faults):
+    """Rows of several responses each."""
+    rows, made = responses(draw, 3 * count, faults), []
+    while rows:
+        size = draw.choice((1, 2, 3))
+        part, rows = rows[:size], rows[size:]
+        made.append({name: [row[name] for row in part] for name in part[0]})
+    return made
+
+
+def column(draw, name, values):
+    """An Arrow column of some type that holds the values."""
+    if name in ("tokens",):
+        leaf = draw.choice((pa.string(), pa.large_string()))
+    elif name in ("mask", "token_ids", "uid", "step"):
+        leaf = draw.choice(INTEGERS)
+        if name == "mask" and draw.random() < 0.3:
+            leaf = draw.choice((pa.bool_(), pa.float32()))
+        if name == "uid" and draw.random() < 0.5:
+            leaf, values = pa.string(), spelled(values)
+    else:
+        leaf = draw.choice(FLOATS)
+    kind = leaf
+    for _ in range(depth(values)):
+        kind = draw.choice(LISTS)(kind)
+    found = pa.array(values).cast(kind) if depth(values) < 3 else pa.array(values)
+    if depth(values) == 0 and draw.random() < 0.1:
+        found = found.dictionary_encode()
+    return found
+
+
+def spelled(value):
+    return [spelled(one) for one in value] if isinstance(value, list) else value and f"g{value}"
+
+
+def depth(value):
+    inside = [depth(one) for one in value if isinstance(one, list)]
+    return 1 + max(inside) if inside else 0
+
+
+def table(draw, rows):
+    columns = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        try:
+            columns[name] = column(draw, name, values)
+        except pa.ArrowException:
+            columns[name] = pa.array(values)
+    if draw.random() < 0.3:
+        columns["step"] = pa.array([draw.choice((1, None)) for _ in rows])
+    if draw.random() < 0.3:
+        columns["id"] = pa.array([f"r{at}" for at in range(len(rows))])
+    if draw.random() < 0.3:
+        texts = [draw.choice(('{"at": 1}', '{"at": [2]}')) for _ in rows]
+        if draw.random() < 0.3:
+            texts = ['{"hyperparameters": {"epsilon": 0.25}, "id": 7}'] * len(rows)
+        if draw.random() < 0.2:
+            texts[-1] = draw.choice(("{", None, '{"epsilon": 0.5}'))
+        columns["grpo_json"] = pa.array(texts)
+    return pa.table(columns)
+
+
+def write(draw, made, path):
+    if path.suffix == ".parquet":
+        pq.write_table(made, path, row_group_size=draw.choice((1, 3, 7, 1000)))
+        return
+    with pa.ipc.new_file(str(path), made.schema) as sink:
+        sink.write_table(made, max_chunksize=draw.choice((2, 1000)))
+
+
+def result(path, reading, **options):
+    """Everything that an evaluation says: rows, totals, notices, errors with their places."""
+    run = evaluation(path, plan("grpo"), encode=ENCODE, reading=reading, **options)
+    rows, fault = [], None
+    try:
+        rows = [piece for pieces in run for piece in pieces]
+    except InputError as error:
+        fault = str(error)
+    skipped = [str(error) for error in run.skipped]
+    return rows, fault, skipped, run.skipped.count, run.total, run.signature, run.notices
+
+
+READINGS = {
+    "records": (records, Reading()),
+    "responses": (responses, Reading()),
+    "by uid": (responses, Reading(grouping=Grouping(by=(("uid",),)))),
+    "by two": (responses, Reading(grouping=Grouping(by=(("uid",), ("step",))))),
+    "by size": (responses, Reading(grouping=Grouping(size=2))),
+    "records by uid": (records, Reading(grouping=Grouping(by=(("uid",),)))),
+}
+
+
+@pytest.mark.parametrize("faults", [0, 1, 4])
+@pytest.mark.parametrize("kind", READINGS)
+def test_the_same_as_row_by_row(tmp_path, monkeypatch, kind, faults):
+    monkeypatch.setattr(cuts, "_LEAST", 1)
+    make, reading = READINGS[kind]
+    for seed in range(SEEDS):
+        draw = random.Random(f"{kind} {faults} {seed}")
+        path = tmp_path / draw.choice(("a.parquet", "a.parquet", "a.arrow"))
+        write(draw, table(draw, make(draw, draw.choice((1, 4, 12)), faults)), path)
+        for skip in (False, True):
+            with monkeypatch.context() as patch:
+                patch.setattr(arrow, "_TOKENS", draw.choice((1, 8, 1 << 16)))
+                found = result(path, reading, skip=skip)
+            with monkeypatch.context() as patch:
+                patch.setattr(Reading, "_by_columns", lambda *_: None)
+                patch.setattr(cuts, "between_groups", lambda *_: None)
+                wanted = result(path, reading, skip=skip)
+            assert found == wanted, seed
+
+
+def chunks(path, reading):
+    for piece in reading.pieces(str(path)):
+        yield from reading.decoded(piece, {}, by_columns=True)
+
+
+@pytest.mark.parametrize("kind", ["records", "responses", "by uid", "by size"])
+@pytest.mark.parametrize("without", [(), ("mask",), ("tokens", "token_ids")])
+def test_plain_tables_are_read_by_columns(tmp_path, kind, without):
+    make, reading = READINGS[kind]
+    rows = make(random.Random(1), 12, 0)[:12]
+    for at, row in enumerate(rows if make is responses else ()):
+        row["uid"] = at // 2
+    names = [name for name in rows[0] if name not in without]
+    made = pa.table({name: pa.array([row[name] for row in rows]) for name in names})
+    pq.write_table(made, tmp_path / "a.parquet", row_group_size=5)
+    found = list(chunks(tmp_path / "a.parquet", reading))
+    assert sum(len(one.items) for one in found) == (6 if "by" in kind else len(rows))
+    assert all(one.columns is not None for one in found)
+
+
+@pytest.mark.parametrize("by", [Grouping(by=(("uid",),)), Grouping(size=3)])
+def test_groups_that_straddle_row_groups_go_to_workers(tmp_path, monkeypatch, by):
+    monkeypatch.setattr(cuts, "_LEAST", 1)
+    draw = random.Random(5)
+    rows = [response(draw, at // 3) for at in range(60)]
+    made = pa.Table.from_pylist([{**row, "uid": f"g{row['uid']}"} for row in rows])
+    pq.write_table(made, tmp_path / "a.parquet", row_group_size=4)
+    reading = Reading(grouping=by)
+    pieces = list(reading.pieces(str(tmp_path / "a.parquet")))
+    assert sum(len(piece.cut.bounds) - 1 for piece in pieces) == 20
+    assert len(pieces) > 5
+    one, two = (result(tmp_path / "a.parquet", reading, jobs=jobs) for jobs in (1, 2))
+    assert one == two
+    assert one[4]["records"] == 20
