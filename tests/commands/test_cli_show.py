@@ -365,7 +365,8 @@ def test_the_sides_of_the_clip_are_told_without_colour(grpo, dump):
 ENGINE = {"log_probs_rollout": [[-0.1, -0.7, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.9]]}
 
 
-def test_mismatch_is_the_trainer_against_the_engine(grpo, dump):
+def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     shown = grpo("show", str(dump(TOKENS | ENGINE)), "--color-by", "mismatch", "--top", "2").stdout
     assert "mismatch log π_old (trainer) − log π_rollout (engine)" in shown
     rows = [line.split() for line in shown.splitlines()[-2:]]
