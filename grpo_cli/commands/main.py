@@ -115,12 +115,8 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         command = application(wanted if wanted in (*COMMANDS, *_VERSION) else None)
-        if wanted not in _VERSION:
-            from grpo_cli.engine import memory  # with numpy
-
-            memory.settle()
         _interruptible()
-        code = command(standalone_mode=False)
+        code = command(standalone_mode=False) if wanted in _VERSION else _settled(command)
         sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -139,6 +135,17 @@ def main() -> None:
             _tell_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
+
+
+def _settled(command: typer.Typer) -> Any:
+    """Runs a command that computes: what is not finite is told where the numbers are shown."""
+    import numpy as np
+
+    from grpo_cli.engine import memory  # both are slow to import, and --version needs neither
+
+    memory.settle()
+    with np.errstate(all="ignore"):
+        return command(standalone_mode=False)
 
 
 def _interruptible() -> None:
