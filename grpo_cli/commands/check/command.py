@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,32 +56,24 @@ def check(
     with failures(as_json=page.json):
         if list_codes:
             rows = codes()
-            page.write({"codes": rows}, lambda console, _: print_codes(console, rows))
+            page.write(
+                {"codes": rows},
+                lambda console, screen: print_codes(console, screen, rows),
+                rows=rows,
+                beyond="page",
+            )
             return
         reader = reading.reader(paths(files), chosen.record)
         found = look(reader, limit)
-        document = _document(found)
-        page.write(document, lambda console, screen: print_findings(console, screen, document))
+        document = found.document()
+        page.write(
+            document,
+            lambda console, screen: print_findings(console, screen, document),
+            rows=document["findings"],
+        )
         tell_notes(reader.notices, quiet=page.quiet)
         code = _finish(found, page)
     raise typer.Exit(code)
-
-
-def _document(found: Check) -> dict[str, Any]:
-    findings = found.findings
-    counts = {severity: findings.severities[severity] for severity in ("error", "warning", "info")}
-    rows = findings.rows
-    kinds = dict.fromkeys(row["code"] for row in rows)
-    return {
-        "ok": not counts["error"],
-        "findings": rows,
-        "more": {code: findings.more[code] for code in kinds if code in findings.more},
-        "counts": {code: findings.codes[code] for code in kinds},
-        "severities": counts,
-        "records": found.records,
-        "responses": found.responses,
-        "tokens": found.tokens,
-    }
 
 
 def _finish(found: Check, page: PageOptions) -> int:

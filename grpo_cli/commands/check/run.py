@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.commands.check.across.duplicates import Seen
 from grpo_cli.commands.check.across.facts import facts
 from grpo_cli.commands.check.asking import look
-from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.finding import ORDER, Finding, Rule
 from grpo_cli.commands.check.packed import views
 from grpo_cli.commands.check.partial import Findings, Partial
 from grpo_cli.commands.check.parts import compared, joined
@@ -118,6 +119,22 @@ class Check:
     def _tell(self, told: Iterable[tuple[Rule, Finding, Place]], source: int) -> None:
         for rule, finding, place in told:
             self.findings.add(rule, finding, place, source)
+
+    def document(self) -> dict[str, Any]:
+        """Everything as ``--json`` prints it."""
+        findings, rows = self.findings, self.findings.rows
+        kinds = dict.fromkeys(row["code"] for row in rows)
+        counts = {severity: findings.severities[severity] for severity in ORDER}
+        return {
+            "ok": not counts["error"],
+            "findings": rows,
+            "more": {code: findings.more[code] for code in kinds if code in findings.more},
+            "counts": {code: findings.codes[code] for code in kinds},
+            "severities": counts,
+            "records": self.records,
+            "responses": self.responses,
+            "tokens": self.tokens,
+        }
 
     def end(self) -> None:
         """Tells what only the whole input shows."""

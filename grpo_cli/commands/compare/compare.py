@@ -162,6 +162,10 @@ class Comparison:
             if name in self.skipped
         ]
 
+    def document(self) -> dict[str, Any]:
+        """Everything as ``--json`` prints it."""
+        return {"variants": self.rows(), "skipped": self.reasons(), **self.counts}
+
     @property
     def counts(self) -> dict[str, int]:
         """Records, groups, responses and tokens of the data."""

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.match.answer import document
-from grpo_cli.commands.match.logged import logged
-from grpo_cli.commands.match.question import Question
-from grpo_cli.commands.match.search import Search
-from grpo_cli.commands.match.sums.data import Stream
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_matches
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
@@ -22,7 +16,6 @@ from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.options.values import number
 from grpo_cli.engine import Reader
-from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
 
 NO = 1
@@ -111,36 +104,35 @@ def match_number(
     other sign, and with the factors of accumulation and data parallelism. β
     is solved for where it is not known, ε is searched. Stages that flags swap
     stay as they are. How many conventions such a number hits by chance is
-    told. Exit codes: 0 found, 1 nothing reproduces the number, 2 usage, 3 bad
-    input.
+    told. Exit codes: 0 found, 1 nothing reproduces the number, or no more than
+    chance would, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         kl, objective = _kl_number(objective)
-        given = {"kl": kl, "clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
-        others = [Typed.of(name, text, rtol) for name, text in given.items() if text is not None]
+        given = {"loss": loss, "objective": target_objective, "kl": kl}
+        given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
         plan, places = objective.plan(), paths(files)
         reading = loading.reading(loading.record)
         source = Reader(places, reading, skip=loading.on_error == "skip", jobs=jobs)
-        words = [*places, *loading.words]
-        if logged_at:
-            if loss is not None or target_objective is not None:
-                raise UsageError("--logged takes the number from the records; leave --loss out")
-            questions, chosen = logged(source, logged_at, rtol)
-            words += chosen
-        else:
-            target = _checked(loss, target_objective, rtol)
-            source.keep_input()
-            first = next(iter(source), None)
-            if first is None:
-                raise InputError("no record can be read")
-            questions = [Question(target, Stream(source), first)]
-        answer = Search(plan, _numbers(betas), others, _large(places)).answer(questions)
-        asked = questions[-1]
-        counts = [len(questions) * (1 + len(others)), len(questions)]
-        made = document(answer, asked.first, words, [asked.target, *others], counts)
-        page.write(made, lambda console, screen: print_matches(console, screen, made))
+        made = ask(
+            plan,
+            source,
+            places,
+            loading.words,
+            numbers={name: text for name, text in given.items() if text is not None},
+            at=logged_at or (),
+            rtol=rtol,
+            betas=_numbers(betas),
+        )
+        page.write(
+            made,
+            lambda console, screen: print_matches(console, screen, made),
+            rows=made["matches"] or made["nearest"],
+            beyond="cut",
+            notes=source.notices,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
-    raise typer.Exit(code or (0 if answer.matches else NO))
+    raise typer.Exit(code or (0 if made["reproduced"] else NO))
 
 
 def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOptions]:
@@ -149,23 +141,6 @@ def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOption
     if given is None or not re.match(r"[+-]?\.?\d", given):
         return None, objective
     return _text(given), replace(objective, kl=None)
-
-
-def _checked(loss: str | None, objective: str | None, rtol: float | None) -> Typed:
-    if (loss is None) == (objective is None):
-        raise UsageError("give the logged number as --loss X or --objective X, one of them")
-    if rtol is not None and rtol < 0:
-        raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
-    name, text = ("objective", objective) if loss is None else ("loss", loss)
-    return Typed.of(name, text or "", rtol)
-
-
-_LARGE = 1 << 25
-"""Bytes from which on the search begins with what is quickly evaluated."""
-
-
-def _large(places: list[str]) -> bool:
-    return sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
 
 
 def _numbers(betas: str | None) -> list[float]:

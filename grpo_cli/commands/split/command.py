@@ -71,24 +71,15 @@ def split_batch(
         plan = objective.plan()
         source = loading.reader(paths(files))
         responses = gather(plan, source)
-        cutting = cut(responses.count, micro_batch, accumulate, ranks)
-        rows, skipped = split(plan, responses, cutting)
-        document = {
-            "variant": plan.variant,
-            "splits": rows,
-            "skipped": skipped,
-            "responses": cutting.responses,
-            "micro_batch": cutting.micro_batch,
-            "micro_batches": len(cutting.sizes),
-            "accumulate": cutting.accumulate,
-            "ranks": cutting.ranks,
-            "steps": int(cutting.steps[-1]) + 1,
-            "cuts_nothing": len(cutting.sizes) == int(cutting.steps[-1]) + 1,
-        }
+        document = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
+        rows, skipped = document["splits"], document["skipped"]
         page.write(
             document,
             lambda console, screen: print_splits(console, screen, document),
             failed=not rows,
+            rows=rows,
+            beyond="cut",
+            notes=source.notices,
         )
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not page.quiet:

@@ -33,7 +33,25 @@ _SAME = 1e-9
 Row = dict[str, Any]
 
 
-def split(base: Plan, responses: Responses, cutting: Cut) -> tuple[list[Row], list[Row]]:
+def split(base: Plan, responses: Responses, cutting: Cut) -> dict[str, Any]:
+    """Everything as ``--json`` prints it."""
+    rows, skipped = _rows(base, responses, cutting)
+    steps = int(cutting.steps[-1]) + 1
+    return {
+        "variant": base.variant,
+        "splits": rows,
+        "skipped": skipped,
+        "responses": cutting.responses,
+        "micro_batch": cutting.micro_batch,
+        "micro_batches": len(cutting.sizes),
+        "accumulate": cutting.accumulate,
+        "ranks": cutting.ranks,
+        "steps": steps,
+        "cuts_nothing": len(cutting.sizes) == steps,
+    }
+
+
+def _rows(base: Plan, responses: Responses, cutting: Cut) -> tuple[list[Row], list[Row]]:
     """One row per aggregation, and those that the data cannot serve with the reason.
 
     The advantages are those of the whole batch, as trainers make them before they split it. The
