@@ -195,6 +195,22 @@ def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> 
     assert step.metrics["mismatch.k3"] is not None
 
 
+def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
+    """verl's rollout_data_dir/{step}.jsonl: texts and scores, prompts for groups."""
+    row = {"gts": "1", "output": "r"}
+    for step, scores in enumerate([(0.0, 1.0, 0.0, 0.0), (1.0, 1.0, 0.0, 1.0)]):
+        lines = [row | {"input": f"p{at // 2}", "score": score} for at, score in enumerate(scores)]
+        (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    first, second = read(tmp_path)
+    assert first.metrics["reward_mean"] == 0.25
+    assert (first.metrics["groups_all_0"], first.metrics["pass_at_k"]) == (0.5, 0.5)
+    assert (second.metrics["groups_all_1"], second.metrics["length_mean"]) == (0.5, None)
+    areal = {"task_id": 3, "sample_idx": 0, "seqlen": 9, "prompt_len": 4, "tail_version": 6}
+    (tmp_path / "x").write_text(json.dumps(areal | {"completion": "c", "reward": 1.0}))
+    (found,) = steps(Reader([str(tmp_path / "x")]), no_kl())
+    assert (found.number, found.metrics["length_mean"]) == (6, 5.0)
+
+
 # ---- which step -----------------------------------------------------------------------------
 
 
