@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "verify": "verify.command:verify",
     "check": "check.command:check",
     "trend": "trend.command:trend",
+    "diff": "diff.command:diff",
     "show": "show.command:show",
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
@@ -113,18 +114,17 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         command = application(wanted if wanted in (*COMMANDS, *_VERSION) else None)
-        if wanted not in _VERSION:
-            from grpo_cli.engine import memory  # with numpy
-
-            memory.settle()
         _interruptible()
-        code = command(standalone_mode=False)
+        code = command(standalone_mode=False) if wanted in _VERSION else _settled(command)
         sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except GrpoError as error:
         tell(error)
         sys.exit(error.exit_code)
+    except MemoryError:
+        say("not enough memory; split long records or documents, or raise the limit (ulimit -v)")
+        sys.exit(GrpoError.exit_code)
     except OSError as error:
         reason = error.strerror or str(error)
         say(f"{error.filename}: {reason}" if error.filename else reason)
@@ -134,6 +134,17 @@ def main() -> None:
             _tell_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
+
+
+def _settled(command: typer.Typer) -> Any:
+    """Runs a command that computes: what is not finite is told where the numbers are shown."""
+    import numpy as np
+
+    from grpo_cli.engine import memory  # both are slow to import, and --version needs neither
+
+    memory.settle()
+    with np.errstate(all="ignore"):
+        return command(standalone_mode=False)
 
 
 def _interruptible() -> None:

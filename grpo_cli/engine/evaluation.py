@@ -186,7 +186,7 @@ class Evaluation:
             yield rows
             if outcome.error is not None:
                 raise outcome.error
-        if self._reader.reading.selects and not outcome.totals.records and not outcome.skipped:
+        if not outcome.totals.records and not outcome.skipped:
             raise self._reader.reading.nothing()
 
     @property
@@ -212,16 +212,19 @@ class Evaluation:
 
 def _peeked(
     decoded: Iterable[DecodedChunk],
-) -> tuple[Raw | InputError | None, Iterable[DecodedChunk]]:
-    """The first object, and all of them."""
+) -> tuple[DecodedChunk | None, Iterable[DecodedChunk]]:
+    """The first objects, and all of them."""
     rest = iter(decoded)
     few = next(rest, None)
-    return (None, ()) if few is None else (few.items[0], chain((few,), rest))
+    return (None, ()) if few is None else (few, chain((few,), rest))
 
 
-def _framework(first: Raw | InputError | None, plan: Plan) -> Iterator[str]:
+def _framework(first: DecodedChunk, plan: Plan) -> Iterator[str]:
     """That the records say which framework computed them, where another variant was asked for."""
-    value = first.value if isinstance(first, Raw) else None
+    if first.keys is not None and "framework" not in first.keys:
+        return
+    raw = first.items[0]
+    value = raw.value if isinstance(raw, Raw) else None
     framework = value.get("framework") if isinstance(value, dict) else None
     if not isinstance(framework, dict):
         return

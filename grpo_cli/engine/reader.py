@@ -18,7 +18,7 @@ from grpo_cli.engine.fold import Notices, OnPiece
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source, record
+from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Record, Source, record
 from grpo_cli.records.open.streams import BLOCK
 
 T = TypeVar("T")
@@ -74,7 +74,8 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            decoded = self.reading.decoded(piece, self.notices)
+            packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
+            decoded = self.reading.decoded(piece, self.notices, by_columns=packed)
             for chunk in chunks(decoded, with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
@@ -162,8 +163,8 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
-            by_columns: whether tables may come as columns, beside no more of their records than
-                an evaluation needs.
+            by_columns: whether numbers may come as columns, beside no more of their records than
+                an evaluation needs, which ``chunks`` understands.
         """
         del together  # nothing is gained by it on one machine
         faults: list[Exception] = []

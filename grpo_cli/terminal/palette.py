@@ -1,32 +1,45 @@
-"""Diverging colours that people with any colour vision tell apart: blue up, red down."""
+"""Ten diverging colours that people with any colour vision tell apart: blue up, red down."""
 
 from __future__ import annotations
 
 Rgb = tuple[int, int, int]
 
-STEPS = 8
+STEPS = 5
 """Colours on either side of none."""
 
-_WHITE: Rgb = (247, 247, 247)
-_UP: Rgb = (33, 102, 172)
-_DOWN: Rgb = (178, 24, 43)
+_UP = (153, 111, 69, 26, 19)
+_DOWN = (223, 216, 209, 167, 124)
+"""Entries of xterm's 256 colours, so that these are shown as they are at either depth.
+
+Either side grows darker with each step; blue and red are as light as each other, or nearly.
+"""
+_LEVELS = (0, 95, 135, 175, 215, 255)
+
+
+def number(step: int) -> int:
+    """The colour of a step, −STEPS … STEPS but 0, among xterm's 256; paler the nearer to 0."""
+    return (_UP if step > 0 else _DOWN)[abs(step) - 1]
 
 
 def background(step: int) -> Rgb:
-    """The colour of a step, −STEPS … STEPS; paler the nearer to 0.
+    """The same as red, green and blue; white for 0."""
+    if not step:
+        return 255, 255, 255
+    cube = number(step) - 16
+    return _LEVELS[cube // 36], _LEVELS[cube // 6 % 6], _LEVELS[cube % 6]
 
-    References:
-        Brewer's RdBu (colorbrewer2.org), which is safe for the common kinds of colour blindness.
-    """
-    end, share = (_UP if step > 0 else _DOWN), abs(step) / STEPS
-    mixed = [round(white + (full - white) * share) for white, full in zip(_WHITE, end, strict=True)]
-    return mixed[0], mixed[1], mixed[2]
+
+def luminance(color: Rgb) -> float:
+    """How light a colour is, from 0 to 1 (the relative luminance of WCAG 2.2)."""
+    parts = [one / 255 for one in color]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def ink(step: int) -> str:
     """Black or white, whichever is read better on that background."""
-    red, green, blue = background(step)
-    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
+    light = luminance(background(step))
+    return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
 
 
 def style(step: int) -> str:

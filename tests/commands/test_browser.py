@@ -1,161 +1,256 @@
-"""The page in a real browser: what is visible there, and that it asks nothing of the network."""
+"""The page in a real browser: what is seen there, the numbers it reads, and what it asks for."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from chromium import Chromium
 
 pytestmark = pytest.mark.browser
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--window-size=1000,1400"),
-)
 DATA = Path(__file__).parent.parent / "data" / "rollouts" / "trl-1.16.0-grpo.jsonl"
+WIDTHS = (1400, 800, 400)
 
-PROBE = """<script>
-addEventListener("load", () => {
-  const seen = (one) => { const box = one.getBoundingClientRect();
-    const style = getComputedStyle(one);
-    return box.width > 0 && box.height > 0 && style.visibility === "visible"; };
-  const box = (one) => { const b = one.getBoundingClientRect(); return [b.left, b.right, b.top]; };
-  const all = (query) => [...document.querySelectorAll(query)];
-  const clip = (one) => getComputedStyle(one).textDecorationLine;
-  document.title = "probe" + JSON.stringify({
-    text: document.body.innerText,
-    tokens: all("bdi").filter(seen).length,
-    colors: new Set(all("bdi").map((one) => getComputedStyle(one).backgroundColor)).size,
-    underlined: all("bdi").filter((one) => clip(one) === "underline").length,
-    bars: all("svg.bars rect").filter(seen).map((one) => [one.getAttribute("class"), ...box(one)]),
-    axis: box(document.querySelector("svg.bars .axis"))[0],
-    bins: all("svg.histogram rect.bin").map((one) => one.getBoundingClientRect().height),
-    clip: all("svg.histogram line.clip").filter((one) => box(one)[0] > 0).length,
-    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    paper: getComputedStyle(document.body).backgroundColor,
-    ink: getComputedStyle(document.body).color,
-    asked: performance.getEntriesByType("resource").length,
-  });
-});
-</script>"""
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    made = Chromium(tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def browse(grpo, tmp_path):
-    """Draws a record as a page and asks the browser what is visible in it."""
+def browse(browser, grpo, tmp_path):
+    """Draws a record as a page and opens it."""
 
-    def run(path, *flags: str, dark: bool = False) -> dict:
+    def run(path, *flags: str, width: int = 1400, dark: bool = False) -> Chromium:
         out = tmp_path / "page.html"
         assert grpo("show", str(path), "--html", str(out), *flags).exit_code == 0
-        out.write_text(out.read_text(encoding="utf-8") + PROBE, encoding="utf-8")
-        theme = ("--blink-settings=preferredColorScheme=0",) if dark else ()
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
-        done = subprocess.run(
-            [
-                BROWSER,
-                *FLAGS,
-                *theme,
-                profile,
-                "--virtual-time-budget=2000",
-                "--dump-dom",
-                out.as_uri(),
-            ],
-            capture_output=True,
-            timeout=90,
-            check=True,
-        )
-        found = re.search(r"<title>probe(.*?)</title>", done.stdout.decode(), re.DOTALL)
-        assert found, done.stderr.decode()[-500:]
-        text = found.group(1)
-        for name, sign in (("&lt;", "<"), ("&gt;", ">"), ("&nbsp;", "\u00a0"), ("&amp;", "&")):
-            text = text.replace(name, sign)
-        return json.loads(text)
+        browser.size(width, dark=dark)
+        browser.open(out)
+        return browser
 
-    return run
+    yield run
+    assert browser.problems == []
+    assert [url for url in browser.requests if not url.startswith("file:")] == []
+    assert len(browser.requests) <= 1
 
 
-def test_a_real_record_is_visible(browse, grpo):
-    seen = browse(DATA, "--record", "grpo/3")
+def evaluated(grpo, path, number: int, *flags: str) -> dict:
+    lines = grpo("eval", str(path), "--level", "token", "-f", "jsonl", "--nest", *flags).stdout
+    return json.loads(lines.splitlines()[number])
+
+
+def column(record: dict, name: str) -> list[float]:
+    return [value for one in record["responses"] for value in one["tokens"][name]]
+
+
+TOKEN_COLUMNS = (
+    *("log_ratio", "ratio", "advantage", "surrogate", "kl", "weight", "contribution", "gradient"),
+)
+
+
+@pytest.mark.parametrize("variant", ["grpo", "dr", "gspo", "cispo", "sapo", "gmpo", "dapo"])
+def test_every_number_is_the_float64_of_eval(browse, grpo, variant):
+    tab = browse(DATA, "--record", "grpo/3", "-v", variant)
+    record = evaluated(grpo, DATA, 3, "-v", variant)
+    for name in TOKEN_COLUMNS:
+        read = tab.run(f"page.view.record.columns.{name} && [...page.view.record.columns.{name}]")
+        wanted = column(record, name) if record["responses"][0]["tokens"][name] else [None]
+        assert read == wanted or (read is None and not any(wanted)), name
+    sides = tab.run("[...page.view.record.clip].map((side) => SIDES[side])")
+    assert sides == column(record, "clip")
+
+
+KINDS = {
+    "float64": lambda values: values,
+    "float32": lambda values: values.astype(np.float32).astype(np.float64),
+    "five digits": lambda values: np.round(values, 5),
+    "whole": lambda values: np.round(values),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probs_are_those_of_the_file_and_ratios_their_exponentials(browse, dump, kind):
+    random = np.random.default_rng(7)
+    new = -random.exponential(2.0, (3, 400))
+    old = np.minimum(new + random.normal(0, 0.2, new.shape), 0.0)
+    new[0, :4] = [-0.0, -1e-300, -300.0, -690.0]
+    old[0, :4] = [-800.0, -5e-324, -0.0, -690.0]
+    engine = np.minimum(old + random.normal(0, 0.01, new.shape), 0.0)
+    names = ("log_probs_new", "log_probs_old", "log_probs_rollout")
+    files = {name: KINDS[kind](one) for name, one in zip(names, (new, old, engine), strict=True)}
+    record = {name: one.tolist() for name, one in files.items()} | {"rewards": [1.0, 0.0, 0.5]}
+    tab = browse(dump(record | {"log_probs_ref": None}), "-v", "dr")
+    for name, values in files.items():
+        assert tab.run(f"[...page.view.record.columns.{name}]") == values.ravel().tolist()
+    ratios = tab.run("[...page.view.record.columns.ratio].map(String)")
+    change = (files["log_probs_new"] - files["log_probs_old"]).ravel()
+    for read, log_ratio in zip(ratios, change.tolist(), strict=True):
+        expected = math.exp(log_ratio) if log_ratio < 709.7 else math.inf
+        assert float(read.replace("Infinity", "inf")) == pytest.approx(expected, rel=1e-15)
+    mismatch = files["log_probs_old"] - files["log_probs_rollout"]
+    assert tab.run("[...page.view.record.columns.mismatch]") == mismatch.ravel().tolist()
+
+
+def test_a_real_record_is_seen(browse, grpo):
+    tab = browse(DATA, "--record", "grpo/3")
+    record = evaluated(grpo, DATA, 3)
+    text = tab.run("document.body.innerText")
+    assert "record grpo/3" in text
+    assert f"{record['objective']:.6g}" in text
+    assert tab.run("document.querySelectorAll('bdi.t').length") == record["tokens"]
+    for side in ("low", "high"):
+        count = column(record, "clip").count(side)
+        assert tab.run(f"document.querySelectorAll('bdi.t.{side}').length") == count > 0
+    assert tab.run("page.quantity(page.view.record).name") == "ratio"
+    words = tab.run("[...document.querySelectorAll('svg text.clip')].map((one) => one.textContent)")
+    assert words == ["▾ 0.8", "▴ 1.2"]
+
+
+def test_the_colour_is_the_number_s(browse, grpo):
+    tab = browse(DATA, "--record", "grpo/3", "--color-by", "gradient")
+    record = evaluated(grpo, DATA, 3)
+    looks = (
+        "[...document.querySelectorAll('bdi.t')].map((one) => +one.className.match(/s(\\d+)/)[1])"
+    )
+    for name, by in (("gradient", "gradient"), ("kl", "kl"), ("ratio", "log_ratio")):
+        tab.run(f"page.recolor('{name}')")
+        steps = tab.run(looks)
+        values = column(record, by)
+        order = np.argsort(values, kind="stable")
+        assert (np.diff(np.array(steps)[order]) >= 0).all(), "no step down as the number grows"
+        assert all((step - 5) * value >= 0 for step, value in zip(steps, values, strict=True))
+        assert len(set(steps)) > 4
+
+
+def test_pointing_tells_six_digits_and_choosing_all_of_them(browse, grpo):
+    tab = browse(DATA, "--record", "grpo/3")
+    tokens = evaluated(grpo, DATA, 3)["responses"][0]["tokens"]
+    box = "document.querySelectorAll('bdi.t')[2].getBoundingClientRect()"
+    x, y = tab.run(f"(() => {{ const b = {box}; return [b.left + 2, b.top + 8]; }})()")
+    tab.point(x, y)
+    told = tab.run("page.tip.element.innerText")
+    assert re.search(rf"ratio ρ\s+{tokens['ratio'][2]:.6g}\b", told)
+    assert re.search(rf"advantage A\s+{tokens['advantage'][2]:.6g}\b", told)
+    assert f"▾ clipped {tokens['clip'][2]} at 0.8" in told
+    tab.run("page.go(page.view.record, 2)")
+    told = tab.run("page.tip.element.innerText")
+    assert re.search(rf"gradient\s+{tokens['gradient'][2]!r}\b", told)
+    assert re.search(rf"KL estimate\s+{tokens['kl'][2]!r}\b", told)
     record = [json.loads(line) for line in DATA.read_text().splitlines()][3]
-    evaluated = json.loads(
-        grpo("eval", str(DATA), "--level", "token", "-f", "jsonl", "--nest").stdout.splitlines()[3]
+    assert re.search(rf"log π_θ\s+{record['per_token_logps'][0][2]!r}\b", told)
+
+
+def test_keys_jump_to_the_clipped_and_to_the_outliers(browse, grpo):
+    tab = browse(DATA, "--record", "grpo/3")
+    record = evaluated(grpo, DATA, 3)
+    clip, sizes = column(record, "clip"), np.abs(column(record, "log_ratio"))
+    clipped = [at for at, side in enumerate(clip) if side]
+    for wanted in clipped[:3]:
+        tab.press("n")
+        assert tab.run("page.current") == wanted
+    tab.press("p")
+    assert tab.run("page.current") == clipped[1]
+    for wanted in np.argsort(-sizes, kind="stable")[:3].tolist():
+        tab.press("o")
+        assert tab.run("page.current") == wanted
+    tab.press("m")
+    most = max(range(8), key=lambda r: (record["responses"][r]["clip_fraction"], -r))
+    assert tab.run("page.view.responses.responseOf(page.current)") == most
+    tab.press("ArrowRight")
+    assert tab.run("document.querySelectorAll('bdi.current').length") == 1
+    tab.press("Escape")
+    assert tab.run("page.current") is None
+
+
+def test_order_and_folds(browse, grpo):
+    tab = browse(DATA, "--record", "grpo/3")
+    responses = evaluated(grpo, DATA, 3)["responses"]
+    ids = "[...document.querySelectorAll('section.response')].map((one) => +one.id.slice(9))"
+    for name, field in (("length", "length"), ("clipped", "clip_fraction"), ("advantage",) * 2):
+        tab.run(f"page.reorder('{name}')")
+        wanted = sorted(range(8), key=lambda r: (-responses[r][field], r))
+        assert tab.run(ids) == wanted
+    tab.press("F")
+    assert tab.run("document.querySelectorAll('.tokens:not([hidden])').length") == 0
+    tab.press("F")
+    assert tab.run("document.querySelectorAll('.tokens:not([hidden])').length") == 8
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_width_light_and_dark(browse, width, dark):
+    tab = browse(DATA, "--record", "grpo/3", width=width, dark=dark)
+    root = "document.documentElement"
+    assert tab.run(f"{root}.scrollWidth - {root}.clientWidth") == 0
+    style = tab.run(
+        "(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))"
     )
-    clips = [clip for one in evaluated["responses"] for clip in one["tokens"]["clip"]]
-    assert seen["tokens"] == sum(map(len, record["per_token_logps"]))
-    assert seen["underlined"] == sum(clip is not None for clip in clips) > 0
-    assert seen["colors"] > 5
-    assert "record grpo/3" in seen["text"]
-    assert f"{evaluated['objective']:.6g}" in seen["text"]
-    assert "clip 0.8" in seen["text"]
-    assert "clip 1.2" in seen["text"]
-    assert seen["clip"] == 2
-    assert seen["asked"] == 0
-    assert seen["wide"] == 0
+    ink, paper = (sum(map(float, re.findall(r"[\d.]+", one)[:3])) / 3 for one in style)
+    assert ink - paper > 150 if dark else ink - paper < -150
 
 
-def test_bars_go_to_the_side_of_their_sign(browse, grpo):
-    seen = browse(DATA, "--record", "grpo/3")
-    flags = ("--level", "response", "-f", "jsonl", "--nest")
-    line = grpo("eval", str(DATA), *flags).stdout.splitlines()[3]
-    values = [one["contribution"] for one in json.loads(line)["responses"]]
-    assert len(seen["bars"]) == len(values)
-    size = max(map(abs, values))
-    longest = max(right - left for _, left, right, _ in seen["bars"])
-    for value, (kind, left, right, _) in zip(values, seen["bars"], strict=True):
-        assert kind == ("up" if value >= 0 else "down")
-        edge = left if value >= 0 else right
-        assert edge == pytest.approx(seen["axis"], abs=1.5)
-        assert right - left == pytest.approx(longest * abs(value) / size, abs=1.5)
-    tops = [top for *_, top in seen["bars"]]
-    assert tops == sorted(tops)
+HOSTILE = ["</script><img src=x onerror=alert(1)>", "\u2028", "\u202eabc", "[red]", "<b>x</b>"]
 
 
-def test_light_and_dark_are_both_readable(browse):
-    def brightness(color: str) -> float:
-        return sum(float(part) for part in re.findall(r"[\d.]+", color)[:3]) / 3
-
-    for dark in (False, True):
-        seen = browse(DATA, dark=dark)
-        contrast = brightness(seen["ink"]) - brightness(seen["paper"])
-        assert contrast > 150 if dark else contrast < -150
-
-
-def test_tokens_are_seen_as_they_are_written(browse, dump):
-    path = dump(
-        {
-            "id": "<i>&amp;",
-            "log_probs_new": [[-0.1, -0.9, -0.3, -1.0], [-1.0]],
-            "log_probs_old": [[-0.4, -0.5, -0.3, -1.0], [-1.0]],
-            "log_probs_ref": [[-0.4, -0.5, -0.3, -1.0], [-1.0]],
-            "tokens": [["[red]", "<b>x</b>", "\n", "שלום"], ["界"]],
-        }
+def test_hostile_strings_are_text(browse, dump):
+    logs = [[-0.1, -0.9, -0.3, -1.0, -2.0]]
+    record = {"id": HOSTILE[0], "prompt": HOSTILE[0] + HOSTILE[2], "tokens": [HOSTILE]}
+    names = ("log_probs_new", "log_probs_old", "log_probs_ref")
+    tab = browse(dump(record | {"rewards": [1.0]} | dict.fromkeys(names, logs)))
+    assert tab.run("document.querySelectorAll('img, b.x, main script').length") == 0
+    words = tab.run("[...document.querySelectorAll('bdi.t')].map((one) => one.textContent)")
+    assert words == [HOSTILE[0], "\\u2028", "\\u202eabc", "[red]", "<b>x</b>"]
+    assert tab.run("document.querySelector('pre').textContent") == HOSTILE[0] + "\\u202eabc"
+    assert tab.run("document.title").endswith(HOSTILE[0][:38] + "…") or HOSTILE[0] in tab.run(
+        "document.title"
     )
-    seen = browse(path)
-    assert "record <i>&amp;" in seen["text"]
-    assert "[red]<b>x</b>↵\nשלום" in seen["text"]
-    assert "界" in seen["text"]
 
 
-def test_the_screenshot_is_not_blank(grpo, tmp_path):
-    out, picture = tmp_path / "page.html", tmp_path / "page.png"
-    grpo("show", str(DATA), "--html", str(out))
-    subprocess.run(
-        [
-            BROWSER,
-            *FLAGS,
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--screenshot={picture}",
-            out.as_uri(),
-        ],
-        capture_output=True,
-        timeout=90,
-        check=True,
-    )
-    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert picture.stat().st_size > 20_000
+def big(dump, responses: int = 64, length: int = 2000):
+    random = np.random.default_rng(3)
+    shape = (responses, length)
+    new = -random.exponential(0.7, shape)
+    others = (np.minimum(new + random.normal(0, size, shape), 0.0) for size in (0.08, 0.1))
+    columns = dict(zip(("new", "old", "ref"), (new, *others), strict=True))
+    words = np.array([f"Ġw{number}" for number in range(20_000)] + ["Ċ"])
+    places = np.minimum((random.pareto(0.8, shape) * 20).astype(int), len(words) - 1)
+    record = {f"log_probs_{name}": values.tolist() for name, values in columns.items()}
+    rewards = (random.random(responses) < 0.5).astype(float).tolist()
+    return dump(record | {"tokens": words[places].tolist(), "rewards": rewards})
+
+
+def test_128_000_tokens_are_one_small_page(browse, dump, tmp_path):
+    tab = browse(big(dump))
+    assert (tmp_path / "page.html").stat().st_size < 4_000_000
+    assert tab.run("page.view.record.count") == 128_000
+    assert tab.run("document.querySelectorAll('*').length") < 12_000, "only what is near is drawn"
+    tab.press("o")
+    assert tab.run("document.querySelectorAll('bdi.current').length") == 1
+    tab.press("F")
+    tab.press("F")
+    assert tab.run("page.view.responses.all.every((view) => view.open)")
+    assert tab.run("document.querySelectorAll('bdi.t').length") < 20_000
+
+
+def test_on_paper_stands_what_is_unfolded(browse, dump):
+    tab = browse(big(dump, responses=6, length=3000))
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    tab.run("page.print()")
+    assert tab.run("document.querySelectorAll('bdi.t').length") == 6 * 3000
+    assert tab.run("getComputedStyle(document.querySelector('.jumps')).display") == "none"
+    tab.call("Emulation.setEmulatedMedia", media="")
+    pdf = tab.pdf()
+    assert pdf.startswith(b"%PDF")
+    assert pdf.count(b"/Type /Page\n") > 3
+
+
+def test_the_screenshot_is_not_blank(browse, tmp_path):
+    browse(DATA, "--record", "grpo/3").screenshot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 20_000

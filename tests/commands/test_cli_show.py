@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import sys
+import zlib
 from html.parser import HTMLParser
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
+from rich.cells import cell_len
+from rich.color import Color, ColorSystem
+
+from grpo_cli.commands.page.prompts import prompts_of
+from grpo_cli.commands.show.words import flowing
+from grpo_cli.records import Raw
+from grpo_cli.terminal.palette import STEPS, background, luminance, number
 
 ESCAPE = "\x1b["
+LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref")
 TOKENS = {
     "log_probs_new": [[-0.1, -0.9, -0.3, -0.2, -1.5, -0.4], [-1.0, -2.0]],
     "log_probs_old": [[-0.4, -0.5, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.9]],
@@ -24,7 +37,7 @@ def test_tokens_are_text_whatever_they_hold(grpo, dump):
     assert result.exit_code == 0
     assert ESCAPE not in result.stdout
     # Byte-level marks are undone, markup is text, half a character is bytes, line ends show.
-    assert "\n hi[red]↵\n\\xe7\\x95\\x8c界של\n" in result.stdout
+    assert "\n hi▴[red]↵\n\\xe7\\x95\\x8c界של▴\n" in result.stdout
     assert "\n<b>&[/oops]\n" in result.stdout
 
 
@@ -109,7 +122,7 @@ def test_one_response_one_record(grpo, dump):
     ("flags", "said"),
     [
         (("--response", "9"), "responses 0 to 1"),
-        (("--color-by", "taste"), "expected one of contribution"),
+        (("--color-by", "taste"), "expected one of ratio"),
         (("--color-by", "kl", "-v", "dr"), "nothing estimated a KL"),
         (("--html", "/nowhere/page.html"), "cannot write"),
     ],
@@ -130,7 +143,7 @@ def test_missing_columns_are_bad_input(grpo, dump):
 
 
 class Page(HTMLParser):
-    """What a browser would ask for, and the tags that are open at the end."""
+    """What a browser would ask for, what it would run, and the tags that are open at the end."""
 
     VOID = frozenset({"meta", "br", "line"})
 
@@ -138,19 +151,19 @@ class Page(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.outside: list[str] = []
-        self.tokens: list[str] = []
+        self.data: dict[str, str] = {}
+        self.scripts: list[str] = []
+        self.text = ""
+        self.kind: dict[str, str | None] = {}
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
-        self.outside += [
-            value
-            for name, value in attributes
-            if name in ("src", "href") and not value.startswith("#")
-        ]
+        self.outside += [value for name, value in attributes if name in ("src", "href", "data")]
         if tag not in self.VOID:
             self.open.append(tag)
-        if tag == "bdi":
-            self.tokens.append("")
+        self.kind = dict(attributes)
+        if tag == "script" and "type" not in self.kind:
+            self.scripts.append("")
 
     def handle_startendtag(self, tag, attributes):
         pass
@@ -159,8 +172,18 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] == "bdi":
-            self.tokens[-1] += data
+        if self.open and self.open[-1] == "script":
+            if "id" in self.kind:
+                self.data[str(self.kind["id"])] = data
+            else:
+                self.scripts[-1] += data
+        else:
+            self.text += data
+
+    def head(self) -> dict:
+        data = zlib.decompress(base64.b64decode(self.data["record"]))
+        size = int.from_bytes(data[:4], "little")
+        return json.loads(data[4 : 4 + size])
 
 
 def page(grpo, path, tmp_path, *flags):
@@ -170,65 +193,189 @@ def page(grpo, path, tmp_path, *flags):
     return out.read_text(encoding="utf-8")
 
 
-def test_the_page_is_whole_escaped_and_alone(grpo, dump, tmp_path):
+HOSTILE = (
+    "</script><script>document.title='owned'</script>",
+    "<!--<script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "\u2028\u2029",
+    "\u202egnp.exe",
+    "${document.title='owned'}`",
+    "\x1b[2J\x00",
+    "]]>&lt;'\"",
+)
+
+
+def test_the_page_is_whole_and_alone(grpo, dump, tmp_path):
     text = page(grpo, str(dump(TOKENS)), tmp_path)
     parsed = Page(text)
     assert parsed.open == []
     assert parsed.outside == []
-    assert "url(" not in text
-    assert "http" not in text
+    assert len(parsed.scripts) == 1
+    assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "").replace(
+        "http://www.w3.org/2000/svg", ""
+    )
     assert "@import" not in text
-    assert parsed.tokens == [
-        " hi",
-        "[red]",
-        "↵\n",
-        "\\xe7\\x95",
-        "\\x8c界",
-        "של",
-        "<b>&",
-        "[/oops]",
+    assert parsed.head()["words"] == [
+        *(" hi", "[red]", "↵\n", "\\xe7\\x95", "\\x8c界", "של", "<b>&", "[/oops]")
     ]
-    assert "<b>" not in text
 
 
-def test_the_page_survives_hostile_ids(grpo, dump, tmp_path):
-    text = page(grpo, str(dump({"id": "</title><script>alert(1)</script>"})), tmp_path)
-    assert "<script" not in text
+def test_the_browser_may_run_this_script_and_no_other(grpo, dump, tmp_path):
+    text = page(grpo, str(dump(TOKENS)), tmp_path)
+    (script,) = Page(text).scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert f'content="{policy}"' in text
 
 
-def test_the_page_has_bars_a_histogram_and_the_clip_range(grpo, dump, tmp_path):
-    text = page(grpo, str(dump(TOKENS)), tmp_path, "--epsilon-low", "0.1", "--epsilon-high", "0.3")
-    assert text.count('class="bars"') == text.count('class="histogram"') == 1
-    assert "clip 0.9" in text
-    assert "clip 1.3" in text
-    assert text.count('<line class="clip"') == 2
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_ids_prompts_and_tokens_are_text(grpo, dump, tmp_path, hostile):
+    record = {"id": hostile, "prompt": hostile, "tokens": [[hostile, hostile], [hostile]]}
+    plain = Page(page(grpo, str(dump({"tokens": [["a", "b"], ["c"]]})), tmp_path))
+    text = page(grpo, str(dump(record)), tmp_path)
+    parsed = Page(text)
+    assert parsed.open == []
+    assert parsed.outside == []
+    assert parsed.scripts == plain.scripts
+    assert parsed.data.keys() == plain.data.keys()
+    assert not set(text) & set("\u2028\u2029\u202e\x1b\x00")
+    assert not set("".join(parsed.head()["words"])) & set("\u2028\u2029\u202e\x1b\x00")
+    assert "owned" not in "".join(parsed.scripts)
 
 
-def test_the_svg_asks_nothing_of_the_network(grpo, dump, tmp_path):
+def test_half_a_surrogate_pair_is_shown_as_an_escape():
+    assert json.loads(json.dumps(flowing("a\ud800b"))) == "a\\ud800b"
+    assert prompts_of(Raw({"prompt": "\ud800"}, "", 1, "", 0), 1) == ["\\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        ({"prompt": "one"}, ["one"]),
+        ({"prompts": ["a", "b"]}, ["a", "b"]),
+        ({"prompts": ["a", "a"]}, ["a"]),
+        ({"prompts": ["a"]}, ["a"]),
+        ({"prompts": ["a", "b", "c"]}, []),
+        ({"prompt": [{"role": "user", "content": "2+3?"}]}, ["user: 2+3?"]),
+        ({"prompt": [[{"role": "user", "content": "x"}], [{"content": "y"}]]}, ["user: x", "y"]),
+        ({"prompt_ids": [5, 6]}, ["ids 5 6"]),
+        ({"prompt": 3}, []),
+        ({"prompt": ""}, []),
+        ({}, []),
+    ],
+)
+def test_prompts_in_all_their_shapes(given, prompts):
+    assert prompts_of(Raw(given, "", 1, "", 0), 2) == prompts
+
+
+def test_the_page_tells_the_command_and_the_signature(shell, dump, tmp_path):
+    line = f"grpo show {dump(TOKENS)} -v dr --html {tmp_path / 'page.html'}"
+    shell(line)
+    text = Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert line in text
+    assert "dr|adv:group-mean|" in text
+
+
+def test_the_same_bytes_every_time(shell, dump, tmp_path):
+    line = f"grpo show {dump(TOKENS)} --html {tmp_path / 'page.html'}"
+    pages = []
+    for _ in range(2):
+        shell(line)
+        pages.append((tmp_path / "page.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_the_figure_is_text_and_asks_nothing_of_the_network(grpo, dump, tmp_path):
     out = tmp_path / "picture.svg"
-    assert grpo("show", str(dump(TOKENS)), "--svg", str(out)).exit_code == 0
+    flags = ("--response", "0")
+    assert grpo("show", str(dump(TOKENS)), "--svg", str(out), *flags).exit_code == 0
     text = out.read_text(encoding="utf-8")
-    assert "url(http" not in text
-    assert "@font-face" not in text
-    assert "[red]" in text
-    again = tmp_path / "again.svg"
-    grpo("show", str(dump(TOKENS)), "--svg", str(again))
-    assert again.read_text(encoding="utf-8") == text
+    assert "url(" not in text
+    assert "<image" not in text
+    tree = ElementTree.fromstring(text)
+    lines = ["".join(one.itertext()) for one in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert " hi[red]↵" in lines
+    assert "\\xe7\\x95\\x8c界של" in lines
+    assert any(line.startswith("response 0, reward 1") for line in lines)
+    assert not any(line.startswith("response 1") for line in lines)
+    assert text.count('path class="low"') == 1, "in the legend"
+    assert text.count('path class="high"') - 1 == 2, "those, and one in the legend"
+
+
+def test_hostile_tokens_are_text_in_a_figure(grpo, dump, tmp_path):
+    out = tmp_path / "picture.svg"
+    rows = [[one] for one in HOSTILE]
+    logs = [[-1.0] for _ in HOSTILE]
+    record = {"tokens": rows, "rewards": [1.0, 0.0] * 4, "id": HOSTILE[0]}
+    path = dump(record | dict.fromkeys(LOG_PROBS, logs))
+    assert grpo("show", str(path), "--svg", str(out)).exit_code == 0
+    tree = ElementTree.fromstring(out.read_text(encoding="utf-8"))
+    kinds = {one.tag.split("}")[1] for one in tree.iter()}
+    assert kinds <= {"svg", "title", "style", "rect", "text", "tspan", "path"}
+
+
+@pytest.mark.parametrize("columns", [["1234567890" * 30], ["界" * 300], ["a" * 104, "b"]])
+def test_no_line_of_a_figure_is_too_long(grpo, dump, tmp_path, columns):
+    out = tmp_path / "picture.svg"
+    logs = [[-1.0] * len(columns)]
+    record = {"tokens": [columns], "rewards": [1.0]}
+    path = dump(record | dict.fromkeys(LOG_PROBS, logs))
+    assert grpo("show", str(path), "--svg", str(out)).exit_code == 0
+    tree = ElementTree.fromstring(out.read_text(encoding="utf-8"))
+    words = list(tree.iter("{http://www.w3.org/2000/svg}tspan"))
+    assert "".join(word.text or "" for word in words) == "".join(columns)
+    ends = [float(word.attrib["x"]) + 6.6 * cell_len(word.text or "") for word in words]
+    assert max(ends) <= float(tree.attrib["width"])
 
 
 def test_an_empty_response_and_numbers_alone_can_be_drawn(grpo, dump, tmp_path):
-    text = page(
-        grpo,
-        str(
-            dump(
-                {
-                    "log_probs_new": [[], [-1.0]],
-                    "log_probs_old": [[], [-1.0]],
-                    "log_probs_ref": [[], [-1.0]],
-                }
-            )
-        ),
-        tmp_path,
+    empty = {key: [[], [-1.0]] for key in LOG_PROBS}
+    head = Page(page(grpo, str(dump(empty)), tmp_path)).head()
+    assert head["lengths"] == [0, 1]
+    assert head["words"] == ["0"]
+    nothing = {key: [[], []] for key in LOG_PROBS}
+    assert Page(page(grpo, str(dump(nothing)), tmp_path)).head()["lengths"] == [0, 0]
+
+
+# ---- colours -------------------------------------------------------------------------------------
+
+
+def test_ten_steps_each_darker_than_the_one_before():
+    for sign in (-1, 1):
+        lights = [luminance(background(sign * step)) for step in range(STEPS + 1)]
+        assert STEPS == 5
+        assert lights == sorted(lights, reverse=True)
+        assert min(a - b for a, b in pairwise(lights)) > 0.09
+    steps = [step for step in range(-STEPS, STEPS + 1) if step]
+    assert len({number(step) for step in steps}) == 10
+    for step in steps:  # the same colour at either depth
+        color = Color.from_rgb(*background(step))
+        assert color.downgrade(ColorSystem.EIGHT_BIT).number == number(step)
+
+
+def test_the_sides_of_the_clip_are_told_without_colour(grpo, dump):
+    shown = grpo("show", str(dump(TOKENS)), "--epsilon-low", "0.05").stdout
+    assert "\n hi▴[red]↵\n" in shown
+    assert "\n<b>&[/oops]▾\n" in shown
+    assert "▾ clipped low  ▴ clipped high" in shown
+
+
+ENGINE = {"log_probs_rollout": [[-0.1, -0.7, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.9]]}
+
+
+def test_mismatch_is_the_trainer_against_the_engine(grpo, dump):
+    shown = grpo("show", str(dump(TOKENS | ENGINE)), "--color-by", "mismatch", "--top", "2").stdout
+    assert "mismatch log π_old (trainer) − log π_rollout (engine)" in shown
+    rows = [line.split() for line in shown.splitlines()[-2:]]
+    assert [row[1] for row in rows] == ["0", "1"]
+    header = next(line for line in shown.splitlines() if line.startswith("response  position"))
+    at = header.split().index("mismatch") - len(header.split())
+    assert [float(row[at]) for row in rows] == pytest.approx([-0.4 + 0.1, -0.5 + 0.7], rel=1e-5)
+
+
+def test_mismatch_needs_the_engine(grpo, dump):
+    result = grpo("show", str(dump(TOKENS)), "--color-by", "mismatch")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "grpo: --color-by mismatch: the record has no log_probs_rollout, the engine's\n"
     )
-    assert "(no token counts)" in text
-    assert Page(text).open == []

@@ -57,7 +57,7 @@ def _print_kind(console: Console, rows: Sequence[Row], more: int) -> None:
 
 def _place(row: Row) -> str:
     line = "" if row["line"] is None else f":{row['line']}"
-    parts = [f"{row['source']}{line}", f"record {shown(row['record'])}"]
+    parts = [f"{visible(row['source'])}{line}", f"record {shown(row['record'])}"]
     parts += [f"{name} {row[name]}" for name in ("response", "token") if row[name] is not None]
     return ", ".join(parts)
 

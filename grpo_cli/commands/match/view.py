@@ -34,14 +34,16 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
 
 def _head(document: Found) -> Iterator[tuple[str, str]]:
     target = f"{document['target_of']} {document['target']!r}"
-    numbers, records = document["questions"]
+    numbers, _ = document["questions"]
     if numbers > 1:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{document['tried']:,} conventions tried, ±{document['tolerance']:.2g}"
     count, chance = document["match_count"], document["chance_hits"]
-    del records
     if not count:
         yield f"nothing reproduces the {target} ({tried})", "bold yellow"
+    elif not document["reproduced"]:
+        some = "one convention gives" if count == 1 else f"{count} conventions give"
+        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold yellow"
     elif count > 1:
         yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold yellow"
     elif document["by_chance"]:

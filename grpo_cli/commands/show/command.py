@@ -5,86 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
 
 import numpy as np
-import typer
 
-from grpo_cli.batch import Batch
-from grpo_cli.commands.eval.printing import Quiet
-from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
-from grpo_cli.commands.show.heat import heat_svg, heat_text
-from grpo_cli.commands.show.picture import COLORS, Picture, picture
-from grpo_cli.commands.show.web import web_page
+from grpo_cli.commands.page.block import block, clip_range
+from grpo_cli.commands.page.page import html
+from grpo_cli.commands.show.differences import differences_of
+from grpo_cli.commands.show.figure import figure
+from grpo_cli.commands.show.heat import heat_text
+from grpo_cli.commands.show.options import ShowOptions
+from grpo_cli.commands.show.picture import Picture, picture
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record
+from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.screen import screen_of
-
-_OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
-
-
-def _named(text: str) -> str:
-    name = text.replace("-", "_")
-    name = _OTHER_NAMES.get(name, name)
-    if name in COLORS:
-        return name
-    raise typer.BadParameter(f"expected one of {', '.join(COLORS)}, got {text!r}")
-
-
-def _path(flag: str, what: str) -> Any:
-    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions:
-    """Which tokens, in which colours, and where they go."""
-
-    record: Annotated[
-        str | None,
-        typer.Option(
-            "--record",
-            metavar="ID",
-            help="The record's id, or its number from 0. Default: the first.",
-            show_default=False,
-        ),
-    ] = None
-    response: Annotated[
-        int | None,
-        typer.Option("--response", metavar="N", min=0, help="This response only, from 0."),
-    ] = None
-    color_by: Annotated[
-        str | None,
-        typer.Option(
-            "--color-by",
-            metavar="NUMBER",
-            parser=_named,
-            help=f"One of {', '.join(COLORS)}. Default: contribution.",
-            autocompletion=complete.among(COLORS),
-            show_default=False,
-        ),
-    ] = None
-    top: Annotated[
-        int,
-        typer.Option("--top", metavar="K", min=0, help="A table of the K tokens that matter most."),
-    ] = 10
-    color: Annotated[
-        Literal["auto", "always", "never"],
-        typer.Option("--color", help="auto: on a terminal, unless NO_COLOR is set."),
-    ] = "auto"
-    html: Annotated[str | None, _path("--html", "a page for the browser")] = None
-    svg: Annotated[str | None, _path("--svg", "a picture")] = None
-    quiet: Quiet = False
 
 
 @bundled
@@ -101,66 +47,79 @@ def show(
     grpo show rollouts.jsonl --response 3 --color-by gradient
     grpo show rollouts.jsonl --record step-12 --html page.html
 
-    Blue raises the objective, red lowers it; clipped tokens are underlined. The
+    Blue is above the middle, red below it; ▾ marks tokens clipped low, ▴ high. The
     record is evaluated on its own. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
         plan = objective.plan()
         reader = Reader(paths(files), source.reading(options.record))
-        _, record = next(reader.records())
+        raw, record = next(reader.records())
         breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
-        _write(_picture(record, breakdown, options), options)
+        _check(record, breakdown, options)
+        if options.html is not None:
+            with destination(options.html) as stream:
+                for part in _page(raw, record, breakdown, options):
+                    stream.write(part.encode())
+        if options.svg is not None:
+            with destination(options.svg) as stream:
+                drawn, left_out = figure(_picture(record, breakdown, options))
+                stream.write(drawn.encode())
+            _tell(left_out, options)
+        if options.html is None and options.svg is None:
+            _print(_picture(record, breakdown, options), options)
         tell_notes(reader.notices, quiet=options.quiet)
 
 
-def _picture(one: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
-    (row,) = rows([one], breakdown, "token")
-    batch = breakdown.batch
-    if batch.log_probs_new is not None and batch.log_probs_old is not None:
-        change = batch.log_probs_new - batch.log_probs_old
-        cuts = np.split(change, batch.responses.starts[1:])
-        for response, own in zip(row["responses"], cuts, strict=True):
-            response["tokens"]["difference"] = own
-    if options.color_by == "mismatch":
-        _add_mismatch(row, batch)
-    count = len(row["responses"])
-    if options.response is not None and options.response >= count:
+def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
+    """Refuses what the record has not.
+
+    Raises:
+        UsageError: for a response or a quantity that there is none of.
+    """
+    count = len(record.widths)
+    if max(options.response or [0]) >= max(count, 1):
         raise UsageError(f"--response: the record has responses 0 to {count - 1}")
-    color_by = options.color_by or "contribution"
-    if color_by == "kl" and breakdown.kl is None:
+    if options.color_by == "kl" and breakdown.kl is None:
         raise UsageError(
             "--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref"
         )
-    return picture(row, color_by=color_by, only=options.response, clip_range=_clip_range(breakdown))
+    if options.color_by in _DIFFERENCES and options.color_by not in differences_of(breakdown):
+        raise UsageError(f"--color-by {options.color_by}: {_DIFFERENCES[options.color_by]}")
 
 
-def _add_mismatch(row: dict[str, Any], batch: Batch) -> None:
-    trainer = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
-    if trainer is None or batch.log_probs_rollout is None:
-        raise UsageError("--color-by mismatch: the record has no log_probs_rollout, the engine's")
-    cuts = np.split(trainer - batch.log_probs_rollout, batch.responses.starts[1:])
-    for response, own in zip(row["responses"], cuts, strict=True):
-        response["tokens"]["mismatch"] = own
+_DIFFERENCES = {
+    "mismatch": "the record has no log_probs_rollout, the engine's",
+    "difference": "the record has ratios, and no log-probs of two policies",
+}
 
 
-def _clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
-    """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
-    surrogate = breakdown.objective.surrogate
-    low, high = (surrogate.values.get(name) for name in ("epsilon_low", "epsilon_high"))
-    if surrogate.choice.window is None or low is None or high is None:
-        return None
-    return 1.0 - float(low), 1.0 + float(high)
+def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) -> Iterator[str]:
+    settings = {"color_by": options.color_by, "only": options.response or None, "top": options.top}
+    return html(
+        title=f"record {shown(record.name)}",
+        place=record.source + ("" if record.line is None else f":{record.line}"),
+        command=command_line(),
+        signature=breakdown.objective.signature,
+        settings=settings,
+        blocks=[("record", block(raw, record, breakdown))],
+    )
 
 
-def _write(drawn: Picture, options: ShowOptions) -> None:
-    if options.html is not None:
-        with destination(options.html) as stream:
-            stream.write(web_page(drawn, options.top).encode())
-    if options.svg is not None:
-        with destination(options.svg) as stream:
-            stream.write(heat_svg(drawn, options.top).encode())
-    if options.html is not None or options.svg is not None:
-        return
+def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
+    (row,) = rows([record], breakdown, "token")
+    starts = breakdown.batch.responses.starts[1:]
+    for name, values in differences_of(breakdown).items():
+        for response, part in zip(row["responses"], np.split(values, starts), strict=True):
+            response["tokens"][name] = part
+    return picture(
+        row,
+        color_by=options.color_by or "ratio",
+        only=options.response or None,
+        clip_range=clip_range(breakdown),
+    )
+
+
+def _print(drawn: Picture, options: ShowOptions) -> None:
     with destination(None) as stream:
         screen = screen_of(stream)
         text, left_out = heat_text(
@@ -171,6 +130,10 @@ def _write(drawn: Picture, options: ShowOptions) -> None:
             fit=screen.width is not None,
         )
         stream.write(text.encode())
+    _tell(left_out, options)
+
+
+def _tell(left_out: int, options: ShowOptions) -> None:
     if left_out and not options.quiet:
         say(f"… {left_out:,} more tokens (--response N, or --html FILE for all)")
 

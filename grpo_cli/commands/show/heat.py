@@ -1,18 +1,16 @@
-"""The tokens of a record as coloured text, in a terminal or as an SVG."""
+"""The tokens of a record as coloured text, in a terminal."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Any
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.show.picture import COLORS, Picture, Response
+from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
 from grpo_cli.terminal.grid import Column, column, fitting, grid
 from grpo_cli.terminal.numbers import shown, token_text
 from grpo_cli.terminal.palette import STEPS, style
@@ -20,17 +18,13 @@ from grpo_cli.terminal.screen import written
 
 _PIPE = 100
 """The width of running text where there is no terminal."""
-_PICTURE = 130
-"""The width of a picture, with room for the table."""
 _MOST = 4_000
 """Tokens printed; a page holds them all."""
 
-_FONT_FACE = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 
-
-def console_of(*, width: int | None, color: bool, record: bool = False) -> Console:
+def console_of(*, width: int | None, color: bool) -> Console:
     """A console in memory with as many colours as the terminal has."""
-    deep = os.environ.get("COLORTERM") in ("truecolor", "24bit") or record
+    deep = os.environ.get("COLORTERM") in ("truecolor", "24bit")
     return Console(
         file=StringIO(),
         width=width or _PIPE,
@@ -41,7 +35,6 @@ def console_of(*, width: int | None, color: bool, record: bool = False) -> Conso
         markup=False,
         emoji=False,
         legacy_windows=False,
-        record=record,
     )
 
 
@@ -51,8 +44,7 @@ def print_heat(console: Console, picture: Picture, top: int, *, fit: bool = Fals
     ``fit`` leaves out the columns of the table that the console has no room for.
     """
     for line in _head(picture):
-        # A terminal wraps by itself; a picture has to be wrapped.
-        console.print(line, soft_wrap=not console.record)
+        console.print(line, soft_wrap=True)
     room = _MOST
     for response in picture.responses:
         console.print()
@@ -75,18 +67,6 @@ def heat_text(
     return written(console), left_out
 
 
-def heat_svg(picture: Picture, top: int) -> str:
-    """The same as a picture that needs nothing from elsewhere."""
-    console = console_of(width=_PICTURE, color=True, record=True)
-    print_heat(console, picture, top)
-    plain = _FONT_FACE.sub("", CONSOLE_SVG_FORMAT)
-    return console.export_svg(title=_name(picture), code_format=plain)
-
-
-def _name(picture: Picture) -> str:
-    return f"grpo show: record {shown(picture.record['id'])}"
-
-
 def _head(picture: Picture) -> Iterator[Text]:
     record = picture.record
     yield Text.assemble(
@@ -100,7 +80,8 @@ def _head(picture: Picture) -> Iterator[Text]:
         (f" {low} " if step == -STEPS else f" {high} " if step == STEPS else "  ", style(step))
         for step in range(-STEPS, STEPS + 1)
     ]
-    yield Text.assemble(f"{COLORS[picture.color_by]}: ", *bar, "  ", ("clipped", "underline"))
+    marks = [(f"  {mark} clipped {side}", "underline") for side, mark in MARKS.items()]
+    yield Text.assemble(f"{COLORS[picture.color_by]}: ", *bar, *marks)
 
 
 def _text(picture: Picture, response: Response, count: int) -> Text:
@@ -109,7 +90,10 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
     clips = response.row["tokens"]["clip"][:count]
     steps = [picture.step(value) for value in response.values[:count].tolist()]
     for word, step, clip in zip(response.texts, steps, clips, strict=False):
-        text.append(word, " ".join(filter(None, (style(step), "underline" if clip else ""))))
+        ending = "\n" if word.endswith("\n") else ""
+        look = " ".join(filter(None, (style(step), "underline" if clip else "")))
+        text.append(word.removesuffix("\n"), look)
+        text.append(MARKS.get(clip, "") + ending)
         if gap:
             text.append(gap)
     if not response.texts:

@@ -16,14 +16,20 @@ from grpo_cli.terminal.palette import STEPS
 Row = Mapping[str, Any]
 
 COLORS: Mapping[str, str] = {
+    "ratio": "ratio ρ, by its logarithm",
     "contribution": "contribution to J",
     "gradient": "gradient ∂J/∂log π of the token",
-    "ratio": "ratio ρ, by its logarithm",
     "kl": "KL estimate",
+    "mismatch": "mismatch log π_old (trainer) − log π_rollout (engine)",
     "difference": "log π_θ − log π_old of the token",
-    "mismatch": "log π_old − log π_rollout of the token: the trainer against the engine",
+    "advantage": "advantage A",
+    "surrogate": "surrogate s",
+    "weight": "weight w",
 }
 """What tokens can be coloured by, in words."""
+
+MARKS = {"low": "▾", "high": "▴"}
+"""What stands behind a token that the clip bound, by the side: no colour is needed to tell."""
 
 _SATURATED = 0.98
 
@@ -91,20 +97,25 @@ def picture(
     record: Row,
     *,
     color_by: str,
-    only: int | None,
+    only: Sequence[int] | None,
     clip_range: tuple[float, float] | None,
 ) -> Picture:
-    """Lays a record out; ``only`` one of its responses is drawn, on the whole record's scale."""
-    texts, named = _texts(record["responses"])
+    """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale."""
+    texts, named = texts_of(record["responses"])
     responses = [
         Response(row, text, _values(row["tokens"], color_by), named)
         for row, text in zip(record["responses"], texts, strict=True)
     ]
-    sizes = np.abs(np.concatenate([one.values for one in responses])) if responses else np.zeros(0)
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0.0)]
-    scale = float(np.quantile(sizes, _SATURATED)) if sizes.size else 0.0
-    drawn = responses if only is None else [responses[only]]
+    scale = saturated(np.concatenate([one.values for one in responses] or [np.zeros(0)]))
+    drawn = responses if only is None else [responses[at] for at in only]
     return Picture(record, drawn, color_by, scale, clip_range)
+
+
+def saturated(values: F64) -> float:
+    """The size at which the colour is full: 98 % of the values that are not 0 are within it."""
+    sizes = np.abs(values)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0.0)]
+    return float(np.quantile(sizes, _SATURATED)) if sizes.size else 0.0
 
 
 def _values(tokens: Row, color_by: str) -> F64:
@@ -116,7 +127,8 @@ def _values(tokens: Row, color_by: str) -> F64:
     return np.asarray(values, dtype=np.float64)
 
 
-def _texts(rows: Sequence[Row]) -> tuple[list[list[str]], bool]:
+def texts_of(rows: Sequence[Row]) -> tuple[list[list[str]], bool]:
+    """The tokens of each response as text, or ids or positions; and whether they are text."""
     tokens = [row["tokens"].get("token") for row in rows]
     if all(one is not None for one in tokens):
         return [[flowing(text) for text in row] for row in readable(tokens)], True

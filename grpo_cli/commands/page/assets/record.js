@@ -1,0 +1,163 @@
+// One record: its totals, its prompts, the histogram, the outliers, the responses.
+
+const TOTALS = ["objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean", "groups", "response_count", "tokens"];
+
+class RecordView {
+  constructor(record, state) {
+    this.record = record;
+    this.state = state;
+    this.responses = new Responses(record, state);
+    this.histogram = make("figure.histogram");
+    this.outliers = make("table.outliers");
+    this.outlierTitle = make("h2");
+    this.element = make(
+      "article.record",
+      {},
+      make("dl.totals", {}, ...TOTALS.map((name) => this.total(name))),
+      ...this.prompts(),
+      make("h2", {}, "Responses"),
+      this.responses.element,
+      this.histogramTitle = make("h2"),
+      this.histogram,
+      this.outlierTitle,
+      make("div.wide", {}, this.outliers),
+    );
+    if (record.count <= 20000) this.responses.toggleAll(true);
+    else this.responses.toggle(this.responses.all[this.responses.order[0]], true);
+    this.fresh = false;
+  }
+
+  total(name) {
+    const value = this.record[name];
+    const text = name === "clip_fraction" ? percent(value) : shown(value);
+    return make("div", {}, make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, text));
+  }
+
+  *prompts() {
+    const { prompts } = this.record;
+    if (!prompts.length) return;
+    const each = new Map();
+    prompts.forEach((text, r) => each.set(text, [...(each.get(text) ?? []), r]));
+    for (const [text, rows] of each) {
+      const whose = each.size === 1 ? "Prompt" : `Prompt of response${rows.length > 1 ? "s" : ""} ${ranges(rows)}`;
+      const open = each.size === 1 && text.length < 2000;
+      yield make("details.prompt", { open: open ? "" : null }, make("summary", {}, whose), make("pre", { dir: "auto" }, text));
+    }
+  }
+
+  // What depends on the quantity.
+  refresh() {
+    const quantity = this.state.quantity(this.record);
+    this.responses.recolor();
+    this.histogramTitle.textContent = `Tokens by ${quantity.words}`;
+    this.histogram.replaceChildren(histogram(this.record, quantity, this.histogram.clientWidth || 700));
+    const tokens = this.outlierTokens();
+    const count = Math.min(this.state.top, tokens.length);
+    this.outlierTitle.textContent = count ? `The ${count} tokens furthest out by ${quantity.words}` : "";
+    this.outliers.replaceChildren(...(count ? this.outlierRows(tokens.slice(0, count), quantity) : []));
+  }
+
+  // The tokens furthest from the middle, the furthest first; at least 20 to jump to.
+  outlierTokens() {
+    const quantity = this.state.quantity(this.record);
+    if (this.ranked?.name === quantity.name) return this.ranked.tokens;
+    const values = this.record.columns[quantity.column];
+    const size = (t) => Math.abs(values[t] - quantity.middle);
+    const ranges = this.responses.order.map((r) => this.responses.range(r));
+    const tokens = furthestOf(ranges, size, Math.max(20, this.state.top));
+    this.ranked = { name: quantity.name, tokens };
+    return tokens;
+  }
+
+  *outlierRows(tokens, quantity) {
+    const { columns, clip, words, place, starts } = this.record;
+    const names = ["log_probs_new", "ratio", "advantage", "kl", "mismatch", "contribution", "gradient"];
+    const present = names.filter((name) => columns[name]);
+    if (!present.includes(quantity.column) && quantity.name !== "ratio") present.push(quantity.column);
+    const heads = ["response", "position", "token", ...present, "clip"];
+    yield make("tr", {}, ...heads.map((name) => make("th", {}, NAMES[name] ?? name)));
+    for (const t of tokens) {
+      const r = this.responses.responseOf(t);
+      const position = columns.position ? columns.position[t] : t - starts[r];
+      const link = make("button.link", { type: "button", onclick: () => this.state.go(this.record, t) }, String(position));
+      const side = SIDES[clip[t]];
+      yield make(
+        "tr",
+        {},
+        make("td", {}, shown(this.record.responses[r].response)),
+        make("td", {}, link),
+        make("td.word", {}, make("bdi", {}, words[place[t]].replaceAll("↵\n", "↵"))),
+        ...present.map((name) => make("td", {}, shown(columns[name][t]))),
+        make("td", {}, side ? `${MARKS[side]} ${side}` : "·"),
+      );
+    }
+  }
+}
+
+const NAMES = {
+  log_probs_new: "log π_θ",
+  log_probs_old: "log π_old",
+  log_probs_ref: "log π_ref",
+  log_probs_rollout: "log π_rollout",
+};
+
+function ranges(numbers) {
+  const parts = [];
+  for (const number of numbers) {
+    const last = parts[parts.length - 1];
+    if (last && last[1] === number - 1) last[1] = number;
+    else parts.push([number, number]);
+  }
+  return parts.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
+}
+
+function furthestOf(ranges, size, most) {
+  let kept = [];
+  let least = 0;
+  for (const [begin, end] of ranges) {
+    for (let t = begin; t < end; t++) {
+      if (!(size(t) > least)) continue;
+      kept.push(t);
+      if (kept.length < 4 * most) continue;
+      kept = kept.sort((a, b) => size(b) - size(a) || a - b).slice(0, most);
+      least = size(kept[kept.length - 1]);
+    }
+  }
+  return kept.sort((a, b) => size(b) - size(a) || a - b).slice(0, most);
+}
+
+// How many tokens have which value; counts on a log scale, what lies beyond an edge in the last bin.
+function histogram(record, quantity, width) {
+  const [bins, height, foot] = [Math.min(61, Math.floor(width / 7)), 130, 22];
+  const values = record.columns[quantity.column];
+  const isRatio = quantity.name === "ratio";
+  const ends = isRatio && record.clip_range ? record.clip_range.filter((end) => end > 0.05) : [];
+  const edge = Math.max(1.3 * Number(quantity.scale), ...ends.map((end) => 1.4 * Math.abs(Math.log(end))), 1e-9);
+  const counts = new Array(bins).fill(0);
+  for (const value of values) {
+    const share = (Math.max(-edge, Math.min(edge, value - quantity.middle)) + edge) / (2 * edge);
+    if (share >= 0) counts[Math.min(Math.floor(share * bins), bins - 1)]++;
+  }
+  const most = Math.log1p(Math.max(...counts, 1));
+  const at = (value) => ((value + edge) / (2 * edge)) * width;
+  const told = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
+  const parts = counts.map((count, bin) => {
+    const tall = (height * Math.log1p(count)) / most;
+    const [low, high] = [-edge + (2 * edge * bin) / bins, -edge + (2 * edge * (bin + 1)) / bins];
+    const title = draw("title", {}, `${shown(count)} tokens from ${told(low)} to ${told(high)}`);
+    return draw("rect", { class: "bin", x: at(low), y: height - tall, width: width / bins - 1, height: tall }, title);
+  });
+  for (const [index, end] of ends.entries()) {
+    const x = at(Math.log(end));
+    const side = end < 1 ? -4 : 4;
+    parts.push(draw("line", { class: "clip", x1: x, x2: x, y1: 0, y2: height }));
+    const anchor = end < 1 ? "end" : "start";
+    parts.push(draw("text", { class: "clip", x: x + side, y: 11, "text-anchor": anchor }, `${index ? "▴" : "▾"} ${shown(end)}`));
+  }
+  parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: height, y2: height }));
+  for (const [share, anchor] of [[-1, "start"], [-0.5, "middle"], [0, "middle"], [0.5, "middle"], [1, "end"]]) {
+    parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, told(share * edge)));
+  }
+  const label = `histogram of ${quantity.words}`;
+  return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
+}

@@ -1,0 +1,272 @@
+// The responses of a record: a line of facts, a strip of all tokens, and their text.
+//
+// Text is drawn in pieces, and only where it is near what is seen: an element for every token of
+// a record of 100,000 would take seconds.
+
+const PIECE = 1000;
+
+class Responses {
+  constructor(record, state) {
+    this.record = record;
+    this.state = state;
+    this.element = make("div.responses");
+    this.seen = new IntersectionObserver((entries) => this.appear(entries), { rootMargin: "900px" });
+    this.all = record.responses.map((facts, r) => this.response(facts, r));
+    this.arrange();
+  }
+
+  // ---- elements
+
+  response(facts, r) {
+    const view = { r, facts, pieces: [], open: false };
+    view.fold = make("button.fold", { type: "button", "aria-expanded": "false" });
+    view.fold.addEventListener("click", () => this.toggle(view));
+    view.strip = make("canvas.strip", { role: "img", "aria-label": `tokens of response ${r}` });
+    view.strip.addEventListener("click", (event) => this.jumpFromStrip(view, event));
+    view.strip.view = view;
+    view.strip.style.maxWidth = `${12 * facts.length}px`;
+    view.text = make("div.tokens", { hidden: "" });
+    if (!this.record.named) view.text.classList.add("numbers");
+    const title = make("h3", {}, view.fold, make("span.facts", {}, ...this.facts(facts, r)));
+    view.element = make("section.response", { id: `response-${r}` }, title, view.strip, view.text);
+    this.seen.observe(view.strip);
+    view.fold.textContent = `▸ response ${facts.response}`;
+    return view;
+  }
+
+  *facts(facts, r) {
+    const record = this.record;
+    const { low, high } = clipCounts(record, r);
+    const fact = (name, value, kind = "") => make(`span${kind}`, {}, `${name} `, make("b", {}, value));
+    if (record.groups > 1) yield fact("group", shown(facts.group));
+    if (facts.reward !== null) yield fact("reward", shown(facts.reward));
+    if (facts.advantage !== null) yield fact("A", shown(facts.advantage));
+    yield fact("tokens", shown(facts.length));
+    if (low) yield fact("▾ clipped low", shown(low));
+    if (high) yield fact("▴ clipped high", shown(high));
+    yield fact("contribution", shown(facts.contribution));
+    yield make("span.bar", { "aria-hidden": "true" }, this.bar(facts.contribution));
+  }
+
+  bar(value) {
+    const sizes = this.record.responses.map((one) => Math.abs(Number(one.contribution)));
+    const most = Math.max(...sizes) || 1;
+    const share = Math.min(50 * Math.abs(Number(value)) / most, 50);
+    const bar = make(value >= 0 ? "i.up" : "i.down");
+    bar.style.width = `${share}%`;
+    bar.style.left = value >= 0 ? "50%" : `${50 - share}%`;
+    return bar;
+  }
+
+  // ---- order and folds
+
+  arrange() {
+    const { record, state } = this;
+    const value = SORTS[state.sort].value;
+    const keys = this.all.map(({ r }) => value(record, r, state.quantity(record)));
+    const order = this.all.map(({ r }) => r).filter((r) => record.only === null || record.only.includes(r));
+    if (state.sort !== "written") order.sort((a, b) => keys[b] - keys[a] || a - b);
+    this.order = order;
+    this.element.replaceChildren(...order.map((r) => this.all[r].element));
+  }
+
+  toggle(view, open = !view.open) {
+    if (view.open === open) return;
+    view.open = open;
+    view.fold.setAttribute("aria-expanded", String(open));
+    view.fold.textContent = `${open ? "▾" : "▸"} response ${view.facts.response}`;
+    view.text.hidden = !open;
+    if (open && !view.pieces.length) this.cut(view);
+  }
+
+  toggleAll(open) {
+    for (const r of this.order) this.toggle(this.all[r], open);
+  }
+
+  cut(view) {
+    const [begin, end] = this.range(view.r);
+    for (let from = begin; from < end; from += PIECE) {
+      const piece = make("div.piece");
+      Object.assign(piece, { from, to: Math.min(from + PIECE, end), drawn: false });
+      piece.style.minHeight = `${this.guessedHeight(piece)}px`;
+      view.pieces.push(piece);
+      this.seen.observe(piece);
+    }
+    if (begin === end) view.text.append(make("i", {}, "(no token counts)"));
+    view.text.append(...view.pieces);
+  }
+
+  range(r) {
+    return [this.record.starts[r], this.record.starts[r + 1]];
+  }
+
+  guessedHeight({ from, to }) {
+    const { words, place } = this.record;
+    let letters = 0;
+    for (let t = from; t < to; t++) letters += words[place[t]].length;
+    return 26 * Math.ceil((8.4 * letters) / Math.max(this.element.clientWidth, 300));
+  }
+
+  // ---- drawing
+
+  appear(entries) {
+    for (const { target, isIntersecting } of entries) {
+      if (target.view) target.wanted = isIntersecting;
+      if (target.view && isIntersecting) this.drawStrip(target.view);
+      else if (isIntersecting) this.drawPiece(target);
+      else if (target.drawn && !this.state.printing) this.emptyPiece(target);
+    }
+  }
+
+  drawPiece(piece) {
+    if (piece.drawn) return;
+    piece.drawn = true;
+    const { words, place } = this.record;
+    const quantity = this.state.quantity(this.record);
+    const tokens = [];
+    for (let t = piece.from; t < piece.to; t++) {
+      const token = document.createElement("bdi");
+      token.textContent = words[place[t]];
+      token.className = this.look(t, quantity);
+      token.t = t;
+      tokens.push(token);
+      if (!this.record.named) tokens.push(" ");
+    }
+    piece.replaceChildren(...tokens);
+    piece.style.minHeight = "";
+    this.state.mark();
+  }
+
+  emptyPiece(piece) {
+    if (!piece.offsetHeight) return;
+    piece.style.minHeight = `${piece.offsetHeight}px`;
+    piece.drawn = false;
+    piece.replaceChildren();
+  }
+
+  look(t, quantity) {
+    const step = stepOf(this.record.columns[quantity.column][t], quantity);
+    const side = SIDES[this.record.clip[t]];
+    return `t s${step + STEPS}${side ? ` ${side}` : ""}`;
+  }
+
+  recolor() {
+    const quantity = this.state.quantity(this.record);
+    for (const view of this.all) {
+      view.painted = null;
+      if (view.strip.wanted) this.drawStrip(view);
+      for (const piece of view.pieces.filter((one) => one.drawn)) {
+        for (const token of piece.querySelectorAll("bdi")) token.className = this.look(token.t, quantity);
+      }
+    }
+    this.state.mark();
+  }
+
+  // A column of pixels shows the token that is furthest from the middle among its own.
+  drawStrip(view) {
+    const quantity = this.state.quantity(this.record);
+    const width = Math.round(view.strip.clientWidth * devicePixelRatio);
+    const name = `${quantity.name} ${width}`;
+    if (!width || view.painted === name) return;
+    view.painted = name;
+    const height = Math.round(view.strip.clientHeight * devicePixelRatio);
+    Object.assign(view.strip, { width, height });
+    const canvas = view.strip.getContext("2d");
+    const [begin, end] = this.range(view.r);
+    const mark = Math.max(2, Math.round(height / 6));
+    const ink = getComputedStyle(view.strip).color;
+    const columns = Math.min(width, end - begin);
+    for (let column = 0; column < columns; column++) {
+      const from = begin + Math.floor((column * (end - begin)) / columns);
+      const to = begin + Math.max(Math.floor(((column + 1) * (end - begin)) / columns), from - begin + 1);
+      const { step, low, high } = this.furthest(from, to, quantity);
+      const left = (column * width) / columns;
+      const wide = Math.max(width / columns, 1);
+      canvas.fillStyle = COLORS[step + STEPS];
+      canvas.fillRect(left, mark, wide, height - 2 * mark);
+      canvas.fillStyle = ink;
+      if (high) canvas.fillRect(left, 0, wide, mark);
+      if (low) canvas.fillRect(left, height - mark, wide, mark);
+    }
+  }
+
+  furthest(from, to, quantity) {
+    const values = this.record.columns[quantity.column];
+    let [step, low, high] = [0, false, false];
+    for (let t = from; t < to; t++) {
+      const own = stepOf(values[t], quantity);
+      if (Math.abs(own) > Math.abs(step)) step = own;
+      low ||= this.record.clip[t] < 0;
+      high ||= this.record.clip[t] > 0;
+    }
+    return { step, low, high };
+  }
+
+  // ---- places
+
+  jumpFromStrip(view, event) {
+    const box = view.strip.getBoundingClientRect();
+    const [begin, end] = this.range(view.r);
+    const share = (event.clientX - box.left) / box.width;
+    if (end > begin) this.state.go(this.record, Math.min(begin + Math.floor(share * (end - begin)), end - 1));
+  }
+
+  responseOf(t) {
+    const { starts } = this.record;
+    let [low, high] = [0, starts.length - 1];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (starts[middle] <= t) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+
+  // The token's element, drawn if it was not; null while its response is folded.
+  token(t, { unfold = false } = {}) {
+    const view = this.all[this.responseOf(t)];
+    if (unfold) this.toggle(view, true);
+    if (!view.open) return null;
+    const piece = view.pieces.find((one) => t < one.to);
+    if (unfold) this.drawPiece(piece);
+    return piece.drawn ? piece.querySelectorAll("bdi")[t - piece.from] : null;
+  }
+}
+
+function clipCounts(record, r) {
+  let [low, high] = [0, 0];
+  for (let t = record.starts[r]; t < record.starts[r + 1]; t++) {
+    if (record.clip[t] < 0) low++;
+    else if (record.clip[t] > 0) high++;
+  }
+  return { low, high };
+}
+
+const fact = (name) => (record, r) => Number(record.responses[r][name] ?? -Infinity);
+const clipped = (record, r) => fact("clip_fraction")(record, r);
+
+const SORTS = {
+  written: { words: "as written", value: () => 0 },
+  reward: { words: "reward", value: (record, r) => total(record.responses[r].reward) },
+  advantage: { words: "advantage", value: fact("advantage") },
+  length: { words: "length", value: fact("length") },
+  clipped: { words: "clip fraction", value: clipped },
+  contribution: { words: "contribution", value: fact("contribution") },
+  gradient: { words: "gradient norm", value: fact("gradient_norm") },
+  outlier: { words: "largest token", value: (record, r, quantity) => largest(record, r, quantity) },
+};
+
+function total(reward) {
+  if (reward === null) return -Infinity;
+  if (typeof reward === "object") return Object.values(reward).reduce((sum, one) => sum + Number(one), 0);
+  return Number(reward);
+}
+
+function largest(record, r, quantity) {
+  const values = record.columns[quantity.column];
+  let most = 0;
+  for (let t = record.starts[r]; t < record.starts[r + 1]; t++) {
+    most = Math.max(most, Math.abs(values[t] - quantity.middle));
+  }
+  return most;
+}

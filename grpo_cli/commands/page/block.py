@@ -1,0 +1,154 @@
+"""A record as the page reads it: what there is to say of it, and the columns of its tokens."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.page.codec import encoded, planes
+from grpo_cli.commands.page.guesses import guesses
+from grpo_cli.commands.page.prompts import prompts_of
+from grpo_cli.commands.show.differences import differences_of
+from grpo_cli.commands.show.picture import saturated, texts_of
+from grpo_cli.engine.rows.rows import rows
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import Raw, Record
+
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "ratio": ("log_ratio", "ratio ρ = π_θ/π_old, by its logarithm"),
+    "contribution": ("contribution", "contribution to J"),
+    "gradient": ("gradient", "gradient ∂J/∂log π_θ"),
+    "kl": ("kl", "KL estimate"),
+    "difference": ("difference", "log π_θ − log π_old of the token"),
+    "mismatch": ("mismatch", "mismatch: log π_old (trainer) − log π_rollout (engine)"),
+    "advantage": ("advantage", "advantage A"),
+    "surrogate": ("surrogate", "surrogate s"),
+    "correction": ("correction", "correction c, by its distance from 1"),
+    "weight": ("weight", "weight w"),
+    "entropy": ("entropies", "entropy of the policy"),
+    "log_prob": ("log_probs_new", "log π_θ"),
+}
+"""What the reader can colour tokens by: the column that gives the colour, and in words."""
+
+_BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+_TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
+
+
+def block(raw: Raw, record: Record, breakdown: Breakdown) -> str:
+    """The record and its tokens, deflated and in base64: nothing in it means anything to HTML."""
+    (row,) = rows([record], breakdown, "token")
+    texts, named = texts_of(row["responses"])
+    columns = dict(_columns(breakdown))
+    specs, parts = _encoded(columns, breakdown)
+    words, places = _dictionary(texts)
+    head = {
+        **_told({name: value for name, value in row.items() if name != "responses"}),
+        "responses": [_told(_response(response)) for response in row["responses"]],
+        "lengths": breakdown.batch.responses.lengths.tolist(),
+        "prompts": prompts_of(raw, len(row["responses"])),
+        "clip_range": clip_range(breakdown),
+        "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
+        "named": named,
+        "words": words,
+        "columns": specs,
+        "quantities": [*_quantities(columns)],
+    }
+    text = json.dumps(head, allow_nan=False).encode()
+    clip = breakdown.clip.astype(np.int8).tobytes()
+    parts = [len(text).to_bytes(4, "little"), text, clip, planes(places), *parts]
+    return b64encode(zlib.compress(b"".join(parts), 6)).decode()
+
+
+def _response(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "tokens"}
+
+
+def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with numbers that JSON has not as text."""
+    return {name: _finite(value) for name, value in row.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return value
+
+
+def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
+    """What the page knows of the tokens, each column after those that it may be guessed from."""
+    batch = breakdown.batch
+    for name in _BATCH:
+        values = getattr(batch, name)
+        if values is not None and not (name == "log_probs_old" and values is batch.log_probs_new):
+            yield name, values + 0.0
+    if batch.positions is not None:
+        yield "position", batch.positions.astype(np.float64)
+    yield "log_ratio", breakdown.log_ratio + 0.0
+    yield "ratio", breakdown.ratio + 0.0
+    differences = differences_of(breakdown)
+    if not np.array_equal(differences.get("difference", breakdown.log_ratio), breakdown.log_ratio):
+        yield "difference", differences["difference"]
+    if "mismatch" in differences:
+        yield "mismatch", differences["mismatch"]
+    named = {"weight": breakdown.token_weight}
+    for name in _TOKEN:
+        values = named.get(name, getattr(breakdown, name))
+        if values is not None:
+            yield name, values + 0.0
+
+
+def _encoded(
+    columns: Mapping[str, F64], breakdown: Breakdown
+) -> tuple[dict[str, dict[str, Any]], list[bytes]]:
+    known = {"free": (breakdown.clip == 0).astype(np.float64)}
+    specs, parts = {}, []
+    for name, values in columns.items():
+        likely = guesses(name, known, breakdown.beta)
+        specs[name], data = encoded(values, breakdown.batch.responses, known, likely)
+        parts.append(data)
+        known[name] = values
+    return specs, parts
+
+
+def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
+    """What tokens can be coloured by, and the number at which the colour is full."""
+    for name, (column, words) in QUANTITIES.items():
+        if column not in columns:
+            continue
+        middle = 1.0 if name == "correction" else 0.0
+        scale = saturated(columns[column] - middle)
+        yield {
+            "name": name,
+            "column": column,
+            "words": words,
+            "middle": middle,
+            "scale": _finite(scale),
+        }
+
+
+def _dictionary(texts: Sequence[Sequence[str]]) -> tuple[list[str], Any]:
+    """The different tokens, and [N] which of them each token is."""
+    numbers: dict[str, int] = {}
+    places = [numbers.setdefault(text, len(numbers)) for text in chain.from_iterable(texts)]
+    return list(numbers), np.array(places, dtype=np.uint32)
+
+
+def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
+    """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
+    surrogate = breakdown.objective.surrogate
+    low, high = (surrogate.values.get(name) for name in ("epsilon_low", "epsilon_high"))
+    if surrogate.choice.window is None or low is None or high is None:
+        return None
+    return 1.0 - float(low), 1.0 + float(high)

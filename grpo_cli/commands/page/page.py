@@ -1,0 +1,82 @@
+"""The file that opens in any browser and asks nothing of the network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from grpo_cli.terminal.numbers import visible
+
+_SCRIPTS = ("codec.js", "words.js", "responses.js", "record.js", "tip.js", "page.js")
+STEPS = 5
+"""Colours on either side of none, as in words.js."""
+
+
+def html(
+    *,
+    title: str,
+    place: str,
+    command: str,
+    signature: str,
+    settings: Mapping[str, Any],
+    blocks: Sequence[tuple[str, str]],
+    scripts: Sequence[str] = _SCRIPTS,
+) -> Iterator[str]:
+    """The page in parts.
+
+    Nothing of the user's is in it but escaped, or in base64. The browser is told to run this one
+    script and to fetch nothing.
+
+    Args:
+        title: what it shows.
+        place: where that was read.
+        command: what made the page.
+        signature: of the objective.
+        settings: what the script starts with.
+        blocks: an id and base64 each.
+        scripts: the files of the script, in their order.
+    """
+    script = '"use strict";\n' + "".join(_asset(name) for name in scripts)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    yield '<meta name="viewport" content="width=device-width">\n'
+    yield f"<title>{_text(title)}</title>\n"
+    yield f"<style>\n{_asset('style.css')}{_colors()}</style></head>\n"
+    yield f"<body>\n<header><h1>{_text(title)}</h1><p>{_text(place)}</p>\n"
+    yield f"<p><code>{_text(command)}</code><br><code>{_text(signature)}</code></p></header>\n"
+    yield "<main><noscript><p>The numbers are drawn by a script.</p></noscript></main>\n"
+    for name, data in (("settings", _json(settings)), *blocks):
+        yield f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
+    yield f"<script>{script}</script>\n</body></html>\n"
+
+
+def _asset(name: str) -> str:
+    return (files("grpo_cli.commands.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _colors() -> str:
+    """Ten steps; paler the nearer to the middle."""
+    rules = []
+    for step in range(-STEPS, STEPS + 1):
+        share = 0.12 + 0.63 * abs(step) / STEPS
+        color = "55 126 200" if step > 0 else "214 66 52"
+        if step:
+            rules.append(f".s{step + STEPS} {{ background: rgb({color} / {share:.3f}); }}\n")
+    return "".join(rules)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element that it stands in."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def _text(text: str) -> str:
+    """Text that is harmless in HTML, without what moves or hides letters."""
+    return escape(visible(text))
