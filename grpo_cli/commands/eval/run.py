@@ -51,6 +51,11 @@ class Run:
         return self._evaluation.signature
 
     @property
+    def notices(self) -> list[str]:
+        """What there was to say of the files, which ``finish`` tells."""
+        return list(self._evaluation.notices)
+
+    @property
     def complete(self) -> bool:
         """Whether the whole input was evaluated, but for records that were to be skipped.
 

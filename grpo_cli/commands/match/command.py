@@ -124,7 +124,13 @@ def match_number(
             rtol=rtol,
             betas=_numbers(betas),
         )
-        page.write(made, lambda console, screen: print_matches(console, screen, made))
+        page.write(
+            made,
+            lambda console, screen: print_matches(console, screen, made),
+            rows=made["matches"] or made["nearest"],
+            beyond="cut",
+            notes=source.notices,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code or (0 if made["reproduced"] else NO))
 
