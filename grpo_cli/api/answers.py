@@ -20,9 +20,9 @@ class Answer:
     @classmethod
     def from_document(cls, document: Mapping[str, Json]) -> Self:
         """Makes an answer of what ``--json`` prints."""
-        hints = get_type_hints(cls)
         named = {_spelled(name): value for name, value in document.items()}
-        return cls(**{name: _made(hints.get(name), value) for name, value in named.items()})
+        hints = get_type_hints(cls)
+        return cls(**{name: _made(hint, named[name]) for name, hint in hints.items()})
 
     def document(self) -> dict[str, Json]:
         """The same as ``--json`` prints it."""
@@ -145,6 +145,7 @@ class Matched(Answer):
     match_count: int
     chance_hits: float
     by_chance: bool
+    reproduced: bool
     tell_apart: Sequence[str]
     nearest: Sequence[Convention]
     tried: int
