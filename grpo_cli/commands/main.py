@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from grpo_cli.commands.options.everywhere import displayed
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.version import VERSION
@@ -85,7 +86,7 @@ def application(only: str | None = None) -> typer.Typer:
     )
     made.callback()(_grpo)
     for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
-        made.command(name)(_imported(name))
+        made.command(name)(displayed(_imported(name)))
     return made
 
 

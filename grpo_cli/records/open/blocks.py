@@ -155,7 +155,7 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
 
 def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
     first, begun = _beginning(everything)
-    if _is_document(first):
+    if is_document(first):
         line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
@@ -207,7 +207,7 @@ def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
     raise InputError("no records: the input is empty")
 
 
-def _is_document(line: bytes) -> bool:
+def is_document(line: bytes) -> bool:
     """Whether the first line is only the beginning of a value, or a whole array of records.
 
     An object that ends on the line it begins on is a record, even if there is a mistake in it.
