@@ -314,6 +314,18 @@ def test_a_slope_that_was_there_is_no_finding() -> None:
     assert onset(noise(2) + 0.5 * np.arange(60), drift_up=True) is None
 
 
+def test_what_becomes_exactly_0_is_found_whatever_its_noise() -> None:
+    values = np.exp(noise(3, 40))
+    values[30:] = 0.0
+    (found,) = findings(run_of("kl_k3", values))
+    assert (found.onset, found.kind) == (30, "shift")
+    assert "kl_k3 is exactly 0 from step 30 on" in found.sentence
+    values[32] = 0.1
+    assert all(
+        one.onset > 30 for one in findings(run_of("kl_k3", values)) if "exactly" in one.sentence
+    )
+
+
 def run_of(name: str, values: Any) -> list[Step]:
     from grpo_cli.commands.trend.metrics import METRICS
 
@@ -400,8 +412,12 @@ def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert "▲" in out
 
 
-def test_the_command_of_a_finding_runs(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_the_command_of_a_finding_runs(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shlex
+
+    monkeypatch.setenv("COLUMNS", "200")
 
     for one in found_in("temperature.jsonl.gz")[:3]:
         code, out, _ = grpo(capsysbinary, *shlex.split(one.command, comments=True)[1:])
