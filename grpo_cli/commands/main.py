@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "check": "check.command:check",
     "trend": "trend.command:trend",
     "show": "show.command:show",
+    "report": "report.command:report",
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
     "variants": "variants.command:list_variants",

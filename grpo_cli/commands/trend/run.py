@@ -168,7 +168,7 @@ class Run:
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
         """
-        task = self._with_statistics()
+        task = self._task = self._with_statistics()
         for _, part in self._reader.map(task):
             for step, sums in part.steps.items():
                 if step in self._sums:
@@ -183,6 +183,11 @@ class Run:
         if self._reader.reading.selects and not self._sums and not self.skipped:
             raise self._reader.reading.nothing()
         return [_step(number, self._sums[number]) for number in sorted(self._sums)]
+
+    @property
+    def measured(self) -> Mapping[int, ExactMoments]:
+        """The statistics of each step that was read, where the plan wants some."""
+        return self._task.measured or {}
 
     def _with_statistics(self) -> Task:
         task = self._task
