@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
@@ -41,6 +43,12 @@ def _quota() -> int:
         return max(1, -(-int(quota) // int(period)))
     except (OSError, ValueError):  # no control group, or "max"
         return 1 << 30
+
+
+class _Failed(NamedTuple):
+    """What a worker sends in place of a result: an error that its parent raises in its turn."""
+
+    error: Exception
 
 
 class _Worker:
@@ -93,10 +101,11 @@ def in_order(
 
     Raises:
         WorkerError: where a worker died, with the block it had.
+        Exception: what ``work`` raised on a block, behind the results of all blocks before it.
     """
     rest = enumerate(pieces)
     workers = [_Worker(work) for _ in range(jobs)]
-    finished: dict[int, tuple[Piece, T]] = {}
+    finished: dict[int, tuple[Piece, T | _Failed]] = {}
     wanted = 0
     try:
         _feed(workers, rest)
@@ -109,7 +118,10 @@ def in_order(
             if len(finished) < _WAITING * jobs:
                 _feed(workers, rest)
             while wanted in finished:
-                yield finished.pop(wanted)
+                piece, result = finished.pop(wanted)
+                if isinstance(result, _Failed):
+                    raise result.error
+                yield piece, result
                 wanted += 1
             _feed(workers, rest)
     finally:
@@ -159,7 +171,15 @@ def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
             piece = connection.recv()
         except (EOFError, OSError):
             return
-        connection.send(work(piece))
+        connection.send(_outcome(work, piece))
+
+
+def _outcome(work: Callable[[Piece], object], piece: Piece) -> object:
+    try:
+        with np.errstate(all="ignore"):  # as in the process that started it
+            return work(piece)
+    except (GrpoError, MemoryError) as error:
+        return _Failed(error)
 
 
 def _end_with_parent() -> None:

@@ -7,7 +7,7 @@ after the other away from this batch shows what.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
 import numpy as np
@@ -109,19 +109,30 @@ def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> se
     }
 
 
-def same_gradient(left: Objective, right: Objective) -> bool:
-    """Whether two objectives have one value and one gradient on the probe, far tails included."""
-    return all(_same_on(left, right, probe(tail=tail)) for tail in _TAILS)
+Gradient = tuple[F64, F64]
+"""Each record's J, and the gradient."""
+
+
+def gradients(objective: Objective) -> Iterator[Gradient | None]:
+    """Values and gradients on the probe, far tails included; None where something is missing."""
+    return (_on(objective, tail) for tail in _TAILS)
 
 
 _TAILS = (2.0, 11.0, 25.0)
 """Beyond usual dual clips; and beyond the clamps at 10 and at 20 nats."""
 
 
-def _same_on(left: Objective, right: Objective, batch: Batch) -> bool:
+def _on(objective: Objective, tail: float) -> Gradient | None:
     try:
-        one, other = (evaluate(batch, each) for each in (left, right))
+        breakdown = evaluate(probe(tail=tail), objective)
     except (InputError, HyperparameterError):
+        return None
+    return breakdown.record_objective, breakdown.gradient
+
+
+def same_gradient(left: Gradient | None, right: Gradient | None) -> bool:
+    """Whether two objectives have one value and one gradient."""
+    if left is None or right is None:
         return False
-    pairs = ((one.record_objective, other.record_objective), (one.gradient, other.gradient))
+    pairs = zip(left, right, strict=True)
     return all(np.allclose(mine, theirs, rtol=1e-7, atol=1e-12) for mine, theirs in pairs)

@@ -6,6 +6,9 @@ do not depend on how the input was cut, nor on the order of its records.
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from grpo_cli.batch import I64, Batch
@@ -13,6 +16,9 @@ from grpo_cli.objective.arithmetic.exact_sums import ExactSum, two_product
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Moments, Sample
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # slow to import, and few objectives need it
 
 
 class ExactMoments:
@@ -43,7 +49,15 @@ class ExactMoments:
         if not self.count:
             return 0, 0.0, 0.0
         total, squares = self.total.fraction(), self.squares.fraction()
-        return self.count, float(total / self.count), float(squares - total * total / self.count)
+        return self.count, _float(total / self.count), _float(squares - total * total / self.count)
+
+
+def _float(number: Fraction) -> float:
+    """The number rounded once; infinity for one beyond the largest double."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def wanted(objective: Objective) -> bool:

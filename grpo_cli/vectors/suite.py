@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +19,7 @@ from grpo_cli.vectors.xfail import Xfail, covering, read
 FIXTURE = "grpo_vectors"
 """What a fixture is called, or begins with where a module has several."""
 
+Prepared = TypeVar("Prepared")
 PROPERTY = "grpo-vectors"
 SHOWN = 5
 
@@ -55,7 +56,9 @@ class Suite:
 
 
 class Vectors(pytest.Collector):
-    """The cases for one fixture."""
+    """The cases for one fixture; ``broken`` says how it raised, if it did."""
+
+    broken = ""
 
     def collect(self) -> Iterator[pytest.Function]:
         """One test a case."""
@@ -81,8 +84,7 @@ def _is_fixture(obj: object) -> bool:
 def _test(fixture: str, case: Case) -> Callable[[pytest.FixtureRequest], None]:
     def test(request: pytest.FixtureRequest) -> None:
         node = request.node
-        loss: Loss = request.getfixturevalue(fixture)
-        line = _line(loss, node.path.parent, case)
+        loss, line = _told_once(node.parent, lambda: _fixture(request, fixture, case))
         node.outcome["line"] = line.name if line else ""
         try:
             chosen = claimed(case, loss.claims)
@@ -95,8 +97,22 @@ def _test(fixture: str, case: Case) -> Callable[[pytest.FixtureRequest], None]:
     return test
 
 
-def _line(loss: Loss, folder: Path, case: Case) -> Xfail | None:
-    return covering(read(folder / loss.xfail), case) if loss.xfail else None
+def _fixture(request: pytest.FixtureRequest, name: str, case: Case) -> tuple[Loss, Xfail | None]:
+    """What the fixture returns, and the line of its xfail file that covers the case."""
+    loss: Loss = request.getfixturevalue(name)
+    listed = read(request.node.path.parent / loss.xfail) if loss.xfail else []
+    return loss, covering(listed, case)
+
+
+def _told_once(vectors: Vectors, prepare: Callable[[], Prepared]) -> Prepared:
+    """What is prepared; where that raises, the traceback is shown once, not for each case."""
+    if vectors.broken:
+        pytest.fail(vectors.broken, pytrace=False)
+    try:
+        return prepare()
+    except Exception as error:
+        vectors.broken = f"{vectors.name}: {type(error).__name__}: {error}"
+        raise
 
 
 def _verdict(loss: Loss, case: Case, line: Xfail | None) -> Verdict:

@@ -152,6 +152,7 @@ def test_the_same_bits_for_any_cut_and_any_number_of_workers(tmp_path: Path, var
     (tmp_path / "all").write_bytes(b"".join(Path(one).read_bytes() for one in places))
     together = steps(Reader([str(tmp_path / "all")]), given)
     assert [one.metrics for one in together] == [one.metrics for one in once]
+    assert all(one.shares_file for one in together)
 
 
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
@@ -333,3 +334,62 @@ def test_tails() -> None:
 def test_conditions_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="--fail-on"):
         read_condition(text)
+
+
+# ---- real runs ------------------------------------------------------------------------------
+
+RUNS = Path(__file__).parent.parent.parent / "samples" / "run"
+
+
+def found_in(name: str) -> list[Any]:
+    return findings(steps(Reader([str(RUNS / name)]), plan("trl/grpo")), ["-v", "trl/grpo"])
+
+
+def test_a_healthy_run_of_trl_is_silent() -> None:
+    assert found_in("healthy.jsonl.gz") == []
+
+
+def test_a_temperature_on_one_side_is_found_where_it_began() -> None:
+    found = found_in("temperature.jsonl.gz")
+    assert {one.onset for one in found} == {30}
+    assert {"mismatch.k3", "mismatch.mult"} <= {one.metric for one in found}
+    assert all(one.command.startswith("grpo ") for one in found)
+
+
+def grpo(capsysbinary: pytest.CaptureFixture[bytes], *words: str) -> tuple[int, str, str]:
+    from grpo_cli.commands.main import application
+
+    code = application(words[0])(list(words), standalone_mode=False)
+    out, err = capsysbinary.readouterr()
+    return code or 0, out.decode(), err.decode()
+
+
+def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    path = str(RUNS / "temperature.jsonl.gz")
+    words = ("trend", path, "-v", "trl/grpo")
+    code, out, _ = grpo(capsysbinary, *words, "--fields", "mismatch.k3", "--limit", "4")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["step", "mismatch.k3"]
+    assert "mismatch.k3 rose at step 30" in out
+    code, out, err = grpo(capsysbinary, *words, "--json", "--fail-on", "mismatch.k3>0.01")
+    assert code == 1
+    assert err.startswith("grpo: --fail-on mismatch.k3>0.01: ")
+    document = json.loads(out)
+    assert [row["step"] for row in document["steps"]] == list(range(60))
+    assert document["findings"][0]["onset"] == 30
+    code, out, _ = grpo(capsysbinary, *words, "--format", "csv", "--fields", "nll")
+    assert out.startswith(f"step,file,nll\n0,{path},1.6")
+    code, out, _ = grpo(capsysbinary, *words, "--plot", "--fail-on", "findings")
+    assert code == 1
+    assert "▲" in out
+
+
+def test_the_command_of_a_finding_runs(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    import shlex
+
+    for one in found_in("temperature.jsonl.gz")[:3]:
+        code, out, _ = grpo(capsysbinary, *shlex.split(one.command, comments=True)[1:])
+        assert code == 0
+        assert out
+        if one.worst is not None and one.worst.token is not None and one.metric != "nll":
+            assert f" {one.worst.token} " in out

@@ -26,6 +26,8 @@ LINE = json.dumps(
     }
 )
 
+TOKENS = ("--level", "token", "-f", "jsonl", "--fields", "ratio")
+
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -90,7 +92,7 @@ def test_a_worker_that_dies(large):
 
 
 def test_ctrl_c(large):
-    with started(large, "--level", "token", "-f", "jsonl") as process:
+    with started(large, *TOKENS) as process:
         process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.close()
@@ -100,7 +102,7 @@ def test_ctrl_c(large):
 
 
 def test_a_closed_pipe(large):
-    with started(large, "--level", "token", "-f", "jsonl") as process:
+    with started(large, *TOKENS) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(timeout=20) == -signal.SIGPIPE  # the shell shows it as 141
@@ -133,7 +135,7 @@ def test_every_way_to_start_a_worker(large, method):
 @pytest.mark.parametrize("method", START_METHODS)
 def test_a_parent_that_is_killed(large, method):
     command = [sys.executable, "-W", "ignore", "-c", RUN, method, "eval", str(large)]
-    flags = ["--jobs", "2", "--level", "token", "-f", "jsonl"]
+    flags = ["--jobs", "2", *TOKENS]
     with started(large, command=[*command, "-v", "dr", *flags]) as process:
         process.stdout.readline()
         process.kill()
@@ -153,7 +155,7 @@ def test_a_full_disk(large):
 
 def test_an_output_that_was_interrupted_is_not_there(large, tmp_path):
     place = tmp_path / "out.jsonl"
-    with started(large, "--level", "token", "-f", "jsonl", "-o", str(place)) as process:
+    with started(large, *TOKENS, "-o", str(place)) as process:
         deadline = time.monotonic() + 20
         while not any(tmp_path.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)

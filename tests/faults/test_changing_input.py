@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from regressions import unmet
 
 from faults import some
 from faults.runs import Run, clean, shell, write_records
@@ -60,26 +59,21 @@ def grow(path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_file_that_is_replaced_is_read_to_its_end_or_refused(jobs, request):
-    if jobs == 2:
-        request.applymarker(unmet("workers open the file again, by its name"))
+def test_a_file_that_is_replaced_is_read_to_its_end_or_refused(jobs):
     code, ids, err, count = while_running(replace, jobs)
     assert {one.partition("-")[0] for one in ids} == {"old"}
     assert (code, len(ids)) == (0, count) or (code, clean(err)) == (3, True)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_file_that_is_deleted_is_read_to_its_end_or_refused(jobs, request):
-    if jobs == 2:
-        request.applymarker(unmet("workers open the file again, by its name"))
+def test_a_file_that_is_deleted_is_read_to_its_end_or_refused(jobs):
     code, ids, err, count = while_running(Path.unlink, jobs)
     assert (code, len(ids)) == (0, count) or (code, clean(err)) == (3, True)
     assert clean(err)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_file_that_becomes_shorter_is_refused(jobs, request):
-    request.applymarker(unmet("a file that becomes shorter"))
+def test_a_file_that_becomes_shorter_is_refused(jobs):
     code, _, err, _ = while_running(truncate, jobs)
     assert (code, clean(err)) == (3, True)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from fuzz.product import COMMAND, environment
-from regressions import unmet
 
 from faults import TIMES, some
 from faults.runs import Run, clean, limited, until
@@ -17,7 +16,6 @@ from faults.runs import Run, clean, limited, until
 EVAL = ("eval", "-v", "dr", "--level", "token", "-f", "jsonl")
 
 
-@unmet("a MemoryError is a traceback, or exit code 1, which means no")
 def test_little_memory(folder):
     """One line of 60 MB where there are 150 MB above what the packages take."""
     row = ", ".join(["-0.5"] * 10_000_000)

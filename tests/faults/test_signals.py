@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_at_work(large):
 def test_a_worker_that_is_killed_before_it_is_given_more(large):
     """141 is for a standard output that was closed, nothing else. Some of the runs show it."""
     totals = ("eval", "-v", "dr", "--level", "batch", "--jobs", "2")
-    for _ in range(8):
+    for _ in range(2 * TIMES):
         with Run(*totals, *[str(large)] * 4) as run:
             assert until(lambda run=run: len(run.workers) == 2)
             os.kill(run.process.pid, signal.SIGSTOP)

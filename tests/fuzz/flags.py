@@ -156,6 +156,11 @@ _OF: Mapping[str, Mapping[str, Callable[[Draw], str]]] = {
         "--top": _count, "--color": _any(("auto", "never", "x")),
         "--html": _any(("out", "missing/x")), "--svg": _any(("out", ".")),
     },
+    "trend": {
+        **_VARIANT, **_STAGES, **_SOURCE, "--step": path, "--plot": lambda _: "",
+        "-f": _any(("table", "json", "jsonl", "csv", "markdown", "x")),
+        "--fail-on": _any(("findings", "loss>0", "kl_k3>0.01", "x>", "")),
+    },
     "convert": {**_SOURCE, **_PAGE, "--to": _any(("jsonl", "parquet", "x"))},
 }  # fmt: skip
 _NEEDED: Mapping[str, Callable[[Draw], Words]] = {
@@ -164,7 +169,7 @@ _NEEDED: Mapping[str, Callable[[Draw], Words]] = {
 }
 _WEIGHTS = {
     "eval": 46, "convert": 14, "check": 9, "verify": 9, "show": 7, "compare": 4, "split": 5,
-    "explain": 5, "match": 1,
+    "explain": 5, "match": 1, "trend": 4,
 }  # fmt: skip
 COMMANDS = tuple(_OF)
 _LIKELY = ("-v", "--on-error", "--json", "--level", "-f", "--group-by", "--where", "--limit")
@@ -192,7 +197,7 @@ _RARE = (
     *("--from", "--group", "--record", "--group-anywhere", "--only", "--map", "--response"),
     *("--correction", "--advantage", "--where"),
 )
-_BARE = ("--json", "-q", "--group-anywhere")
+_BARE = ("--json", "-q", "--group-anywhere", "--plot")
 _USUAL = (
     ["-v", "dr"],
     ["-v", "trl/dapo"],

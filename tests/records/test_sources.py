@@ -146,10 +146,9 @@ def test_zstd_without_its_package(tmp_path, monkeypatch):
 def test_too_large(tmp_path, monkeypatch):
     path = tmp_path / "data.json"
     path.write_bytes(b"[\n" + b"1,\n" * 100 + b"1]")
-    monkeypatch.setattr("grpo_cli.records.open.blocks.LIMIT", 50)
+    monkeypatch.setattr(sources, "LIMIT", 50)
     advice = "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
     assert error(path) == f"{path}: {advice}"
-    monkeypatch.setattr(sources, "LIMIT", 50)
     with pytest.raises(InputError, match="expected lines of less than 1 GiB") as caught:
         list(blocks(io.BytesIO(b"1\n" + b"2" * 80), size=1))
     assert caught.value.line == 2

@@ -226,6 +226,10 @@ class View:
 def _joined(rows: Any) -> list[Any]:
     """The elements of nested lists, whatever the depth."""
     flat = rows if isinstance(rows, list) else rows.tolist()
-    while flat and (isinstance(flat[0], list) or hasattr(flat[0], "tolist")):
-        flat = [word for row in flat for word in row]
+    while any(map(_is_nested, flat[:1])):
+        flat = [word for row in flat for word in (row if _is_nested(row) else [row])]
     return flat
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list) or getattr(value, "ndim", 0) > 0

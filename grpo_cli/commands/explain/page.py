@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from grpo_cli.engine import probe
@@ -94,10 +95,14 @@ def _line(stage: str, bound: Bound) -> Line:
         stage=stage,
         symbol=SYMBOLS.get(stage, ""),
         question=known.question if known else "",
-        choice=line((Part("", bound.name, tuple(bound.values.items())),)),
+        choice=_choice(bound),
         summary=summary.replace("``", ""),
         details=details.strip().replace("``", ""),
     )
+
+
+def _choice(bound: Bound) -> str:
+    return line((Part("", bound.name, tuple(bound.values.items())),))
 
 
 def hyperparameters(row: Variant) -> list[dict[str, Any]]:
@@ -120,14 +125,13 @@ def hyperparameters(row: Variant) -> list[dict[str, Any]]:
 
 def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
     """The rows that are the same choices, and those that differ at one or two stages, with how."""
-    own = stages(VARIANTS[listed])
-    known: Known = {}
+    own = _Own(stages(VARIANTS[listed]))
     alike: list[str] = []
     near: list[dict[str, Any]] = []
     for name, row in VARIANTS.items():
         if name == listed:
             continue
-        apart = differences(own, stages(row), known)
+        apart = own.differences(stages(row))
         if not apart:
             alike.append(name)
         elif len(apart) <= _MOST_DIFFERENCES:
@@ -136,50 +140,55 @@ def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
     return alike, near
 
 
-Known = dict[tuple[str, str], bool]
-"""Answers that were found before, by stage and the other's choice."""
+class _Own:
+    """A row's choices, held against those of others; what was found once is kept."""
 
+    def __init__(self, bound: Mapping[str, Bound]) -> None:
+        self._bound = bound
+        self._same: dict[tuple[str, str], bool] = {}
 
-def differences(
-    own: Mapping[str, Bound], other: Mapping[str, Bound], known: Known
-) -> dict[str, str]:
-    """Stage → the other's choice, where it computes something else."""
-    found = {}
-    for stage in dict.fromkeys([*own, *other]):
-        mine, theirs = own.get(stage), other.get(stage)
-        choice = "none" if theirs is None else _line(stage, theirs).choice
-        if (stage, choice) not in known:
-            known[stage, choice] = _same_choice(stage, mine, theirs, own)
-        if not known[stage, choice]:
-            found[stage] = choice
-    return found
+    def differences(self, other: Mapping[str, Bound]) -> dict[str, str]:
+        """Stage → the other's choice, where it computes something else; up to one too many."""
+        found = {}
+        for stage in dict.fromkeys([*self._bound, *other]):
+            theirs = other.get(stage)
+            choice = "none" if theirs is None else _choice(theirs)
+            if (stage, choice) not in self._same:
+                self._same[stage, choice] = self._same_choice(stage, theirs)
+            if not self._same[stage, choice]:
+                found[stage] = choice
+            if len(found) > _MOST_DIFFERENCES:
+                break
+        return found
 
+    def _same_choice(self, stage: str, theirs: Bound | None) -> bool:
+        """Whether two choices at a stage are one: by name and values, or by what they give."""
+        mine = self._bound.get(stage)
+        if mine is not None and theirs is not None:
+            if mine.name == theirs.name and mine.values == theirs.values:
+                return True
+            return stage in STAGES and self._same_value(stage, theirs)
+        given = mine or theirs
+        return given is None or (stage.startswith("entropy") and not self._has_bonus(given))
 
-def _same_choice(
-    stage: str, mine: Bound | None, theirs: Bound | None, own: Mapping[str, Bound]
-) -> bool:
-    """Whether two choices at a stage are one: by name and values, or by what they give."""
-    if mine is not None and theirs is not None:
-        if mine.name == theirs.name and mine.values == theirs.values:
-            return True
-        return stage in STAGES and _same_value(stage, mine, theirs, own)
-    given = mine or theirs
-    return given is None or (stage.startswith("entropy") and not _has_bonus(own, given))
+    def _has_bonus(self, given: Bound) -> bool:
+        bound = self._bound.get("entropy", given)
+        return bool(bound.values.get("entropy_coef"))
 
+    def _same_value(self, stage: str, theirs: Bound) -> bool:
+        """Whether J and the gradient on the probe do not change when one stands for the other."""
+        if not all(map(_complete, (*self._stages.values(), theirs))):
+            return False
+        other = probe.gradients(Objective(name="", **{**self._stages, stage: theirs}))
+        return all(map(probe.same_gradient, self._gradients, other))
 
-def _has_bonus(own: Mapping[str, Bound], given: Bound) -> bool:
-    bound = own.get("entropy", given)
-    return bool(bound.values.get("entropy_coef"))
+    @cached_property
+    def _stages(self) -> dict[str, Any]:
+        return {name: bound for name, bound in self._bound.items() if name in STAGES}
 
-
-def _same_value(stage: str, mine: Bound, theirs: Bound, own: Mapping[str, Bound]) -> bool:
-    """Whether J and the gradient on the probe do not change when one stands for the other."""
-    base: dict[str, Any] = {name: bound for name, bound in own.items() if name in STAGES}
-    if not all(map(_complete, (*base.values(), theirs))):
-        return False
-    left = Objective(name="", **{**base, stage: mine})
-    right = Objective(name="", **{**base, stage: theirs})
-    return probe.same_gradient(left, right)
+    @cached_property
+    def _gradients(self) -> list[probe.Gradient | None]:
+        return [*probe.gradients(Objective(name="", **self._stages))]
 
 
 def _complete(bound: Bound) -> bool:

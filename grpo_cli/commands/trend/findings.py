@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -55,14 +56,9 @@ def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator
     if found is None:
         return
     worst = _farthest(values, found)
-    yield _finding(
-        metric,
-        found.kind,
-        known[found.at],
-        _sentence(metric, found, values, known),
-        known[worst],
-        words,
-    )
+    told = _sentence(metric, found, values, known)
+    one = _finding(metric, found.kind, known[found.at], told, known[worst], words)
+    yield replace(one, score=float(found.score))
 
 
 def _scaled(values: F64, metric: Metric) -> F64:
@@ -126,14 +122,18 @@ def _finding(
     )
 
 
+_COLORS = {"nll": "gradient"}
+
+
 def command(step: Step, place: Place | None, kind: str | None, words: Sequence[str]) -> str:
-    """What shows the worst token of a step, or its records where no token is to blame."""
-    if place is None or place.token is None:
-        wanted = ["grpo", "eval", step.file if place is None else place.source]
-        wanted += [] if place is None else ["--record", str(place.record)]
-        level = ["--level", "response"]
-        return shlex.join([*wanted, *level, *words])
+    """What shows the worst token of a step, or its responses where no token is to blame."""
+    if place is None:
+        where = ["--where", f"step=={step.number}"] if step.shares_file else []
+        return shlex.join(["grpo", "eval", step.file, *where, "--level", "response", *words])
+    record = [place.source, "--record", str(place.record)]
+    if place.token is None:
+        return shlex.join(["grpo", "eval", *record, "--level", "response", *words])
     told = f"#{place.token} of response {place.response}"
-    parts = ["grpo", "show", place.source, "--record", str(place.record)]
-    parts += ["--response", str(place.response), "--color-by", kind or "ratio"]
-    return f"{shlex.join([*parts, *words])}  # token {told}: {shown(place.value)}"
+    color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
+    shown_by = ["grpo", "show", *record, "--response", str(place.response), *color, *words]
+    return f"{shlex.join(shown_by)}  # token {told}: {shown(place.value)}"

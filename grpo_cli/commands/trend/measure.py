@@ -35,6 +35,7 @@ def measure(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
     _note_longest(sums, chunk)
     if batch.log_probs_new is not None:
         _add(sums, batch, "log_prob", batch.log_probs_new)
+        _note(sums, chunk, "nll", -batch.log_probs_new)
     if batch.entropies is not None:
         _add(sums, batch, "entropy", batch.entropies)
     if breakdown is not None:
@@ -96,6 +97,10 @@ def _add_ratios(sums: Sums, chunk: Chunk, breakdown: Breakdown) -> None:
     with np.errstate(over="ignore"):
         sums.sums["ratio_squared"].add(responses.sum(ratio * ratio))
     sums.tails["log_ratio"].add(breakdown.log_ratio)
+    squares = Summary(breakdown).record_gradient_squares
+    steepest = int(squares.argmax())
+    first = int(chunk.batch.records.starts[steepest])
+    sums.note("gradient", _of_response(chunk, first, None, float(np.sqrt(squares[steepest]))))
     if (ratio == 1.0).all():
         return
     _note(sums, chunk, "ratio", np.abs(breakdown.log_ratio))

@@ -165,10 +165,10 @@ ALL = (
     _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 21, watched=False),
     _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
     Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
-    Metric("nll", "signal", _negative_log_prob, 6, drift=1),
+    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift=1),
     # ---- what is done with it
     Metric("objective", "update", _counted(lambda totals: totals.objective), 30, watched=False),
-    Metric("loss", "update", _counted(lambda totals: -totals.objective), 1),
+    Metric("loss", "update", _counted(lambda totals: -totals.objective), 1, worst="gradient"),
     _of_kl("kl", _kl, 28, watched=False),
     _of_kl("kl_k1", _mean("kl_k1", "kl"), 29, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),

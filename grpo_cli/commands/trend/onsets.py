@@ -27,6 +27,7 @@ LEAST = 16
 _PAST, _FUTURE = 30, 12  # steps compared, at most
 _LEAST_PAST, _LEAST_FUTURE = 10, 4
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
+_FEW_VALUES = 12  # so many different values, or fewer, are shares of a few groups
 _COARSE = 200  # candidates looked at first in a long series
 _SHIFT, _DRIFT = 8.0, 9.5  # standard errors, times 1 + 4/past: few values know their noise badly
 
@@ -61,10 +62,10 @@ def onset(values: F64, *, drift_up: bool = False, drift_down: bool = False) -> O
     if len(values) < LEAST or np.ptp(values) == 0.0:
         return None
     kinds = (drift_up, drift_down)
-    clean = _without_outliers(values)
+    clean, least = _without_outliers(values), _grain(values) / 2
     found, end = None, len(clean)
     while end >= LEAST:  # what was before the largest change may have changed as well
-        best = _largest(clean[:end], kinds)
+        best = _largest(clean[:end], kinds, least)
         if best is None:
             break
         found, end = best, best.at
@@ -77,31 +78,38 @@ class _Change(NamedTuple):
     score: float
 
 
-def _largest(values: F64, kinds: tuple[bool, bool]) -> _Change | None:
+def _grain(values: F64) -> float:
+    """The least difference of values of which there are few, as shares of a few groups are."""
+    kinds = np.unique(values)
+    return float(np.diff(kinds).min()) if len(kinds) <= _FEW_VALUES else 0.0
+
+
+def _largest(values: F64, kinds: tuple[bool, bool], least: float) -> _Change | None:
     count = len(values)
     stride = max(1, count // _COARSE)
     last = count - _LEAST_FUTURE
-    best = _best(values, range(_LEAST_PAST, last + 1, stride), kinds)
+    best = _best(values, range(_LEAST_PAST, last + 1, stride), kinds, least)
     if best is not None and stride > 1:
         near = range(max(_LEAST_PAST, best.at - stride), min(last, best.at + stride) + 1)
-        best = _best(values, near, kinds)
+        best = _best(values, near, kinds, least)
     return best
 
 
-def _best(values: F64, places: range, kinds: tuple[bool, bool]) -> _Change | None:
-    changes = [change for at in places for change in _changes(values, at, kinds)]
+def _best(values: F64, places: range, kinds: tuple[bool, bool], least: float) -> _Change | None:
+    changes = [change for at in places for change in _changes(values, at, kinds, least)]
     return max(changes, key=lambda change: abs(change.score), default=None)
 
 
-def _changes(values: F64, at: int, kinds: tuple[bool, bool]) -> list[_Change]:
-    """What changed at a place by more than chance: its signed scores."""
+def _changes(values: F64, at: int, kinds: tuple[bool, bool], least: float) -> list[_Change]:
+    """What changed at a place by more than chance, the noise being ``least`` at least."""
     past, future = values[max(0, at - _PAST) : at], values[at : at + _FUTURE]
     level, slope, own = _line(past)
     rest = future - (level + slope * np.arange(1, len(future) + 1))
     step, ramp = rest.mean(), _ramp(rest)
     noise_step, noise_ramp = rest - step, rest - ramp * np.arange(1, len(rest) + 1)
-    shift = step / _error(own, noise_step, _mean_error(len(past), len(future), trend=slope != 0.0))
-    drift = ramp / _error(own, noise_ramp, _ramp_error(len(past), len(future), trend=slope != 0.0))
+    sizes, trend = (len(past), len(future)), slope != 0.0
+    shift = step / (_mean_error(*sizes, trend=trend) * _noise(own, noise_step, least))
+    drift = ramp / (_ramp_error(*sizes, trend=trend) * _noise(own, noise_ramp, least))
     few = 1 + 4 / len(past)
     found = [_Change(at, "shift", shift)] if abs(shift) > _SHIFT * few else []
     wanted = kinds[0] if drift > 0 else kinds[1]
@@ -141,16 +149,19 @@ def _ramp_error(past: int, future: int, *, trend: bool) -> float:
     return math.sqrt(1 / squares + (whole / squares) ** 2 * level + ahead)
 
 
-def _error(past: F64, future: F64, factor: float) -> float:
-    """The standard error, noise and correlation of neighbours taken from both sides."""
+def _noise(past: F64, future: F64, least: float) -> float:
+    """The standard deviation of what is left, as if neighbours were not correlated.
+
+    Noise and correlation are taken from both sides.
+    """
     count = len(past) + len(future)
     square = float(past @ past + future @ future) / (count - 3)
-    if square <= 0.0:
-        return 1e-300
+    if square <= least * least:
+        return least or 1e-300
     pairs = past[1:] @ past[:-1] + future[1:] @ future[:-1]
     correlation = float(pairs / (square * (count - 3)))
     correlation = min(max(correlation + (1 + 4 * correlation) / count, 0.0), 0.95)
-    return factor * math.sqrt(square * (1 + correlation) / (1 - correlation))
+    return math.sqrt(square * (1 + correlation) / (1 - correlation))
 
 
 def mann_kendall(values: F64) -> float:

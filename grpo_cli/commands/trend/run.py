@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -182,7 +183,11 @@ class Run:
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
             raise self._reader.reading.nothing()
-        return [_step(number, self._sums[number]) for number in sorted(self._sums)]
+        files = Counter(sums.file for sums in self._sums.values())
+        return [
+            _step(number, sums, shares_file=files[sums.file] > 1)
+            for number, sums in sorted(self._sums.items())
+        ]
 
     @property
     def measured(self) -> Mapping[int, ExactMoments]:
@@ -210,5 +215,5 @@ def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step
     return Run(reader, plan, step_of).read()
 
 
-def _step(number: int, sums: Sums) -> Step:
-    return Step(number, sums.file, values(sums), dict(sums.worst))
+def _step(number: int, sums: Sums, *, shares_file: bool) -> Step:
+    return Step(number, sums.file, values(sums), dict(sums.worst), shares_file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class Step:
         number: the step.
         file: the first file that has records of it.
         metrics: every metric of ``METRICS``; None where the records lack what it is made of.
-        worst: what to look at: "ratio", "mismatch", "kl" (a token each) and "length" (a response).
+        worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
+            response) and "gradient" (a record).
+        shares_file: whether the file has records of other steps, which say so in ``step``.
     """
 
     number: int
     file: str
     metrics: Mapping[str, float | None]
     worst: Mapping[str, Place]
+    shares_file: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Finding:
         command: what shows its worst step, record and token.
         worst_step: the step that lies farthest from what was usual.
         worst: where in that step.
+        score: by how many standard errors; of a limit, infinite.
     """
 
     metric: str
@@ -66,3 +71,4 @@ class Finding:
     command: str
     worst_step: int
     worst: Place | None
+    score: float = inf

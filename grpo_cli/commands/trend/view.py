@@ -17,6 +17,8 @@ from grpo_cli.terminal.screen import Screen
 
 _ASKED = 20
 """The ``spare`` from which a column is shown only where it is asked for."""
+_NEAR = 5
+"""Steps within which findings of one family are one event."""
 _CHART, _GAP = 38, 2
 _EDGES = 120  # columns of charts where there is no terminal
 
@@ -81,18 +83,40 @@ def _picked(steps: Sequence[Step], limit: int) -> Sequence[Step]:
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Prints what was found, each with the command that shows where."""
+    """Prints what was found, each with the command that shows where.
+
+    What began together, and is of one family, is told once, by what is surest.
+    """
     if not findings:
         console.print(Text("\nnothing began: no shift, no drift, no limit passed", "bold green"))
-    for finding in findings:
-        console.print(
-            Text.assemble(
-                "\n",
-                (f"step {finding.onset}", "bold yellow"),
-                f"  {finding.kind}  {finding.sentence}",
-            )
-        )
-        console.print(Text(f"  {visible(finding.command)}", "cyan"))
+    for together in _together(findings):
+        first, *others = sorted(together, key=_surest)
+        head = (f"step {first.onset}", "bold yellow")
+        console.print(Text.assemble("\n", head, f"  {first.kind}  {first.sentence}"))
+        for other in others:
+            console.print(Text(f"  also {other.kind}  {other.sentence}", "dim"))
+        console.print(Text(f"  {visible(first.command)}", "cyan"))
+
+
+_LIMIT_LAST = {"shift": 0, "drift": 0, "limit": 1}
+
+
+def _surest(finding: Finding) -> tuple[int, float]:
+    return _LIMIT_LAST[finding.kind], -finding.score
+
+
+def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
+    groups: list[list[Finding]] = []
+    for one in findings:
+        family = METRICS[one.metric].family
+        for group in groups:
+            near = one.onset - group[0].onset <= _NEAR
+            if METRICS[group[0].metric].family == family and near:
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    return groups
 
 
 def print_charts(

@@ -150,6 +150,8 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
             raw = rows[odd] if len(ids) == len(rows) else rows[-1]
             before = _where(rows[0])
             raise _at(raw, f"another group id than {before} has, in a group of --group-size")
+    if ids is not None and isinstance(label, str) and isinstance(ids[0], float):
+        record["group_ids"] = [label] * len(ids)  # as text where it has more than 64 bits
     if ids is None and (isinstance(label, str) or is_number(label)):
         each = (record[name] for name in record if name in TOKEN_COLUMNS or name == "rewards")
         column = next(each, None)

@@ -44,7 +44,9 @@ def _read(value: Object) -> Iterator[Translated]:
 def _entry(entry: Object, before: str, settings: Object) -> Iterator[Translated]:
     for number, prompt in enumerate(entry.get("prompts") or ()):
         made = _group(prompt["responses"], f"{before}prompts[{number}].responses[{{r}}]")
-        made.value["id"] = f"{entry.get('step')}.{number}"
+        step = entry.get("step")
+        if isinstance(step, int | str):
+            made.value["id"] = f"{step}.{number}"
         made.value |= carried(entry, "step")
         if settings:
             made.value["hyperparameters"] = settings

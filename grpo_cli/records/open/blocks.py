@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase, RawIOBase
 from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import NamedTuple
@@ -11,9 +13,11 @@ from typing import NamedTuple
 import orjson
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.buffers import Decoder, decoder
 from grpo_cli.records.decode.chunks import (
     CHUNK_BYTES,
     DecodedChunk,
+    RawLines,
     in_chunks,
     keys_in_common,
     one_by_one,
@@ -23,7 +27,8 @@ from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
-    TOO_LONG,
+    SHORTER,
+    Limit,
     blocks,
     plain,
     shown,
@@ -35,6 +40,10 @@ from grpo_cli.records.record import Raw, Record
 
 Lines = tuple[int, list[bytes]]
 
+_LARGE = 16 << 20
+_OBJECTS = 8
+"""Bytes of objects for a byte of text: a number of four characters takes 32."""
+_JOINED = 1 << 16
 _FETCH = 1 << 18  # read at once where spans are cut
 
 
@@ -79,6 +88,7 @@ class Span(NamedTuple):
         path: where it is.
         line: the 1-based number of its first line.
         start, size: its place in the file, in bytes.
+        file: the device and inode of the file that was cut.
     """
 
     source: str
@@ -86,22 +96,32 @@ class Span(NamedTuple):
     line: int
     start: int
     size: int
+    file: tuple[int, int]
 
     def fetch(self) -> Block:
         """Reads it.
 
         Raises:
-            InputError: where the file is gone, or shorter than it was.
+            InputError: where the file is gone, another one, or shorter than it was.
         """
         try:
             with Path(self.path).open("rb") as stream:
+                same = _identity(stream) == self.file
                 stream.seek(self.start)
                 data = stream.read(self.size)
         except OSError as error:
-            raise InputError(f"cannot be read any more: {error.strerror}") from None
+            reason = f"cannot be read any more: {(error.strerror or str(error)).lower()}"
+            raise InputError(reason, source=self.source) from None
+        if not same:
+            raise InputError("the file was replaced while it was read", source=self.source)
         if len(data) < self.size:
-            raise InputError("the file became shorter while it was read", source=self.source)
+            raise InputError(SHORTER, source=self.source)
         return Block(self.source, self.line, split(data, self.size))
+
+
+def _identity(stream: BufferedIOBase | RawIOBase) -> tuple[int, int]:
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino
 
 
 class Source(NamedTuple):
@@ -126,16 +146,17 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
     source = Source.of(source) if isinstance(source, str) else source
     try:
         with unpacked(source.path) as stream:
-            yield from _blocks(source.name, blocks(stream, size))
+            limit = Limit.of(source.path)
+            yield from _blocks(source.name, blocks(stream, size, limit), limit)
     except InputError as error:
         error.source = source.name
         raise
 
 
-def _blocks(name: str, everything: Iterator[Lines]) -> Iterator[Block]:
+def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
     first, begun = _beginning(everything)
-    if _is_document(first):
-        line, lines = _whole(begun)
+    if is_document(first):
+        line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
     for line, lines in begun:
@@ -158,6 +179,7 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
     lines = start = end = at = 0
     data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
     with Path(source.path).open("rb", 0) as stream:
+        file, expected = _identity(stream), os.fstat(stream.fileno()).st_size
         while read := stream.readinto(data):
             found = data.find(b"\n", 0, read)  # again and again: four times as fast as ``count``
             while found >= 0 and at + found - end < LIMIT:
@@ -166,12 +188,14 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
             at += read
             too_long = at - end >= LIMIT
             if end > start and (too_long or end - start >= size):
-                yield Span(source.name, source.path, line, start, end - start)
+                yield Span(source.name, source.path, line, start, end - start, file)
                 line, lines, start = line + lines, 0, end
             if too_long:
-                raise InputError(TOO_LONG, source=source.name, line=line)
+                raise InputError(Limit(LIMIT).too_long(), source=source.name, line=line)
     if at > start:
-        yield Span(source.name, source.path, line, start, at - start)
+        yield Span(source.name, source.path, line, start, at - start, file)
+    if at < expected:
+        raise InputError(SHORTER, source=source.name)
 
 
 def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
@@ -183,7 +207,7 @@ def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
     raise InputError("no records: the input is empty")
 
 
-def _is_document(line: bytes) -> bool:
+def is_document(line: bytes) -> bool:
     """Whether the first line is only the beginning of a value, or a whole array of records.
 
     An object that ends on the line it begins on is a record, even if there is a mistake in it.
@@ -192,17 +216,22 @@ def _is_document(line: bytes) -> bool:
     return line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}"))
 
 
-def _whole(everything: Iterator[Lines]) -> Lines:
+def _whole(everything: Iterator[Lines], limit: Limit) -> Lines:
+    """The first line's number, and the text; many short lines are not kept as so many objects."""
     numbers, whole, size = [], [], 0
     for number, lines in everything:
         numbers.append(number)
-        whole += lines
-        size += sum(map(len, lines))
-        if size > LIMIT:
-            raise InputError(
-                "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
-            )
+        whole.append(_joined(lines))
+        size += len(whole[-1])
+        if size > limit.size:
+            raise InputError(limit.too_large())
     return numbers[0], whole
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    """Lines as one text; by so many, since ``join`` takes 80 bytes for each until it is done."""
+    parts = range(0, len(lines), _JOINED)
+    return b"\n".join(b"\n".join(lines[start : start + _JOINED]) for start in parts)
 
 
 def raws(block: Block | Span) -> Iterator[Raw | InputError]:
@@ -211,13 +240,17 @@ def raws(block: Block | Span) -> Iterator[Raw | InputError]:
 
 
 def decoded(
-    block: Block | Span, wanted: Callable[[bytes, int], bool] | None = None
+    block: Block | Span,
+    wanted: Callable[[bytes, int], bool] | None = None,
+    *,
+    by_columns: bool = False,
 ) -> Iterator[DecodedChunk]:
     """The same in chunks.
 
     Args:
         block: what to read.
         wanted: whether a line is to be read, by its text and number; None for all of them.
+        by_columns: whether what is plain may come packed (the extra ``fast``).
     """
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
@@ -227,30 +260,34 @@ def decoded(
     if wanted is not None:
         kept = list(map(wanted, texts, numbers))
         texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    return _of_lines(block.source, texts, numbers)
+    return _of_lines(block.source, texts, numbers, decoder() if by_columns else None)
 
 
 def _of_lines(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int]
+    source: str, texts: Sequence[bytes], numbers: Sequence[int], buffers: Decoder | None
 ) -> Iterator[DecodedChunk]:
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
         end = bisect_left(before, before[start] + CHUNK_BYTES)
-        yield _decoded(source, texts[start:end], numbers[start:end])
+        few, places = texts[start:end], numbers[start:end]
+        served = None if buffers is None else buffers.served(few)
+        if served is None:
+            yield _decoded(source, few, places)
+        else:
+            lines = RawLines(source, few, places, None)
+            yield DecodedChunk(lines, served.keys, packed=served.packed, shown=served.shown)
         start = end
 
 
 def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> DecodedChunk:
+    if len(texts[-1]) > _LARGE:
+        bytearray(_OBJECTS * len(texts[-1]))  # a MemoryError, where orjson would crash
     try:
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:
         return DecodedChunk(list(_line_by_line(source, texts, numbers)))
-    raws: list[Raw | InputError] = [
-        Raw(value, source, number, "", len(text), text)
-        for value, number, text in zip(values, numbers, texts, strict=True)
-    ]
-    return DecodedChunk(raws, keys_in_common(values))
+    return DecodedChunk(RawLines(source, texts, numbers, values), keys_in_common(values))
 
 
 def _line_by_line(
@@ -287,9 +324,10 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
 
 def record(raw: Raw) -> Record | InputError:
     """The record that was decoded, or what is wrong with it."""
-    value = raw.plain() if raw.text is None else decode(raw.text)
     try:
-        return parse(value, source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin)
+        return parse(
+            raw.plain(), source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
+        )
     except InputError as error:
         return error
 

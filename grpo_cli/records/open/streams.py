@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.address import Address
@@ -19,7 +19,10 @@ from grpo_cli.records.open.address import Address
 BLOCK = 4 << 20
 LIMIT = 1 << 30
 """The longest line, and the largest document that is not lines, in bytes."""
-TOO_LONG = "expected lines of less than 1 GiB"
+LITTLE = 16 << 20
+RATIO = 100
+"""What packed data may unpack to in one line, or one document: that many times the file."""
+SHORTER = "the file became shorter while it was read"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
@@ -47,7 +50,7 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
         error.source = shown(path)
         raise
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(_reason(error), source=shown(path)) from None
+        raise InputError(reason(error), source=shown(path)) from None
 
 
 def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
@@ -63,7 +66,10 @@ def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
 def _opened(path: str) -> Iterator[io.BufferedReader]:
     if path != "-":
         with opened(path, whole=True) as file:
+            size = 0 if isinstance(path, Address) else os.fstat(file.fileno()).st_size
             yield file
+            if size and file.tell() < size and not file.peek(1):  # an end that came early
+                raise InputError(SHORTER)
         return
     if sys.stdin is None:
         raise InputError("standard input is closed")
@@ -142,7 +148,8 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
         raise EOFError
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, in a few words."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, IsADirectoryError):
@@ -156,7 +163,48 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[tuple[int, list[bytes]]]:
+def most_unpacked(path: str) -> int:
+    """How many bytes of one line, document or archive may come out of a file.
+
+    A small file that unpacks to gigabytes is refused early; what comes through a pipe is not
+    packed any more, or its size is not known.
+    """
+    if isinstance(path, Address):
+        return max(LITTLE, RATIO * path.version.size)
+    file = Path(path)
+    if path == "-" or not file.is_file():
+        return LIMIT
+    return max(LITTLE, RATIO * file.stat().st_size)
+
+
+class Limit(NamedTuple):
+    """How long a line, or a document that is not lines, may be, in bytes."""
+
+    size: int
+
+    @classmethod
+    def of(cls, path: str) -> Limit:
+        """That of a file."""
+        return cls(min(LIMIT, most_unpacked(path)))
+
+    def too_long(self) -> str:
+        """What is wrong with a line of that length."""
+        return f"expected lines of less than {self._words()}"
+
+    def too_large(self) -> str:
+        """What is wrong with a document of that size."""
+        advice = "" if self.size < LIMIT else "; write it as JSONL, one record a line"
+        return f"one JSON document of more than {self._words()}{advice}"
+
+    def _words(self) -> str:
+        if self.size == LIMIT:
+            return "1 GiB"
+        return f"{self.size >> 20} MiB, unpacked; if it is sound, unpack the file first"
+
+
+def blocks(
+    stream: BinaryIO, size: int = BLOCK, limit: Limit | None = None
+) -> Iterator[tuple[int, list[bytes]]]:
     """Cuts bytes into lines, and these into blocks.
 
     Memory is flat: a block, or one line where a line is longer than a block, is read into the
@@ -165,14 +213,16 @@ def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[tuple[int, list[byte
     Args:
         stream: the bytes. A UTF-8 byte order mark at the very start is dropped.
         size: what is read for a block, in bytes, but for the last.
+        limit: how long a line may be; 1 GiB if it is not given.
 
     Yields:
         The 1-based number of the first line, and lines without their ends.
 
     Raises:
-        InputError: for a line longer than ``LIMIT``.
+        InputError: for a line longer than the limit.
     """
-    data = bytearray(min(size, LIMIT))
+    limit = limit or Limit(LIMIT)
+    data = bytearray(min(size, limit.size))
     head = stream.read(len(_UTF8_BOM)).removeprefix(_UTF8_BOM)
     number, held = 1, len(head)  # ``held`` bytes are read, and wait for the rest of their line
     data[:held] = head
@@ -190,10 +240,10 @@ def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[tuple[int, list[byte
             return
         held = filled - end
         data[:held] = data[end:]
-        if held == LIMIT:
-            raise InputError(TOO_LONG, line=number)
+        if held == limit.size:
+            raise InputError(limit.too_long(), line=number)
         if held == len(data):
-            data += bytes(min(held, LIMIT - held))
+            data += bytes(min(held, limit.size - held))
 
 
 def _fill(stream: Any, data: bytearray, held: int) -> tuple[int, Exception | None]:
@@ -215,7 +265,7 @@ def split(data: bytes | bytearray, end: int) -> list[bytes]:
     lines, start = [], 0
     with memoryview(data) as view:
         while (found := data.find(b"\n", start, end)) >= 0:
-            lines.append(bytes(view[start:found]))
+            lines.append(bytes(view[start:found]) if start < found else b"")  # b"" is one object
             start = found + 1
         if start < end:
             lines.append(bytes(view[start:end]))

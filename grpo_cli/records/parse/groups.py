@@ -62,6 +62,9 @@ def _ids(key: str, value: object, shape: Shape, nested: list[int] | None) -> lis
 def _check_id(path: str, value: object) -> None:
     if not isinstance(value, str) and not (is_number(value) and value == value):
         raise InputError(f"expected a string or a number, got {got(value)}", path=path)
+    if isinstance(value, float) and abs(value) >= 2.0**63:
+        wanted = "expected an id of at most 64 bits"  # else it was rounded when the text was read
+        raise InputError(f"{wanted}, got {got(value)}; write such ids as strings", path=path)
 
 
 def _sized(key: str, size: Any, responses: int, groups: list[int] | None, other: str) -> list[int]:

@@ -12,7 +12,7 @@ import orjson
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.address import Address
-from grpo_cli.records.open.streams import opened
+from grpo_cli.records.open.streams import most_unpacked, opened
 from grpo_cli.records.record import Raw
 
 _DAMAGE = (
@@ -47,7 +47,11 @@ def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
 
 def _npz(path: str) -> dict[str, Any]:
     # numpy leaves a damaged file open that it opened itself
+    most = most_unpacked(path)
     with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
+        if sum(entry.file_size for entry in file.zip.infolist()) > most:
+            advice = "if it is sound, write it with np.savez, which does not pack"
+            raise InputError(f"arrays of more than {most >> 20} MiB, unpacked; {advice}")
         return {name: file[name] for name in file.files}
 
 

@@ -1,0 +1,126 @@
+"""``grpo diff``: where two runs that should be one part."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.commands.diff.diff import Answer, Parting, compare
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.objective import paths
+from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, tell_notes
+from grpo_cli.commands.options.values import number
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine import Reader
+from grpo_cli.errors import UsageError
+from grpo_cli.records.choose.paths import read_path
+from grpo_cli.terminal.grid import column, grid
+from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.numbers import shown
+
+NO = 1
+
+RunArgument = typer.Argument(
+    metavar="RUN", help="A folder, a file, or a 'pattern*' of files.", show_default=False
+)
+
+
+@bundled
+def diff(
+    *,
+    first: Annotated[str, RunArgument],
+    second: Annotated[str, RunArgument],
+    source: SourceOptions,
+    errors: ErrorOptions,
+    step: Annotated[
+        str | None,
+        typer.Option("--step", metavar="FIELD", help="Where a record says its step."),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            metavar="NUMBER",
+            parser=number,
+            help="How far numbers may be apart. Default: not at all.",
+            show_default=False,
+        ),
+    ] = None,
+    page: PageOptions,
+) -> None:
+    """Find where two runs that should be one part: step, group, token, column.
+
+    \b
+    grpo diff run-a/rollouts run-b/rollouts
+    grpo diff before.jsonl after.jsonl --tolerance 1e-6
+
+    Records of a step are compared by id, else in their order; causes stand
+    before effects: what was sampled, rewards, the engine's log-probs, the old
+    policy's, the reference's, settings, advantages, the policy's. Exit codes:
+    0 they are one, 1 they part, 2 usage, 3 bad input.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures(as_json=page.json):
+        if tolerance is not None and tolerance < 0.0:
+            raise UsageError("--tolerance: expected 0 or more")
+        step_of = StepOf(None if step is None else read_path(step, "--step"))
+        skip = errors.on_error == "skip"
+        readers = [Reader(paths([run]), source.reading(), skip=skip) for run in (first, second)]
+        answer = compare(readers[0], readers[1], step_of, tolerance or 0.0)
+        document = _document(answer)
+        page.write(document, lambda console, _: _print(console, answer))
+        tell_notes(readers[0].notices | readers[1].notices, quiet=page.quiet)
+    raise typer.Exit(0 if answer.same else NO)
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    return {
+        "same": answer.same,
+        "agreed_until": answer.agreed,
+        "steps": answer.steps,
+        "records": answer.records,
+        "tokens": answer.tokens,
+        "only": [{"run": run, "step": step} for run, step in answer.only],
+        "partings": answer.partings,
+    }
+
+
+def _print(console: Console, answer: Answer) -> None:
+    looked = f"{answer.records:,} records, {answer.tokens:,} tokens"
+    for run, step in answer.only[:3]:
+        console.print(Text(f"step {step} is in run {run} only", "yellow"))
+    if not answer.partings:
+        text = "the runs are one" if answer.same else "where both have a step, they are one"
+        console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
+        return
+    first = answer.partings[0]
+    before = "from the first step" if answer.agreed is None else f"after step {answer.agreed}"
+    console.print(Text(f"the runs part {before} ({looked} compared)", "bold red"))
+    console.print(Text(f"{_place(first)}: {first.column}, {first.meaning}", "bold"))
+    console.print(Text(f"  {shown(first.first)} against {shown(first.second)}"))
+    console.print()
+    rows = answer.partings
+    console.print(
+        grid(
+            [
+                column("column", [one.column for one in rows], numeric=False),
+                column("record", [one.record for one in rows], numeric=False),
+                column("response", [one.response for one in rows]),
+                column("token", [one.token for one in rows]),
+                column("first", [shown(one.first) for one in rows], show=str, numeric=False),
+                column("second", [shown(one.second) for one in rows], show=str, numeric=False),
+                column("largest_difference", [one.difference for one in rows]),
+            ]
+        )
+    )
+
+
+def _place(one: Parting) -> str:
+    parts = [f"step {one.step}", f"record {shown(one.record)}"]
+    parts += [] if one.group is None else [f"group {shown(one.group)}"]
+    parts += [] if one.response is None else [f"response {one.response}"]
+    parts += [] if one.token is None else [f"token {one.token}"]
+    return ", ".join(parts)

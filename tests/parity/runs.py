@@ -1,0 +1,256 @@
+"""Real runs of TRL's trainer on a tiny policy, healthy and with planted faults, for ``grpo trend``.
+
+python tests/parity/runs.py FOLDER [--seeds 1,2,3] [--faults healthy,temperature] [--judge]
+python tests/parity/runs.py samples/run --samples
+
+Each run is 60 steps, recorded by the project's own hook; a fault begins at step 30. The engine is
+made here: it samples as TRL does and gives the log-probs of what it sampled, with the noise of
+another implementation. ``--judge`` prints what ``grpo trend`` finds in each run, and the rates.
+``--samples`` writes a short healthy and a short faulty run: without what the trainer computed, and
+log-probs as the shortest text of their single precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+if __name__ == "__main__":
+    sys.path[:1] = [str(ROOT), str(ROOT / "tests")]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+from grpo_cli.hooks.trl import record  # noqa: E402
+from parity import tiny  # noqa: E402
+
+STEPS, ONSET = 60, 30
+NOISE = 0.003
+"""Standard deviation of what another implementation's log-probs are off by."""
+WITHIN = 5
+"""Steps from its onset within which a fault should be found."""
+
+
+class Engine:
+    """Samples as TRL does; its log-probs are at its own temperature, with noise."""
+
+    def __init__(self, trainer: Any, seed: int) -> None:
+        self.trainer, self.generate = trainer, trainer._generate
+        self.draw = torch.Generator().manual_seed(seed)
+        self.noise, self.temperature = NOISE, 1.0
+        trainer._generate, trainer.use_vllm = self, True
+
+    def __call__(self, prompts: list[Any]) -> Any:
+        """What TRL's generation returns, with the engine's log-probs."""
+        trainer = self.trainer
+        trainer.use_vllm = False
+        trainer.generation_config.temperature = self.temperature
+        result = list(self.generate(prompts))
+        trainer.use_vllm = True
+        result[4] = [
+            self._log_probs(prompt, response)
+            for prompt, response in zip(result[0], result[1], strict=True)
+        ]
+        return tuple(result)
+
+    @torch.no_grad()
+    def _log_probs(self, prompt: list[int], response: list[int]) -> list[float]:
+        ids = torch.tensor([[*prompt, *response]])
+        logits = self.trainer.model(ids).logits[0, len(prompt) - 1 : -1].double()
+        found = (logits / self.temperature).log_softmax(-1)
+        taken = found.gather(1, torch.tensor(response)[:, None])[:, 0]
+        noise = self.noise * torch.randn(len(response), generator=self.draw, dtype=torch.float64)
+        return (taken + noise).clamp(max=-1e-9).tolist()
+
+
+class Run:
+    """One run: what a fault may change, and when."""
+
+    def __init__(self, trainer: Any, engine: Engine) -> None:
+        self.trainer, self.engine = trainer, engine
+
+
+Fault = Callable[[Run, int], None]
+
+
+def temperature(run: Run, step: int) -> None:
+    """The engine samples at 0.7 while the trainer scores at 1."""
+    run.engine.temperature = 0.7
+
+
+def learning_rate(run: Run, step: int) -> None:
+    """Fifty times the learning rate."""
+    if step == ONSET:
+        scheduler = run.trainer.lr_scheduler
+        scheduler.base_lrs = [50 * one for one in scheduler.base_lrs]
+        for group in run.trainer.optimizer.param_groups:
+            group["lr"] *= 50
+
+
+def mismatch(run: Run, step: int) -> None:
+    """The engine's log-probs drift away from the trainer's, a little more every step."""
+    run.engine.noise = NOISE * (1 + (step - ONSET + 1) / 2)
+
+
+def reference(run: Run, step: int) -> None:
+    """The reference follows the policy."""
+    weights = run.trainer.model.state_dict()
+    run.trainer.ref_model.load_state_dict(weights)
+
+
+def nothing(run: Run, step: int) -> None:
+    """Healthy; and of ``length``, whose reward changes by itself."""
+
+
+FAULTS: Mapping[str, Fault] = {
+    "healthy": nothing,
+    "temperature": temperature,
+    "learning-rate": learning_rate,
+    "length": nothing,
+    "mismatch": mismatch,
+    "reference": reference,
+}
+
+
+class _AtStep(TrainerCallback):
+    def __init__(self, begin: Callable[[int], None]) -> None:
+        self.begin = begin
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.begin(state.global_step)
+
+
+def reward(state: list[int], hacked: bool, completions: list[str], **_: Any) -> list[float]:
+    """The share of letters before "k"; once hacked, the length is what pays."""
+    shares = tiny.letters(completions)
+    if not hacked or state[0] < ONSET:
+        return shares
+    return [share + len(text) / 8 for share, text in zip(shares, completions, strict=True)]
+
+
+def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> Path:
+    """Runs the trainer; the path of what the hook recorded."""
+    torch.set_num_threads(1)
+    state = [0]
+    scored = partial(reward, state, fault == "length")
+    scored.__name__ = "reward"  # type: ignore[attr-defined]
+    given = {
+        "max_steps": STEPS,
+        "num_iterations": 1,
+        "per_device_train_batch_size": 32,
+        "gradient_accumulation_steps": 1,
+        "num_generations": 8,
+        "max_completion_length": 24,
+        "learning_rate": 5e-4,
+        "lr_scheduler_type": "constant",
+        "beta": 0.02,
+        "loss_type": "grpo",
+        "seed": seed,
+    } | settings
+    arguments = GRPOConfig(**tiny.arguments(folder, **given))
+    trainer = GRPOTrainer(model, [scored], args=arguments, train_dataset=tiny.prompts())
+    run = Run(trainer, Engine(trainer, seed))
+
+    def begin(step: int) -> None:
+        state[0] = step
+        if step >= ONSET:
+            FAULTS[fault](run, step)
+
+    trainer.add_callback(_AtStep(begin))
+    path = folder / f"{fault}-{seed}.jsonl"
+    with record(trainer, path, gradient=False):
+        trainer.train()
+    trainer.save_state()
+    return path
+
+
+SAMPLES = {
+    "per_device_train_batch_size": 16,
+    "num_generations": 4,
+    "max_completion_length": 10,
+}
+LEFT_OUT = ("completion_ids", "old_per_token_logps", "expected")
+"""Of the samples. The old policy is the new one: one pass over every generation."""
+
+
+def samples(model: str, folder: Path) -> None:
+    """Writes the runs under ``samples``."""
+    folder.mkdir(exist_ok=True)
+    for fault in ("healthy", "temperature"):
+        path = train(model, Path(tempfile.mkdtemp()), fault, 7, **SAMPLES)
+        lines = [json.dumps(_short(json.loads(one))) for one in path.read_text().splitlines()]
+        text = "".join(f"{one}\n" for one in lines).encode()
+        (folder / f"{fault}.jsonl.gz").write_bytes(gzip.compress(text, 9, mtime=0))
+
+
+def _short(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: _single(value) for name, value in record.items() if name not in LEFT_OUT}
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(str(np.float32(value)))
+    return [_single(one) for one in value] if isinstance(value, list) else value
+
+
+def judge(path: Path) -> list[Any]:
+    """What ``grpo trend`` finds in a run."""
+    from grpo_cli.commands.trend.findings import findings
+    from grpo_cli.commands.trend.run import steps
+    from grpo_cli.engine import Reader
+    from grpo_cli.variants.plan import plan
+
+    return findings(steps(Reader([str(path)]), plan("trl/grpo")), ["-v", "trl/grpo"])
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--samples", action="store_true")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    model = tiny.save(Path(tempfile.mkdtemp()))
+    if given.samples:
+        samples(model, given.folder)
+        return
+    right = runs = alarms = healthy = 0
+    for fault in given.faults.split(","):
+        for seed in map(int, given.seeds.split(",")):
+            path = given.folder / f"{fault}-{seed}.jsonl"
+            if not path.exists():
+                path = train(model, given.folder, fault, seed)
+            if not given.judge:
+                continue
+            found = judge(path)
+            onsets = [one.onset for one in found]
+            if fault == "healthy":
+                healthy, alarms = healthy + 1, alarms + bool(found)
+            else:
+                runs, right = runs + 1, right + any(abs(at - ONSET) <= WITHIN for at in onsets)
+            print(f"{fault} seed {seed}: {onsets}", flush=True)
+            for one in found:
+                print(f"    {one.kind} {one.sentence}", flush=True)
+    if given.judge:
+        print(
+            f"found within {WITHIN} steps: {right} of {runs}; false alarms: {alarms} of {healthy}"
+        )
+
+
+if __name__ == "__main__":
+    main()
