@@ -136,6 +136,12 @@ def _kept(reader: Reader, keeper: Keeper) -> Kept:
     return kept
 
 
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A finding, and what shows it best: a quantity that tokens can be coloured by."""
+    worst = METRICS[finding.metric].worst
+    return told(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
+
+
 def _page(
     steps: Sequence[Step],
     findings: Sequence[Finding],
@@ -167,7 +173,7 @@ def _page(
             }
             for name in known(steps)
         ],
-        "findings": [asdict(one) | {"by": METRICS[one.metric].worst} for one in findings],
+        "findings": [_finding(finding) for finding in findings],
         "kept": {str(number): why for number, why in choice.steps.items()},
         "groups": numbered,
         "seed": choice.seed,
