@@ -178,7 +178,7 @@ class Run:
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
         """
-        task = self._with_statistics()
+        task = self._task = self._with_statistics()
         for _, part in self._reader.map(task):
             for step, sums in part.steps.items():
                 if step in self._sums:
@@ -197,6 +197,11 @@ class Run:
             _step(number, sums, shares_file=files[sums.file] > 1)
             for number, sums in sorted(self._sums.items())
         ]
+
+    @property
+    def measured(self) -> Mapping[int, ExactMoments]:
+        """The statistics of each step that was read, where the plan wants some."""
+        return self._task.measured or {}
 
     def _with_statistics(self) -> Task:
         task = self._task
