@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from grpo_cli.commands.options.everywhere import displayed
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.version import VERSION
@@ -85,7 +86,7 @@ def application(only: str | None = None) -> typer.Typer:
     )
     made.callback()(_grpo)
     for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
-        made.command(name)(_imported(name))
+        made.command(name)(displayed(_imported(name)))
     return made
 
 
@@ -114,12 +115,8 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         command = application(wanted if wanted in (*COMMANDS, *_VERSION) else None)
-        if wanted not in _VERSION:
-            from grpo_cli.engine import memory  # with numpy
-
-            memory.settle()
         _interruptible()
-        code = command(standalone_mode=False)
+        code = command(standalone_mode=False) if wanted in _VERSION else _settled(command)
         sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -138,6 +135,17 @@ def main() -> None:
             _tell_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
+
+
+def _settled(command: typer.Typer) -> Any:
+    """Runs a command that computes: what is not finite is told where the numbers are shown."""
+    import numpy as np
+
+    from grpo_cli.engine import memory  # both are slow to import, and --version needs neither
+
+    memory.settle()
+    with np.errstate(all="ignore"):
+        return command(standalone_mode=False)
 
 
 def _interruptible() -> None:

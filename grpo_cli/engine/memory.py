@@ -1,10 +1,8 @@
-"""Habits that suit a process which decodes and evaluates, and does nothing else."""
+"""Habits of memory that suit a process which decodes and evaluates, and does nothing else."""
 
 from __future__ import annotations
 
 import gc
-
-import numpy as np
 
 _CONTAINERS = 50_000  # decoded lists between two collections; the usual 700 are some 30 records
 _KEPT = 31 << 20  # the largest block for which the C library learns to keep memory (malloc(3))
@@ -18,11 +16,7 @@ def settle() -> None:
     once, and gets them anew for the next column, until a larger block was released: this one, no
     page of which is ever touched, saves a third of the page faults with long responses and nine
     of ten with short ones (about another tenth of the time).
-
-    Numbers that are not finite are told where they are shown, not where they come up.
     """
-    gc.freeze()  # what was imported stays: it need not be looked at again
     gc.set_threshold(_CONTAINERS, 20, 20)
     gc.enable()
-    np.seterr(all="ignore")
     bytes(_KEPT)

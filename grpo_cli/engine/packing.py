@@ -100,11 +100,11 @@ def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | Chun
         return
     known = None if few.keys is None else _known(few.keys)
     if known is not None:
-        yield _packed(few.items, known, with_headers=with_headers)
+        yield _packed(few, known, with_headers=with_headers)
         return
     for shared, items in groupby(few.items, _shared):
         if shared is not None:
-            yield _packed(list(items), shared, with_headers=with_headers)
+            yield _packed(DecodedChunk(list(items)), shared, with_headers=with_headers)
         else:
             yield list(items)
 
@@ -118,16 +118,16 @@ def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
     return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)
 
 
-def _packed(raws: Items, shared: Shared, *, with_headers: bool) -> _Packing | Items:
-    objects: list[Raw] = raws  # type: ignore[assignment]  # what has keys in common is no error
-    packed = pack([raw.value for raw in objects])
+def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:
+    objects: list[Raw] = few.items  # type: ignore[assignment]  # what has keys in common is no error
+    packed = few.packed or pack([raw.value for raw in objects])
     if packed is None:
-        return raws
-    shown = headers(objects) if with_headers else []
+        return few.items
+    names = shared[0].names
+    shown = headers(objects, packed, names, few.shown) if with_headers else []
     size = sum([raw.size for raw in objects])
     for raw in objects:
-        if raw.text is not None:
-            raw.value = None
+        raw.drop()
     return _Packing(objects, shared, [packed], shown, size)
 
 

@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from grpo_cli.engine import memory
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
@@ -174,7 +176,8 @@ def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
 
 def _outcome(work: Callable[[Piece], object], piece: Piece) -> object:
     try:
-        return work(piece)
+        with np.errstate(all="ignore"):  # as in the process that started it
+            return work(piece)
     except (GrpoError, MemoryError) as error:
         return _Failed(error)
 

@@ -9,10 +9,10 @@ agree with bit for bit, look at the records one at a time.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
+from itertools import chain, islice
 from operator import iconcat
 from typing import Any
 
@@ -311,14 +311,31 @@ def numbered(labels: list[Any]) -> list[int] | None:
     return [numbers[label] for label in labels] if len(numbers) > 1 else None
 
 
-def headers(raws: Sequence[Raw]) -> list[Record]:
-    """What a report shows of plain records beside their numbers."""
-    names = read_fields(raws[0].value).names
-    return [_header(raw, names) for raw in raws]
+def headers(
+    raws: Sequence[Raw],
+    packed: Packed,
+    names: Mapping[str, str],
+    shown: Sequence[Mapping[str, Any]] | None = None,
+) -> list[Record]:
+    """What a report shows of plain records beside their numbers.
+
+    Args:
+        raws: the records.
+        packed: the same, packed.
+        names: canonical name → the key that they have.
+        shown: what they say beside numbers by token; None: they say it themselves.
+    """
+    values: Iterable[Any] = (raw.value for raw in raws)
+    if shown is not None and "token_ids" not in names:
+        values = shown
+    widths = iter(packed.widths)
+    return [
+        _header(raw, value, list(islice(widths, count)), names)
+        for raw, value, count in zip(raws, values, packed.counts, strict=True)
+    ]
 
 
-def _header(raw: Raw, names: Mapping[str, str]) -> Record:
-    value = raw.value
+def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -> Record:
     labels = None
     if "group_ids" in names:
         labels = list(dict.fromkeys(value[names["group_ids"]]))
@@ -327,7 +344,7 @@ def _header(raw: Raw, names: Mapping[str, str]) -> Record:
         line=raw.line,
         prefix=raw.prefix,
         id=record_id(value),
-        widths=list(map(len, value[names["log_probs_new"]])),
+        widths=widths,
         columns={},
         nested=2,
         names=names,

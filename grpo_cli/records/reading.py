@@ -89,8 +89,8 @@ class Reading:
         Args:
             piece: what ``pieces`` gave.
             notices: what is to be told once is added here.
-            by_columns: whether numbers of tables may come as columns, beside no more of the
-                records than an evaluation needs.
+            by_columns: whether numbers may come as columns, beside no more of the records than an
+                evaluation needs.
         """
         if by_columns and isinstance(piece, Rows) and piece.is_table:
             found = self._by_columns(piece, notices)
@@ -98,7 +98,8 @@ class Reading:
                 return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        return chain.from_iterable(_known(few, notices) for few in decoded(piece))
+        read = decoded(piece, by_columns=by_columns)
+        return chain.from_iterable(_known(few, notices) for few in read)
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
         """The same one by one."""
@@ -301,7 +302,7 @@ class Reading:
             if value is raw.value:
                 yield raw
             elif value is not None:
-                yield replace(raw, value=value, text=None, arrays=False)
+                yield replace(raw, kept=value, text=None, arrays=False)
 
 
 PLAIN = Reading()
@@ -310,6 +311,8 @@ PLAIN = Reading()
 
 def _known(few: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
     """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
+    if few.packed is not None:  # only records under canonical names are
+        return iter((few,))
     first = few.items[0] if few.keys is not None else None
     if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
         return iter((few,))

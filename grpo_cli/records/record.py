@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.hyperparameters import Value
+from grpo_cli.records.decode.text import decode
 from grpo_cli.records.origin import Origin
+
+DROPPED: Any = ...
+"""Stands for a value that is not kept, since its text says it all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +21,7 @@ class Raw:
     """A record as decoded, before anything was checked.
 
     Attributes:
-        value: any JSON value.
+        kept: its value, or ``DROPPED``.
         source, line, prefix: where it stands, as ``Record`` has it.
         size: about how many bytes it took.
         text: what it was decoded from, where that is its own line and says it all.
@@ -26,7 +30,7 @@ class Raw:
         key: what rows of one group have in common; None where they are not put together.
     """
 
-    value: Any
+    kept: Any
     source: str
     line: int | None
     prefix: str
@@ -41,6 +45,19 @@ class Raw:
         """What stands for a missing id, in every report and flag."""
         return _number(self.line, self.prefix)
 
+    @property
+    def value(self) -> Any:
+        """Any JSON value; where it was dropped, it is decoded again, and again not kept."""
+        if self.kept is DROPPED:
+            assert self.text is not None
+            return decode(self.text)
+        return self.kept
+
+    def drop(self) -> None:
+        """Keeps the text alone, where it says it all."""
+        if self.text is not None:
+            self.kept = DROPPED
+
     def plain(self) -> Any:
         """The value, of lists only."""
         return listed(self.value) if self.arrays else self.value
@@ -48,7 +65,7 @@ class Raw:
     def with_lists(self) -> Raw:
         """The same with its value of lists only."""
         if self.arrays:
-            self.value, self.arrays = self.plain(), False
+            self.kept, self.arrays = self.plain(), False
         return self
 
 

@@ -32,7 +32,7 @@ the end
 
 
 def laid_out(width: int | None) -> list[str]:
-    screen = Screen(width)
+    screen = Screen(width, height=None if width is None else 24)
     console: Console = screen.console()
     print_topic(console, screen, PAGE)
     return written(console).rstrip().splitlines()

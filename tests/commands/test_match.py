@@ -195,6 +195,35 @@ def test_a_random_number_of_few_digits_is_chance(telling_path, text):
     assert not found.matches or found.by_chance
 
 
+def test_bapo_is_evaluated_with_its_advantages(tmp_path):
+    """What it clips depends on the signs of all: no sum for A = 1 and another for A = −1 do."""
+    path = write(
+        tmp_path / "bapo", [record(at, [6, 9, 5, 7], [1.0, 0.0, 0.4, 0.1]) for at in (1, 2)]
+    )
+    for swapped in ({}, {"aggregate": "token-sum"}):
+        found = answer(path, loss_of(path, "bapo", stages=swapped))
+        assert "bapo" in found.matches[0].plan.variant
+        assert found.matches[0].difference == 0.0
+
+
+def test_within_rounding_of_large_sums_is_chance(telling_path):
+    """× 64 of what float32 may lose there hides digits that were typed: it counts as hidden."""
+    loss = loss_of(telling_path, "dapo")
+    for one in answer(telling_path, loss).matches:
+        assert abs(one.difference) < 1e-6 * abs(loss)
+
+
+@pytest.mark.parametrize("text", ["77", "-12.5"])
+def test_chance_hits_alone_are_a_no(grpo, tmp_path, text):
+    path = write(tmp_path / "few", [record(3, [4, 6, 5], [1.0, 0.0, 0.5])])
+    result = grpo("match", str(path), f"--loss={text}", "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert result.exit_code == 1
+    assert not document["reproduced"]
+    assert all(one["hits_expected"] >= 0.3 for one in document["matches"][:1])
+
+
 def test_chance_falls_with_the_digits(telling_path):
     loss = loss_of(telling_path, "dapo")
     counts = [answer(telling_path, f"{loss:.{digits}g}").matches[0].chance for digits in (3, 5, 8)]

@@ -21,7 +21,9 @@ BELOW: dict[str, set[str]] = {
     "frameworks": {"objective", "batch", "errors", "hyperparameters"},
     "papers": {"objective", "batch", "errors", "hyperparameters"},
     "variants": {"frameworks", "papers", "objective", "errors", "hyperparameters"},
-    "engine": {"variants", "records", "objective", "batch", "errors", "hyperparameters"},
+    "engine": {
+        *("variants", "records", "objective", "batch", "errors", "hyperparameters", "version"),
+    },
     "terminal": {"errors"},
     "hooks": {"errors"},
     "vectors": {"errors"},

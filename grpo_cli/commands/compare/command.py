@@ -60,6 +60,9 @@ def compare(
             document,
             lambda console, screen: print_comparison(console, screen, document),
             failed=not rows,
+            rows=rows,
+            beyond="cut",
+            notes=source.notices,
         )
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not rows:

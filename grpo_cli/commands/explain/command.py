@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from grpo_cli.commands.explain.choice import describe_choice, is_choice, print_choice
 from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.page import page as page_of
 from grpo_cli.commands.explain.view import print_page, print_why
@@ -29,8 +30,9 @@ from grpo_cli.vectors.data import FILES
 Topic = Annotated[
     str | None,
     typer.Argument(
-        metavar="VARIANT|CASE|FILE",
-        help="A variant, a case of `grpo vectors`, or a file (- or nothing: standard input).",
+        metavar="VARIANT|CHOICE|CASE|FILE",
+        help="A variant, a choice at a stage, a case of `grpo vectors`, or a file (- or nothing: "
+        "standard input).",
         autocompletion=complete.variants,
         show_default=False,
     ),
@@ -55,10 +57,11 @@ def explain_topic(
     loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
-    """Explain a variant, a vector, or why the loss of a file is what it is.
+    """Explain why the loss of a file is what it is; or a variant, a choice, a vector.
 
     \b
     grpo explain dapo
+    grpo explain k3
     grpo explain clip/dual-capped
     grpo explain rollouts.jsonl --variant dr --record 3
 
@@ -71,7 +74,18 @@ def explain_topic(
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)
             document = page_of(topic)
-            page.write(document, lambda console, screen: print_page(console, screen, document))
+            page.write(
+                document,
+                lambda console, screen: print_page(console, screen, document),
+                beyond="page",
+            )
+            return
+        if topic is not None and is_choice(topic) and not Path(topic).is_file():
+            _no_file(topic, "choice", loading.record, response)
+            choice = describe_choice(topic)
+            page.write(
+                choice, lambda console, screen: print_choice(console, screen, choice), beyond="page"
+            )
             return
         if topic is not None and _is_vector(topic):
             _no_file(topic, "vector", loading.record, response)
@@ -86,7 +100,7 @@ def explain_topic(
             print_why(console, screen, found)
             print_worked(console, screen, found["record"])
 
-        page.write(found, draw)
+        page.write(found, draw, beyond="cut", notes=source.notices)
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code)
 

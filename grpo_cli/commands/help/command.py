@@ -12,6 +12,7 @@ from grpo_cli.commands.help.view import print_contents, print_topic
 from grpo_cli.commands.options import complete
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.paging import deliver
 from grpo_cli.terminal.screen import screen_of, written
 
 Topic = Annotated[
@@ -49,10 +50,10 @@ def _print_page(topic: str | None) -> None:
         screen = screen_of(stream)
         console = screen.console()
         if topic is None:
-            print_contents(console, main.described(), topics.topics())
+            print_contents(console, screen, main.described(), topics.topics())
         else:
             print_topic(console, screen, topics.text(topic))
-        stream.write(f"{written(console).rstrip()}\n".encode())
+        deliver(f"{written(console).rstrip()}\n", stream, screen, "page")
 
 
 def _names() -> list[str]:

@@ -44,6 +44,7 @@ def document(
         "match_count": len(answer.matches),
         "chance_hits": answer.chance,
         "by_chance": answer.by_chance,
+        "reproduced": answer.reproduced,
         "tell_apart": list(answer.apart),
         "nearest": rows(answer.nearest),
         "tried": answer.tried,

@@ -23,7 +23,7 @@ class Candidate:
         plan: evaluates it.
         factor: what its loss (or objective) is multiplied by.
         bits: what it costs; of the plainest of its names.
-        weight: how likely it was before the number was seen, all its names together.
+        size: the magnitude that its number is made of.
         chance: how many conventions as plain as it, or plainer, hit such a number by chance.
         evaluator_key: where the statistics of the whole input are that it needs.
         rows: the variants that are this convention.
@@ -36,8 +36,8 @@ class Candidate:
 
     plan: Plan
     factor: Factor
-    bits: float
-    weight: float
+    bits: float = 0.0
+    size: float = 0.0
     chance: float = math.nan
     measured: int = -1
     rows: list[str] = field(default_factory=list)

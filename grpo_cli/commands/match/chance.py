@@ -23,12 +23,10 @@ class Chance:
 
     def __init__(self, values: Values, factors: Sequence[Factor], target: Typed) -> None:
         self._counts = np.zeros(64)
-        window = _WINDOW * abs(target.value)
-        if not target.value:
-            return
-        for factor in factors:
-            self._count(values, factor, target, window)
-        self._share = min(target.half / window, 1.0)
+        self._half = target.half
+        self._window = _WINDOW * abs(target.value)
+        for factor in factors if target.value else ():
+            self._count(values, factor, target, self._window)
 
     def _count(self, values: Values, factor: Factor, target: Typed, window: float) -> None:
         off = factor.times * (values.policy - values.beta * values.kl) - target.value
@@ -46,16 +44,17 @@ class Chance:
         places = np.clip(np.ceil(bits), 0, 63).astype(np.int64)
         self._counts += np.bincount(places, weights=counts, minlength=64)[:64]
 
-    def below(self, bits: float) -> float:
-        """Expected hits among conventions of so many bits or fewer."""
+    def below(self, bits: float, room: float = 0.0) -> float:
+        """Expected hits among conventions of so many bits or fewer.
+
+        Args:
+            bits: those of the dearest.
+            room: how far off a hit may be, where that is more than the digits allow.
+        """
         if not self._counts.any():
             return 0.0
-        return float(self._counts[: int(np.ceil(bits)) + 1].sum() * self._share)
-
-    @property
-    def all(self) -> float:
-        """Expected hits among everything that was tried."""
-        return self.below(63)
+        share = min(max(self._half, room) / self._window, 1.0)
+        return float(self._counts[: int(np.ceil(bits)) + 1].sum() * share)
 
     @property
     def tried(self) -> float:

@@ -104,8 +104,8 @@ def match_number(
     other sign, and with the factors of accumulation and data parallelism. β
     is solved for where it is not known, ε is searched. Stages that flags swap
     stay as they are. How many conventions such a number hits by chance is
-    told. Exit codes: 0 found, 1 nothing reproduces the number, 2 usage, 3 bad
-    input.
+    told. Exit codes: 0 found, 1 nothing reproduces the number, or no more than
+    chance would, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         kl, objective = _kl_number(objective)
@@ -124,9 +124,15 @@ def match_number(
             rtol=rtol,
             betas=_numbers(betas),
         )
-        page.write(made, lambda console, screen: print_matches(console, screen, made))
+        page.write(
+            made,
+            lambda console, screen: print_matches(console, screen, made),
+            rows=made["matches"] or made["nearest"],
+            beyond="cut",
+            notes=source.notices,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
-    raise typer.Exit(code or (0 if made["matches"] else NO))
+    raise typer.Exit(code or (0 if made["reproduced"] else NO))
 
 
 def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOptions]:

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, Families
 from grpo_cli.commands.match.chance import Chance
 from grpo_cli.commands.match.fit import (
@@ -76,43 +77,49 @@ class Run:
         """Conventions that could be evaluated."""
         return self._scan.tried
 
-    def chance(self, bits: float) -> float:
-        """Conventions of so many bits or fewer that hit all the numbers by chance."""
-        first, *more = self._chances
-        result = first.below(bits)
-        for one in more:
+    def chance(self, bits: float, room: float = 0.0) -> float:
+        """Conventions of so many bits or fewer that hit all the numbers by chance.
+
+        Args:
+            bits: those of the dearest.
+            room: how far off the last number they may be, where its digits allow less.
+        """
+        *before, last = self._chances
+        result = last.below(bits, room)
+        for one in before:
             result *= min(one.below(bits) / max(one.tried, 1.0), 1.0)
         return result
 
     def matches(self) -> Iterator[Candidate]:
         """The likeliest first; those that are one convention once."""
         assert self._keys is not None
-        convention, factor, beta = _split(self._keys)
+        convention, factor, beta = keys = _split(self._keys)
         value = np.empty(int(self._scan.order.max(initial=0)) + 1, np.int64)
         value[self._scan.order] = np.repeat(
             np.arange(len(self._scan.values.bits)), np.diff(self._scan.starts)
         )
         bits = self._space.bits[convention] + np.array([one.bits for one in self._factors])[factor]
-        bits = bits + grid_bits()[beta] + self._rough(value[convention], factor, beta)
+        off, size = self._off(value[convention], factor, beta)
+        bits = bits + grid_bits()[beta] + rough_bits(off, self._question.target.half, size)
         groups = np.stack([value[convention], factor, beta], axis=1)
         _, group = np.unique(groups, axis=0, return_inverse=True)
         group = group.ravel()
         weight = np.bincount(group, weights=2.0**-bits)
         order = np.lexsort((convention, bits, group, -weight[group]))
-        yield from self._listed(order, group, convention, factor, beta, bits, weight)
+        yield from self._listed(order, group, keys, bits, off, size)
 
-    def _rough(
+    def _off(
         self, value: NDArray[np.int64], factor: NDArray[np.int64], beta: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Bits for those that are off by more than the digits of the last number allow."""
+    ) -> tuple[F64, F64]:
+        """How far off the last number they are, and of what magnitude they are made."""
         own, target = self._scan.values, self._question.target
         times = np.array([one.times for one in self._factors])[factor]
         used = np.where(beta == 0, own.beta[value], _betas()[beta])
         off = np.abs(times * (own.policy[value] - used * own.kl[value]) - target.value)
-        return rough_bits(off, target.half, np.abs(times) * own.size[value])
+        return off, np.abs(times) * own.size[value]
 
     def _listed(  # type: ignore[no-untyped-def]
-        self, order, group, convention, factor, beta, bits, weight
+        self, order, group, keys, bits, off, size
     ) -> Iterator[Candidate]:
         families = Families(self._first, self._space.same)
         names: dict[int, int] = {}
@@ -121,10 +128,10 @@ class Run:
             names[int(group[at])] = names.get(int(group[at]), 0) + 1
             if names[int(group[at])] > (_NAMES if listed < MOST // 3 else 1):
                 continue
-            one = self._candidate(int(convention[at]), int(factor[at]), int(beta[at]))
-            one.bits, one.weight = float(bits[at]), float(weight[group[at]])
+            one = self._candidate(*(int(part[at]) for part in keys))
+            one.bits, one.size = float(bits[at]), float(size[at])
             if families.add(one):
-                one.chance = self.chance(one.bits)
+                one.chance = self.chance(one.bits, float(off[at]))
                 listed += 1
                 yield one
             if listed >= MOST:
@@ -135,7 +142,7 @@ class Run:
         plan = self._space.plan(convention, *more)
         number = int(self._space.columns["policy"][convention])
         measured = number if number >= DIRECT else self._advantages[number]
-        return Candidate(plan, self._factors[factor], 0.0, 0.0, measured=measured)
+        return Candidate(plan, self._factors[factor], measured=measured)
 
     def nearest(self) -> list[Candidate]:
         """The plain conventions that come nearest, and what would make them fit."""

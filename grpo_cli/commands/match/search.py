@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from grpo_cli.commands.match.candidate import Candidate, apart
 from grpo_cli.commands.match.factors import factors_of
 from grpo_cli.commands.match.features import present
-from grpo_cli.commands.match.fit import (
-    FLOAT32,
-)
+from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.space.build import build
@@ -29,6 +27,10 @@ from grpo_cli.variants.plan import Plan
 
 FEW = 0.01
 """Hits by chance below which a convention is named: well below 1."""
+
+
+MANY = 0.3
+"""Hits by chance from which on a hit says nothing: not well below 1."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class Answer:
     def by_chance(self) -> bool:
         """Whether a number of so few digits is hit by conventions as plain as the first."""
         return bool(self.matches) and not self.matches[0].chance < FEW
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether anything gives the number that chance alone would hardly give."""
+        return bool(self.matches) and self.matches[0].chance < MANY
 
 
 @dataclass(frozen=True)
@@ -120,12 +127,24 @@ class Search:
             sign = -1.0 if question.target.name == "loss" else 1.0
             one.value = one.times * (sign * sum(total.parts().values())) + 0.0
             one.difference = one.value - question.target.value
-            if not fit or all(_agrees(one, other) for other in self.others):
+            gives = abs(one.difference) <= question.target.half + FLOAT32 * one.size
+            if not fit or (gives and all(_agrees(one, other) for other in self.others)):
                 kept.append(one)
         if self.others and found:
             for one in kept:
                 one.chance *= len(kept) / (len(found) + 1)
-        return kept
+        return _beside(kept, question.target)
+
+
+def _beside(found: Sequence[Candidate], target: Typed) -> list[Candidate]:
+    """The candidates; beside a sure one none whose digits differ, as by chance float32 may do."""
+    sure = bool(found) and found[0].chance < FEW
+    near = [target.half + 1e-12 * max(abs(one.value), one.size) for one in found]
+    return [
+        one
+        for one, room in zip(found, near, strict=True)
+        if not (sure and one.chance > 1.0 and abs(one.difference) > room)
+    ]
 
 
 def _agrees(one: Candidate, other: Typed) -> bool:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
@@ -17,16 +18,15 @@ _SHOWN = 12
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then each convention: its value, who does it, and how to evaluate it."""
-    del screen
     for line, style in _head(document):
-        console.print(Text(line, style))
+        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
     if not document["matches"]:
         console.print(Text("\nthe nearest", "bold"))
         for found in document["nearest"]:
-            _print(console, found)
+            _print(console, screen, found)
         return
     for found in document["matches"][:_SHOWN]:
-        _print(console, found)
+        _print(console, screen, found)
     more = len(document["matches"]) - _SHOWN
     if more > 0:
         console.print(Text(f"\n… {more} more conventions agree (see --json)", "dim"))
@@ -34,14 +34,16 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
 
 def _head(document: Found) -> Iterator[tuple[str, str]]:
     target = f"{document['target_of']} {document['target']!r}"
-    numbers, records = document["questions"]
+    numbers, _ = document["questions"]
     if numbers > 1:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{document['tried']:,} conventions tried, ±{document['tolerance']:.2g}"
     count, chance = document["match_count"], document["chance_hits"]
-    del records
     if not count:
         yield f"nothing reproduces the {target} ({tried})", "bold yellow"
+    elif not document["reproduced"]:
+        some = "one convention gives" if count == 1 else f"{count} conventions give"
+        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold yellow"
     elif count > 1:
         yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold yellow"
     elif document["by_chance"]:
@@ -62,7 +64,7 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
         yield from ((f"  {one}", "yellow") for one in document["tell_apart"])
 
 
-def _print(console: Console, found: Found) -> None:
+def _print(console: Console, screen: Screen, found: Found) -> None:
     value, off = found["value"], found["difference"]
     head = Text.assemble("\n", (f"{value!r}", "bold"), f"  off by {off:.3g}")
     if found["variants"]:
@@ -71,10 +73,11 @@ def _print(console: Console, found: Found) -> None:
         head.append("  sign flipped", "magenta")
     if found["factor_meaning"]:
         head.append(f"  {found['factor_meaning']}", "magenta")
-    console.print(head)
-    console.print(Text(f"  {visible(found['signature'])}"))
+    console.print(wrapped(head, screen.width, 2))
+    signature = Text(f"  {visible(found['signature'])}")
+    console.print(wrapped(signature, screen.width if screen.terminal else None, 4, bars=True))
     for line in _needed(found["would_need"]):
-        console.print(Text(f"  {line}", "yellow"))
+        console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
     console.print(Text(f"  {found['command']}", "dim"))
 
 

@@ -42,7 +42,7 @@ def _standardised(rewards: list[float], own: int, std_eps: float) -> float:
     if min(others) == max(others):
         return rewards[own] - others[0]
     mean = math.fsum(others) / len(others)
-    squares = math.fsum((other - mean) ** 2 for other in others)
+    squares = math.fsum([(other - mean) ** 2 for other in others])
     return (rewards[own] - mean) / (math.sqrt(squares / (len(others) - 1)) + std_eps)
 
 

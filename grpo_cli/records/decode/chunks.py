@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +10,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.record import Raw
 
 if TYPE_CHECKING:
+    from grpo_cli.records.fast import Packed
     from grpo_cli.records.tables.columns import Columns
 
 CHUNK_BYTES = 1 << 17
@@ -25,11 +26,15 @@ class DecodedChunk(NamedTuple):
             differ, or were not compared.
         columns: their numbers, where those were read by columns; then ``items`` makes each of
             its rows when it is asked for it, and has only what an evaluation needs.
+        packed: the same, packed as they were decoded; None where they were not.
+        shown: what those that were packed say beside numbers by token.
     """
 
     items: Sequence[Raw | InputError]
     keys: tuple[str, ...] | None = None
     columns: Columns | None = None
+    packed: Packed | None = None
+    shown: Sequence[Mapping[str, Any]] | None = None
 
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:

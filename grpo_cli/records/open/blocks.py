@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedIOBase, RawIOBase
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.buffers import Decoder, decoder
 from grpo_cli.records.decode.chunks import (
     CHUNK_BYTES,
     DecodedChunk,
@@ -34,7 +35,7 @@ from grpo_cli.records.open.streams import (
     unpacked,
 )
 from grpo_cli.records.parse.record import parse
-from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.record import DROPPED, Raw, Record
 
 Lines = tuple[int, list[bytes]]
 
@@ -153,7 +154,7 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
 
 def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
     first, begun = _beginning(everything)
-    if _is_document(first):
+    if is_document(first):
         line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
@@ -205,7 +206,7 @@ def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
     raise InputError("no records: the input is empty")
 
 
-def _is_document(line: bytes) -> bool:
+def is_document(line: bytes) -> bool:
     """Whether the first line is only the beginning of a value, or a whole array of records.
 
     An object that ends on the line it begins on is a record, even if there is a mistake in it.
@@ -238,13 +239,17 @@ def raws(block: Block | Span) -> Iterator[Raw | InputError]:
 
 
 def decoded(
-    block: Block | Span, wanted: Callable[[bytes, int], bool] | None = None
+    block: Block | Span,
+    wanted: Callable[[bytes, int], bool] | None = None,
+    *,
+    by_columns: bool = False,
 ) -> Iterator[DecodedChunk]:
     """The same in chunks.
 
     Args:
         block: what to read.
         wanted: whether a line is to be read, by its text and number; None for all of them.
+        by_columns: whether what is plain may come packed (the extra ``fast``).
     """
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
@@ -254,17 +259,23 @@ def decoded(
     if wanted is not None:
         kept = list(map(wanted, texts, numbers))
         texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    return _of_lines(block.source, texts, numbers)
+    return _of_lines(block.source, texts, numbers, decoder() if by_columns else None)
 
 
 def _of_lines(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int]
+    source: str, texts: Sequence[bytes], numbers: Sequence[int], buffers: Decoder | None
 ) -> Iterator[DecodedChunk]:
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
         end = bisect_left(before, before[start] + CHUNK_BYTES)
-        yield _decoded(source, texts[start:end], numbers[start:end])
+        few, places = texts[start:end], numbers[start:end]
+        served = None if buffers is None else buffers.served(few)
+        if served is None:
+            yield _decoded(source, few, places)
+        else:
+            raws = _raws(source, repeat(DROPPED), few, places)
+            yield DecodedChunk(raws, served.keys, packed=served.packed, shown=served.shown)
         start = end
 
 
@@ -275,11 +286,16 @@ def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Dec
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:
         return DecodedChunk(list(_line_by_line(source, texts, numbers)))
-    raws: list[Raw | InputError] = [
+    return DecodedChunk(_raws(source, values, texts, numbers), keys_in_common(values))
+
+
+def _raws(
+    source: str, values: Iterable[Any], texts: Sequence[bytes], numbers: Sequence[int]
+) -> list[Raw | InputError]:
+    return [
         Raw(value, source, number, "", len(text), text)
-        for value, number, text in zip(values, numbers, texts, strict=True)
+        for value, number, text in zip(values, numbers, texts, strict=False)
     ]
-    return DecodedChunk(raws, keys_in_common(values))
 
 
 def _line_by_line(
@@ -316,9 +332,10 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
 
 def record(raw: Raw) -> Record | InputError:
     """The record that was decoded, or what is wrong with it."""
-    value = raw.plain() if raw.text is None else decode(raw.text)
     try:
-        return parse(value, source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin)
+        return parse(
+            raw.plain(), source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
+        )
     except InputError as error:
         return error
 

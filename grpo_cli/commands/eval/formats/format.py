@@ -46,7 +46,7 @@ class Format:
     """A format.
 
     Attributes:
-        encode: what encodes the records of a breakdown, one piece per record.
+        encode: what encodes the records of a breakdown, one piece per record or for all of them.
         write: writes the pieces and what stands around them.
         streams: whether it prints as it goes, so that a progress bar would be in the way.
     """
@@ -72,8 +72,8 @@ def total_of(run: Run, printing: Printing, variant: str) -> dict[str, Any]:
 
 
 def limited(
-    run: Run, printing: Printing, count: Callable[[bytes, int], tuple[bytes, int]]
-) -> Iterator[list[bytes]]:
+    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+) -> Iterator[list[Any]]:
     """The pieces of the first rows; the rest is evaluated and not printed.
 
     Args:

@@ -12,8 +12,9 @@ from grpo_cli.variants.plan import Plan
 class Depth(IntEnum):
     """How much is searched.
 
-    QUICK leaves out what costs a look at every token for itself, a pass over the input, or two
-    changes of one term; PLAIN has all of that; WIDE searches ε, and β in the reward, as well.
+    QUICK leaves out what costs a look at every token for itself: other ratios and surrogates than
+    a row's own, statistics of the whole input, advantages of tokens. PLAIN has all of that. WIDE
+    searches ε, and β in the reward, as well.
     """
 
     QUICK = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, drops
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
@@ -77,15 +78,21 @@ class Natures:
 
 
 def homogeneous(objective: Objective) -> bool:
-    """Whether s(ρ, |A|·sign A) = |A|·s(ρ, sign A) on the probe."""
+    """Whether s(ρ, A) is |A| times what it is where all A are 1, or all are −1, on the probe.
+
+    BAPO's is not: what it clips depends on the signs of the other responses.
+    """
     given = Bound("given", STAGES["advantage"].choices["given"], {})
     objective = replace(objective, advantage=given)
     batch = probe.probe()
-    signs = np.where(np.arange(batch.responses.count) % 2 == 0, 1.0, -1.0)
-    sizes = 0.3 + np.arange(batch.responses.count)
+    numbers = np.arange(batch.responses.count)
+    signs, sizes = np.where(numbers % 2 == 0, 1.0, -1.0), 0.3 + numbers
+
+    def sums(advantages: F64) -> F64:
+        return evaluate(replace(batch, advantages=advantages), objective).policy.sums
+
     try:
-        single = evaluate(replace(batch, advantages=signs), objective).policy.sums
-        more = evaluate(replace(batch, advantages=signs * sizes), objective).policy.sums
+        sides = np.where(signs > 0, sums(np.ones(len(signs))), sums(-np.ones(len(signs))))
+        return bool(np.allclose(sums(signs * sizes), sides * sizes, rtol=1e-9, atol=1e-12))
     except GrpoError:
         return False
-    return bool(np.allclose(more, single * sizes, rtol=1e-9, atol=1e-12))

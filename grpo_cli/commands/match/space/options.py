@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
@@ -85,6 +86,21 @@ class Options:
     def pair(self, advantage: int, policy: int) -> int:
         """The number of an advantage and a policy together."""
         return self.pairs.setdefault((advantage, policy), len(self.pairs))
+
+    @cached_property
+    def asked_together(self) -> list[tuple[list[int], list[int]]]:
+        """Advantages, and the policies asked for with just these, those of one ratio together."""
+        wanted: dict[int, list[int]] = {}
+        for advantage, policy in self.pairs:
+            wanted.setdefault(policy, []).append(advantage)
+        together: dict[tuple[int, ...], list[int]] = {}
+        for policy, advantages in wanted.items():
+            together.setdefault(tuple(sorted(advantages)), []).append(policy)
+        ratios = [repr(key[0]) for key in self.policies.places]  # type: ignore[index]
+        return [
+            (list(advantages), sorted(policies, key=ratios.__getitem__))
+            for advantages, policies in together.items()
+        ]
 
     def direct(self, objective: Objective, plan: Plan) -> int:
         """The number of its policy term, advantage and all."""

@@ -42,7 +42,7 @@ class Builder:
             *space.advantages(base, rewards=rewards, given=chunk.advantages_given),
         ]
         pairs = [OWN, *space.pairs(base)]
-        self._pairs = [one for one in pairs if depth is not Depth.QUICK or one.count <= 1]
+        self._pairs = [OWN] if depth is Depth.QUICK else pairs
         self._kls = [*space.kls(base)]
         self._aggregates = [OWN, *space.aggregates(base, lengths)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]

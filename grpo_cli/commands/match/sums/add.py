@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options
-from grpo_cli.commands.match.sums.vectors import Measured, Vectors
+from grpo_cli.commands.match.sums.vectors import Flags, Measured, Vectors
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.variants.plan import Plan
 
@@ -87,25 +87,36 @@ def _add_policies(
     divisors: F64,
 ) -> None:
     above, below = np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0)
-    wanted: dict[int, list[tuple[int, int]]] = {}
-    for (a, s), number in options.pairs.items():
-        wanted.setdefault(s, []).append((a, number))
-    for s, (gain, loss) in work.sides(set(wanted)):
-        chosen, numbers = np.array(wanted[s]).T
-        gains = _product(above[chosen], gain, classes)[:, member] / divisors
-        losses = _product(below[chosen], loss, classes)[:, member] / divisors
-        sums.policy[numbers] += gains + losses
-        sums.size[numbers] += np.abs(gains) + np.abs(losses)
+    for chosen, policies in options.asked_together:
+        gain, loss = work.sides(policies, _somewhere(above[chosen]), _somewhere(below[chosen]))
+        gains = _products(above[chosen], gain, classes)[member]
+        losses = _products(below[chosen], loss, classes)[member]
+        numbers = [options.pairs[a, s] for a in chosen for s in policies]
+        sums.policy[numbers] += _by_pair(gains + losses, divisors)
+        sums.size[numbers] += _by_pair(np.abs(gains) + np.abs(losses), divisors)
 
 
-def _product(advantages: F64, values: F64, classes: F64) -> F64:
-    """[A, C] Σ |A|·s·w; nan where a term that counts is not finite."""
+def _somewhere(sizes: F64) -> Flags:
+    """[R] whether any of the advantages [A, R] is not 0 there."""
+    found: Flags = np.asarray((sizes > 0.0).any(axis=0))
+    return found
+
+
+def _by_pair(values: F64, divisors: F64) -> F64:
+    """[A·S, W] of [W, A, S]."""
+    found: F64 = values.reshape(len(divisors), -1).T / divisors
+    return found
+
+
+def _products(advantages: F64, values: F64, classes: F64) -> F64:
+    """[C, A, S] Σ |A|·s·w of [A, R], [S, R], [C, R]; nan where a term that counts is not finite."""
     broken = ~np.isfinite(values)
-    if not broken.any():
-        return advantages @ (classes * values).T
-    product = advantages @ (classes * np.where(broken, 0.0, values)).T
-    product[(advantages[:, broken] > 0).any(axis=1)] = np.nan
-    return product
+    wrong = np.flatnonzero(broken.any(axis=1))
+    finite = np.where(broken, 0.0, values) if len(wrong) else values
+    products = np.stack([(advantages * weights) @ finite.T for weights in classes])
+    for s in wrong:
+        products[:, (advantages[:, broken[s]] > 0).any(axis=1), s] = np.nan
+    return products
 
 
 @dataclass

@@ -11,6 +11,7 @@ from grpo_cli.commands.match.space.options import advantage_key, key
 from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights
@@ -21,16 +22,18 @@ from grpo_cli.variants.plan import Plan
 class Terms:
     """The terms of objectives on a chunk; what two of them share is worked out once."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, groups: type[Groups] = Remembered) -> None:
         self._chunk = chunk
         self.batch = chunk.batch
-        self._groups = Remembered(chunk.batch.groups, chunk.batch.group_count)
+        self._groups = groups(chunk.batch.groups, chunk.batch.group_count)
         self.inputs = self.fresh()
         self._policies: dict[object, F64] = {}
         self._ratios: dict[object, Ratio] = {}
         self._tops: dict[int, float] = {}
         self._kls: dict[object, F64] = {}
         self._far: float | None = None
+        self._far_old: float | None = None
+        self._scored: dict[object, Inputs] = {}
 
     def fresh(self) -> Inputs:
         """The columns, as the records have them."""
@@ -52,9 +55,19 @@ class Terms:
         """The columns, less a KL in the reward where the objective has one."""
         if not objective.kl_in_reward:
             return self.inputs
-        inputs = self.fresh()
-        take_penalty(inputs, objective)
-        return inputs
+        same = objective.advantage.choice.given, self._acting_penalty(objective)
+        if same not in self._scored:
+            self._scored[same] = self.fresh()
+            take_penalty(self._scored[same], objective)
+        return self._scored[same]
+
+    def _acting_penalty(self, objective: Objective) -> object:
+        old, reference = self.inputs.get("log_probs_old"), self.inputs.get("log_probs_ref")
+        if old is None or reference is None:
+            return key(objective.kl)
+        if self._far_old is None:
+            self._far_old = float(np.abs(old - reference).max(initial=0.0))
+        return _unclamped(objective, self._far_old), objective.kl.values.get("beta")
 
     def set_ratio(self, inputs: Inputs, objective: Objective) -> None:
         """Sets the ratio of the objective's level, worked out once."""
@@ -149,13 +162,7 @@ class Terms:
             return key(objective.kl)
         if self._far is None:
             self._far = float(np.abs(farthest).max(initial=0.0))
-        reached = {"kl_input_clamp": self._far, "kl_output_clamp": np.exp(self._far) * self._far}
-        values = {
-            name: None if name in reached and _beyond(value, reached[name]) else value
-            for name, value in objective.kl.values.items()
-            if name != "beta"
-        }
-        return objective.kl.name, tuple(values.items())
+        return _unclamped(objective, self._far)
 
     def entropy(self, objective: Objective) -> F64:
         """[R] Σ H."""
@@ -163,6 +170,17 @@ class Terms:
         values: F64 = self.inputs.call(objective.entropy, "entropy")
         sums: F64 = self.batch.responses.sum(values)
         return sums
+
+
+def _unclamped(objective: Objective, farthest: float) -> object:
+    """A KL but for β, without the clamps that no log ratio so far at most reaches."""
+    reached = {"kl_input_clamp": farthest, "kl_output_clamp": np.exp(farthest) * farthest}
+    values = {
+        name: None if name in reached and _beyond(value, reached[name]) else value
+        for name, value in objective.kl.values.items()
+        if name != "beta"
+    }
+    return objective.kl.name, tuple(values.items())
 
 
 _BOUNDS = ("delta", "dual_clip")

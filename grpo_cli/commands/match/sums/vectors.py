@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.options import DIRECT, Options, key
+from grpo_cli.commands.match.space.options import DIRECT, Options
+from grpo_cli.commands.match.sums.groups import Rounded
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
@@ -17,6 +19,7 @@ from grpo_cli.objective.results import PerToken, Weights
 from grpo_cli.objective.statistics import ExactMoments, moments
 from grpo_cli.variants.plan import Plan
 
+Flags = NDArray[np.bool_]
 Measured = Mapping[int, ExactMoments]
 
 
@@ -24,7 +27,7 @@ class Vectors(Terms):
     """Those of all options."""
 
     def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
-        super().__init__(chunk)
+        super().__init__(chunk, Rounded)
         self._options = options
         self._measured = measured
 
@@ -78,24 +81,31 @@ class Vectors(Terms):
         assert not isinstance(found, PerToken)
         return np.asarray(found, dtype=np.float64)
 
-    def sides(self, wanted: Collection[int]) -> Iterator[tuple[int, tuple[F64, F64]]]:
-        """(number, ([R] Σ c·s for A = 1, [R] for A = −1)) of the policy terms that are wanted."""
-        objectives = {at: self.objective(self._options.policies.plans[at]) for at in wanted}
-        order = sorted(wanted, key=lambda at: repr(key(objectives[at].ratio)))
-        count, total = self.batch.responses.count, self.batch.responses.total
-        signed = {sign: (np.full(total, sign), np.full(count, sign)) for sign in (1.0, -1.0)}
-        known: dict[object, tuple[F64, F64]] = {}
-        for at in order:
-            objective = objectives[at]
+    def sides(self, wanted: Sequence[int], gaining: Flags, losing: Flags) -> tuple[F64, F64]:
+        """[S, R] Σ c·s for A = 1, and for A = −1, of policy terms; rows of nan where it fails.
+
+        Args:
+            wanted: the numbers of the terms.
+            gaining: [R] the responses of which the first is wanted.
+            losing: [R] those of which the second is. Where no response is both, one look at the
+                tokens has both.
+        """
+        both = bool((gaining & losing).any())
+        signs = [np.where(losing & ~gaining, -1.0, 1.0)]
+        signs += [np.full(len(losing), -1.0)] if both else []
+        signed = [(self.batch.responses.spread(one), one) for one in signs]
+        found = np.empty((len(signs), len(wanted), len(losing)))
+        known: dict[object, int] = {}
+        for row, at in enumerate(wanted):
+            objective = self.objective(self._options.policies.plans[at])
             try:
                 self.set_ratio(self.inputs, objective)
-                same = self.acting(self.inputs, objective)
-                if same not in known:
-                    gain, loss = (self._side(objective, *signed[sign]) for sign in (1.0, -1.0))
-                    known[same] = gain, loss
-                yield at, known[same]
+                like = known.setdefault(self.acting(self.inputs, objective), row)
+                for side, one in zip(found, signed, strict=True):
+                    side[row] = side[like] if like != row else self._side(objective, *one)
             except (InputError, HyperparameterError):
-                yield at, (np.full(count, np.nan), np.full(count, np.nan))
+                found[:, row] = np.nan
+        return found[0], found[-1]
 
     def _side(self, objective: Objective, advantage: F64, per_response: F64) -> F64:
         inputs = self.inputs
