@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.source import ErrorOptions, SourceOptions
+from grpo_cli.commands.options.source import ClusterOption, ErrorOptions, SourceOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
@@ -135,7 +135,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions(ErrorOptions, SourceOptions):
+class ReadingOptions(ErrorOptions, SourceOptions, ClusterOption):
     """How the input is read."""
 
     jobs: Annotated[
@@ -152,9 +152,14 @@ class ReadingOptions(ErrorOptions, SourceOptions):
 
     def reader(self, paths: Sequence[str], record: str | None) -> Reader:
         """The files, read so; ``record`` is the only one that is."""
-        skip = self.on_error == "skip"
-        reading = self.reading(record)
-        return Reader(paths, reading, skip=skip, most_errors=self.max_errors, jobs=self.jobs)
+        return Reader(
+            paths,
+            self.reading(record),
+            skip=self.on_error == "skip",
+            most_errors=self.max_errors,
+            jobs=self.jobs,
+            on=self.on,
+        )
 
 
 def paths(files: list[str] | None) -> list[str]:

@@ -121,6 +121,20 @@ class ErrorOptions:
     ] = FEW
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterOption:
+    """Where the work is done."""
+
+    on: Annotated[
+        str | None,
+        _option(
+            "--on",
+            "WHERE",
+            "Work on Ray: ray (started here, or RAY_ADDRESS) or ray://HOST:PORT.",
+        ),
+    ] = None
+
+
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()
