@@ -95,9 +95,7 @@ FILES = {
     "trainer_state.json": json.dumps(
         {"log_history": [{"step": 1, "kl": 0.5}, {"step": 2, "kl": 1}]}
     ),
-    "metrics.jsonl": '{"step": 1, "kl": 0.5, "note": "x"}\n{"step": 2, "kl": 1.0, "nan": NaN}\n'.replace(
-        "NaN", "null"
-    ),
+    "metrics.jsonl": '{"step": 1, "kl": 0.5, "note": "x"}\n{"step": 2, "kl": 1, "n": null}\n',
     "verl.jsonl": '{"step": 1, "data": {"kl": 0.5}}\n{"step": 2, "data": {"kl": 1.0}}\n',
     "wandb.csv": '"Step","run-7 - kl","run-7 - kl__MIN"\n1,0.5,0.1\n2,1.0,\n',
     "run-x-tag-kl.csv": "Wall time,Step,Value\n1700000000.0,1,0.5\n1700000001.0,2,1.0\n",

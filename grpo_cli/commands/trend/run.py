@@ -207,7 +207,7 @@ class Run:
                 raise part.skipped.first[0]
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
         for number, sums in self._sums.items() if self._names else ():
             own = StepSums(sums)
             self.logged[number] = {name: read(own) for name, read in self._names.items()}
