@@ -26,7 +26,7 @@ class Run:
         self._told = 0
         self._error: GrpoError | None = None
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         try:
             for pieces in self._evaluation:
                 self._tell_skipped()

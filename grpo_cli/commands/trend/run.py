@@ -23,7 +23,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.statistics import ExactMoments
-from grpo_cli.records import DecodedChunk
+from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
 
 _AUTOMATIC = StepOf()
@@ -60,7 +61,7 @@ class Task:
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""
         part = Part(skipped=Skipped(self.most_errors))
-        for step, chunk in self._chunks(decoded, part.skipped):
+        for step, chunk in self._chunks(decoded, part):
             if isinstance(chunk, InputError):
                 part.skipped.add(chunk)
             else:
@@ -72,7 +73,7 @@ class Task:
     def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
         """The first pass: the statistics of each step. What cannot be used is left out."""
         found: dict[int, ExactMoments] = {}
-        for step, chunk in self._chunks(decoded, Skipped()):
+        for step, chunk in self._chunks(decoded, Part()):
             if isinstance(chunk, Chunk):
                 for one in chunk.each(self.evaluator.measure):
                     if not isinstance(one, InputError):
@@ -80,35 +81,43 @@ class Task:
         return found
 
     def _chunks(
-        self, decoded: Iterable[DecodedChunk], skipped: Skipped
+        self, decoded: Iterable[DecodedChunk], part: Part
     ) -> Iterator[tuple[int, Chunk | InputError]]:
-        runs = (run for few in decoded for run in self._of_steps(few, skipped))
+        runs = (run for few in decoded for run in self._of_steps(few, part))
         for step, same in groupby(runs, key=lambda run: run[0]):
             together = (few for _, few in same)
             for chunk in chunks(together, with_headers=True):
                 yield step, chunk
-            if skipped and not self.skip:
+            if part.skipped and not self.skip:
                 return
 
-    def _of_steps(self, few: DecodedChunk, skipped: Skipped) -> Iterator[tuple[int, DecodedChunk]]:
+    def _of_steps(self, few: DecodedChunk, part: Part) -> Iterator[tuple[int, DecodedChunk]]:
         """Records that follow each other, cut where the step changes."""
-        numbers: list[int | None] = []
-        for item in few.items:
-            try:
-                numbers.append(None if isinstance(item, InputError) else self.step_of(item))
-            except InputError as error:
-                skipped.add(error)
-                numbers.append(None)
+        numbers = [self._step(item, part) for item in few.items]
         if numbers and numbers[0] is not None and len(set(numbers)) == 1:
             yield numbers[0], few
             return
         for number, pairs in groupby(zip(numbers, few.items, strict=True), key=lambda one: one[0]):
-            items = [item for _, item in pairs]
             if number is not None:
-                yield number, DecodedChunk(items, few.keys)
-            for item in items:
-                if number is None and isinstance(item, InputError):
-                    skipped.add(item)
+                yield number, DecodedChunk([item for _, item in pairs], few.keys)
+
+    def _step(self, item: Raw | InputError, part: Part) -> int | None:
+        """A record's step; None for what cannot be evaluated, of which the rest is kept."""
+        try:
+            if isinstance(item, Raw):
+                return self.step_of(item)
+            if not isinstance(item, NoLogProbsError):
+                part.skipped.add(item)
+                return None
+            source = item.source or ""
+            step = self.step_of.told(item.signal.step, source, item.line)
+            sums = part.steps.setdefault(step, Sums(source))
+            sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
+            sums.counts["records"] += 1
+            part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
+        except InputError as error:
+            part.skipped.add(error)
+        return None
 
     def _add(self, part: Part, step: int, chunk: Chunk) -> None:
         evaluator = self.evaluator
@@ -169,7 +178,7 @@ class Run:
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
         """
-        task = self._with_statistics()
+        task = self._task = self._with_statistics()
         for _, part in self._reader.map(task):
             for step, sums in part.steps.items():
                 if step in self._sums:
@@ -188,6 +197,11 @@ class Run:
             _step(number, sums, shares_file=files[sums.file] > 1)
             for number, sums in sorted(self._sums.items())
         ]
+
+    @property
+    def measured(self) -> Mapping[int, ExactMoments]:
+        """The statistics of each step that was read, where the plan wants some."""
+        return self._task.measured or {}
 
     def _with_statistics(self) -> Task:
         task = self._task

@@ -7,6 +7,7 @@ picklable, so that worker processes can call it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from grpo_cli.records.record import Record
 
 Columns = dict[str, Any]
+
+_TOKENS = 1 << 14
+"""Tokens whose cells are held as text at once: ten and more objects each."""
 
 
 class Lines(NamedTuple):
@@ -94,20 +98,22 @@ def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[b
     about = _read(RECORD, RECORD_CONTEXT, source), _read(RESPONSE, RESPONSE_CONTEXT, source)
     cuts = iter(enumerate(pairwise(bounds(source.summary.responses))))
     for number, record in enumerate(source.records):
-        absent, pieces = lacking(record), []
-        for response, (begin, end) in islice(cuts, len(record.widths)):
-            if begin == end:
-                continue
-            texts: list[Iterable[str]] = []
-            for name in fields:
-                if name in about[0] or name in about[1]:
-                    value = about[0][name][number] if name in about[0] else about[1][name][response]
-                    texts.append(repeat(lines.cell(value), end - begin))
-                else:
-                    values = None if name in absent else columns.get(name)
-                    texts.append(_texts(values, begin, end, lines))
-            pieces += [lines.line(cells, fields) for cells in zip(*texts, strict=True)]
-        yield "".join(f"{piece}\n" for piece in pieces).encode()
+        absent, text = lacking(record), BytesIO()
+        for response, (first, last) in islice(cuts, len(record.widths)):
+            shared = {name: lines.cell(values[number]) for name, values in about[0].items()}
+            shared |= {name: lines.cell(values[response]) for name, values in about[1].items()}
+            for begin in range(first, last, _TOKENS):
+                end = min(begin + _TOKENS, last)
+                texts: list[Iterable[str]] = []
+                for name in fields:
+                    if name in shared:
+                        texts.append(repeat(shared[name], end - begin))
+                    else:
+                        values = None if name in absent else columns.get(name)
+                        texts.append(_texts(values, begin, end, lines))
+                written = [lines.line(cells, fields) for cells in zip(*texts, strict=True)]
+                text.write(("\n".join(written) + "\n").encode())
+        yield text.getvalue()
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
