@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from grpo_cli.engine.rows.fields import (
     RECORD,
@@ -21,7 +22,7 @@ from grpo_cli.engine.rows.fields import (
     Field,
     Level,
 )
-from grpo_cli.engine.rows.lists import bounds
+from grpo_cli.engine.rows.lists import bounds, one_number
 from grpo_cli.engine.rows.rows import Source, lacking, token_columns
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from grpo_cli.records.record import Record
 
 Columns = dict[str, Any]
+Texts = str | Sequence[str]
+"""The cells of a column: one for all lines, or one for each."""
 
 
 class Lines(NamedTuple):
@@ -98,16 +101,16 @@ def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[b
         for response, (begin, end) in islice(cuts, len(record.widths)):
             if begin == end:
                 continue
-            texts: list[Iterable[str]] = []
+            texts: list[Texts] = []
             for name in fields:
                 if name in about[0] or name in about[1]:
                     value = about[0][name][number] if name in about[0] else about[1][name][response]
-                    texts.append(repeat(lines.cell(value), end - begin))
+                    texts.append(lines.cell(value))
                 else:
                     values = None if name in absent else columns.get(name)
-                    texts.append(_texts(values, begin, end, lines))
-            pieces += [lines.line(cells, fields) for cells in zip(*texts, strict=True)]
-        yield "".join(f"{piece}\n" for piece in pieces).encode()
+                    texts.append(_texts(None if values is None else values[begin:end], lines))
+            pieces.append(_together(texts, end - begin, fields, lines))
+        yield "".join(pieces).encode()
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
@@ -121,15 +124,47 @@ def _line(row: Sequence[Any], fields: Sequence[str], lines: Lines) -> bytes:
     return lines.line([lines.cell(value) for value in row], fields).encode() + b"\n"
 
 
-def _texts(values: Any, begin: int, end: int, lines: Lines) -> Iterable[str]:
+def _texts(values: Any, lines: Lines) -> Texts:
     """A column of a response's tokens as text; numbers by one call, as JSON writes them."""
     if values is None:
-        return repeat(lines.cell(None), end - begin)
-    part = values[begin:end]
-    if not isinstance(part, np.ndarray):
-        return map(lines.cell, part)
-    if not lines.as_json:
-        return map(lines.cell, part.tolist())
-    if lines.infinite and not np.isfinite(part).all():
-        return map(lines.cell, part.tolist())
-    return orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
+        return lines.cell(None)
+    if not isinstance(values, np.ndarray):
+        texts = {value: lines.cell(value) for value in set(values)}
+        return texts[values[0]] if len(texts) == 1 else [texts[value] for value in values]
+    if one_number(values):
+        return _numbers(values[:1], lines)[0]
+    return _numbers(values, lines)
+
+
+def _numbers(values: NDArray[Any], lines: Lines) -> Sequence[str]:
+    if not lines.as_json or (lines.infinite and not np.isfinite(values).all()):
+        return list(map(lines.cell, values.tolist()))
+    return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
+
+
+_CELL = "\0"
+"""Stands for a cell in a line; no text of a cell has it."""
+
+
+def _together(texts: Sequence[Texts], count: int, fields: Sequence[str], lines: Lines) -> str:
+    """So many lines, with their ends, of columns of text."""
+    line = lines.line([text if isinstance(text, str) else _CELL for text in texts], fields) + "\n"
+    columns = [text for text in texts if not isinstance(text, str)]
+    if not columns:
+        return line * count
+    first, *between, last = line.split(_CELL)
+    rows = map(*_joining(columns, between))
+    return first + (last + first).join(rows) + last
+
+
+def _joining(columns: Sequence[Sequence[str]], between: Sequence[str]) -> Any:
+    """What puts a line together of its parts, and these, line by line.
+
+    ``join`` writes a comma faster than it takes one.
+    """
+    comma = "," if all(text[0] == text[-1] == "," for text in between) else ""
+    parts: list[Iterable[str]] = [columns[0]]
+    for text, column in zip(between, columns[1:], strict=True):
+        inner = repeat(text[len(comma) : len(text) - len(comma)])
+        parts += [column] if text == comma else [inner, column]
+    return comma.join, zip(*parts, strict=False)
