@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -117,3 +118,14 @@ def test_every_row_is_served_or_says_why():
     named = [row["variant"] for row in found.rows()] + [one["variant"] for one in found.reasons()]
     assert sorted(named) == sorted(VARIANTS)
     assert len(found.rows()) > 10
+
+
+def test_bars_in_place_of_the_table(grpo, dump):
+    path = str(dump({}))
+    lines = grpo("compare", path, "-v", "grpo,dr", "--plot").stdout.splitlines()
+    row = next(line for line in lines if line.startswith("dr"))
+    rows = json.loads(grpo("compare", path, "-v", "grpo,dr", "--json").stdout)["variants"]
+    assert lines[0] == "loss"
+    assert row.split()[-1] == f"{rows[1]['loss']:.4g}"
+    assert max(map(len, lines)) <= 80
+    assert "cosine with the gradient of grpo" in lines

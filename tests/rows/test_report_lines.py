@@ -39,6 +39,9 @@ RECORDS = {
     ],
     "masked": [record([5, 4], 6, mask=[[1, 0, 1, 0, 1], [0, 0, 0, 0]])],
     "long": [record([150, 70], 7)],
+    "ends alike": [
+        record([3], 8, log_probs_new=[[-1.0, -0.5, -1.0]], log_probs_old=[[-1.2, -0.6, -1.2]])
+    ],
 }
 
 

@@ -8,7 +8,7 @@ import typer
 
 from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.compare.plans import USUAL, names, plans
-from grpo_cli.commands.compare.view import print_comparison
+from grpo_cli.commands.compare.view import print_bars, print_comparison
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
@@ -36,6 +36,7 @@ def compare(
     files: Files = None,
     variants: Names = USUAL,
     stages: StageOptions,
+    plot: Annotated[bool, typer.Option("--plot", help="Bars in place of the table.")] = False,
     loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
@@ -55,10 +56,10 @@ def compare(
             say(f"note: {note}")
         source = loading.reader(paths(files))
         document = Comparison(made, source).document()
-        rows = document["variants"]
+        rows, draw = document["variants"], print_bars if plot else print_comparison
         page.write(
             document,
-            lambda console, screen: print_comparison(console, screen, document),
+            lambda console, screen: draw(console, screen, document),
             failed=not rows,
             rows=rows,
             beyond="cut",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from grpo_cli.commands.match.ask import ask
-from grpo_cli.commands.match.view import print_matches
+from grpo_cli.commands.match.view import print_distances, print_matches
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
@@ -88,6 +88,9 @@ def match_number(
             show_default=False,
         ),
     ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="How far off each is, as bars in place of the list.")
+    ] = False,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     page: PageOptions,
@@ -124,9 +127,10 @@ def match_number(
             rtol=rtol,
             betas=_numbers(betas),
         )
+        draw = print_distances if plot else print_matches
         page.write(
             made,
-            lambda console, screen: print_matches(console, screen, made),
+            lambda console, screen: draw(console, screen, made),
             rows=made["matches"] or made["nearest"],
             beyond="cut",
             notes=source.notices,

@@ -7,6 +7,7 @@ picklable, so that worker processes can call it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 Columns = dict[str, Any]
 Texts = str | Sequence[str]
 """The cells of a column: one for all lines, or one for each."""
+
+_TOKENS = 1 << 14
+"""Tokens whose cells are held as text at once: ten and more objects each."""
 
 
 class Lines(NamedTuple):
@@ -97,20 +101,19 @@ def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[b
     about = _read(RECORD, RECORD_CONTEXT, source), _read(RESPONSE, RESPONSE_CONTEXT, source)
     cuts = iter(enumerate(pairwise(bounds(source.summary.responses))))
     for number, record in enumerate(source.records):
-        absent, pieces = lacking(record), []
-        for response, (begin, end) in islice(cuts, len(record.widths)):
-            if begin == end:
-                continue
-            texts: list[Texts] = []
-            for name in fields:
-                if name in about[0] or name in about[1]:
-                    value = about[0][name][number] if name in about[0] else about[1][name][response]
-                    texts.append(lines.cell(value))
-                else:
-                    values = None if name in absent else columns.get(name)
-                    texts.append(_texts(None if values is None else values[begin:end], lines))
-            pieces.append(_together(texts, end - begin, fields, lines))
-        yield "".join(pieces).encode()
+        absent, text = lacking(record), BytesIO()
+        for response, (first, last) in islice(cuts, len(record.widths)):
+            shared = {name: lines.cell(values[number]) for name, values in about[0].items()}
+            shared |= {name: lines.cell(values[response]) for name, values in about[1].items()}
+            own = {name: values for name, values in columns.items() if name not in absent}
+            for begin in range(first, last, _TOKENS):
+                end = min(begin + _TOKENS, last)
+                texts = [
+                    shared[name] if name in shared else _texts(own.get(name), begin, end, lines)
+                    for name in fields
+                ]
+                text.write(_together(texts, end - begin, fields, lines).encode())
+        yield text.getvalue()
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
@@ -124,10 +127,11 @@ def _line(row: Sequence[Any], fields: Sequence[str], lines: Lines) -> bytes:
     return lines.line([lines.cell(value) for value in row], fields).encode() + b"\n"
 
 
-def _texts(values: Any, lines: Lines) -> Texts:
-    """A column of a response's tokens as text; numbers by one call, as JSON writes them."""
-    if values is None:
+def _texts(column: Any, begin: int, end: int, lines: Lines) -> Texts:
+    """A part of a column of tokens as text; numbers by one call, as JSON writes them."""
+    if column is None:
         return lines.cell(None)
+    values = column[begin:end]
     if not isinstance(values, np.ndarray):
         texts = {value: lines.cell(value) for value in set(values)}
         return texts[values[0]] if len(texts) == 1 else [texts[value] for value in values]
