@@ -21,7 +21,7 @@ from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILE",
+        metavar="FILE…",
         help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; a folder or "
         "a 'pattern*' of them; - or nothing reads standard input.",
         show_default=False,
@@ -30,11 +30,12 @@ Files = Annotated[
 
 
 def _stage(name: str, question: str) -> Any:
+    stage = name.rpartition("-")[2]
     return typer.Option(
         f"--{name}",
         metavar="CHOICE",
         help=question,
-        autocompletion=complete.choices(name.rpartition("-")[2]),
+        autocompletion=complete.choices(stage),
         show_default=False,
     )
 

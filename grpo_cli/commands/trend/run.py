@@ -191,7 +191,7 @@ class Run:
                 raise part.skipped.first[0]
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
         files = Counter(sums.file for sums in self._sums.values())
         return [
             _step(number, sums, shares_file=files[sums.file] > 1)
