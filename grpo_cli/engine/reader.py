@@ -103,7 +103,7 @@ class Reader:
                 else:
                     self.bad(chunk)
         if not read and self.reading.selects:
-            raise self.reading.nothing()
+            raise self.nothing()
 
     def records(self) -> Iterator[tuple[Raw, Record]]:
         """The records of all files one by one, beside the objects that they were read from.
@@ -123,7 +123,19 @@ class Reader:
                     assert isinstance(raw, Raw)
                     yield raw.with_lists(), found
         if not read and self.reading.selects:
-            raise self.reading.nothing()
+            raise self.nothing()
+
+    def nothing(self) -> InputError:
+        """What to say where no record is left, and which there are."""
+        return self.reading.nothing(self._beginning())
+
+    def _beginning(self) -> Iterator[Raw | InputError]:
+        """The first objects of all; of standard input only where it was kept."""
+        reading = self.reading.everything
+        for source in self._sources:
+            if source.path != "-":
+                for piece in reading.pieces(source):
+                    yield from reading.raws(piece, {})
 
     def objects(self) -> Iterator[tuple[list[Raw], Packed | None]]:
         """The objects of all files that are records: many alike beside their columns, others alone.

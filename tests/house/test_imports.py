@@ -27,7 +27,7 @@ BELOW: dict[str, set[str]] = {
     "terminal": {"errors"},
     "hooks": {"errors"},
     "vectors": {"errors"},
-    "api": {"engine", "variants", "records", "objective", "batch", "errors"},
+    "api": {"commands", "engine", "variants", "records", "objective", "batch", "errors"},
     "fold": {"engine", "variants", "records", "objective", "errors"},
     "commands": {
         *("engine", "terminal", "variants", "records", "objective", "batch"),

@@ -1,4 +1,4 @@
-"""The comparison of variants, as a table."""
+"""The comparison of variants, as a table or as bars."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -33,6 +34,7 @@ _SPARE: Sequence[str] = (
     *("denominator", "clip_fraction_low", "clip_fraction_high", "A<0", "policy", "objective"),
     *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
+_WIDTH = 80
 _PERCENT = (
     "clip_fraction",
     "clip_fraction_low",
@@ -64,6 +66,26 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, An
     kept, hidden = fitting(columns, _SPARE, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
+
+
+_PLOTTED = {
+    "loss": "loss",
+    "gradient_norm": "gradient norm",
+    "cosine": "cosine with the gradient of {first}",
+}
+
+
+def print_bars(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+    """Prints a bar per variant for what differs most between variants, and those left out."""
+    rows = document["variants"]
+    for field, title in _PLOTTED.items() if rows else ():
+        console.print(Text(title.format(first=rows[0]["variant"]), "bold"))
+        named = [(row["variant"], row[field]) for row in rows]
+        for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+            console.print(Text(line))
+        console.print()
+    if document["skipped"]:
+        _print_skipped(console, screen, document["skipped"])
 
 
 def _percent(value: Any) -> str:

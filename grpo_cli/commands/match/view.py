@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
 _SHOWN = 12
+_WIDTH = 80
 
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
@@ -30,6 +32,27 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
     more = len(document["matches"]) - _SHOWN
     if more > 0:
         console.print(Text(f"\n… {more} more conventions agree (see --json)", "dim"))
+
+
+def print_distances(console: Console, screen: Screen, document: Found) -> None:
+    """Prints the answer, then how far off each convention is, the target between them."""
+    for line, style in _head(document):
+        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
+    found = [*document["matches"], *document["nearest"]][:_SHOWN]
+    tolerance = document["tolerance"]
+    console.print(Text(f"\noff by, in units of the tolerance of {tolerance:.2g}", "bold"))
+    named = [(_label(one), one["difference"] / tolerance if tolerance else None) for one in found]
+    for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+        console.print(Text(line))
+
+
+def _label(found: Found) -> str:
+    """A convention in a few words: a variant that has it, or the flags that make it."""
+    flags = found["command"].partition(" -v ")[2].partition(" --level ")[0]
+    signs = ["−"] if found["sign_flipped"] else []
+    factor = found["factor_meaning"]
+    name = found["variants"][0] if found["variants"] else flags
+    return " ".join([*signs, name, *([factor] if factor else [])])
 
 
 def _head(document: Found) -> Iterator[tuple[str, str]]:

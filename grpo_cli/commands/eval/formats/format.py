@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -81,7 +80,10 @@ def limited(
         printing: says how many rows.
         count: the first rows of a piece, at most so many, and how many they are.
     """
-    room = printing.limit or sys.maxsize
+    if not printing.limit:
+        yield from run
+        return
+    room = printing.limit
     for pieces in run:
         first = []
         for piece in pieces if room else ():
