@@ -15,10 +15,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from grpo_cli import version
+
 if TYPE_CHECKING:
-    from grpo_cli.api import Evaluated, evaluate
+    from grpo_cli.api import Evaluated, check, compare, evaluate, match, read, split, verify
     from grpo_cli.errors import GrpoError, InputError, UsageError
     from grpo_cli.variants import VARIANTS, Variant
+
+__version__ = version.VERSION
 
 __all__ = [
     "VARIANTS",
@@ -27,11 +31,21 @@ __all__ = [
     "InputError",
     "UsageError",
     "Variant",
+    "__version__",
+    "check",
+    "compare",
     "evaluate",
+    "match",
+    "read",
+    "split",
+    "verify",
 ]
 
 _HOMES = {
-    "api": ("Evaluated", "evaluate"),
+    "api": (
+        *("Evaluated", "evaluate", "read"),
+        *("check", "compare", "match", "split", "verify"),
+    ),
     "errors": ("GrpoError", "InputError", "UsageError"),
     "variants": ("VARIANTS", "Variant"),
 }

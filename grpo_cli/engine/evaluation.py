@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.registry import NAMES
 
 T = TypeVar("T")
-Encode = Callable[[Sequence[Record], Breakdown], list[bytes]]
+Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
 Progress = Callable[[int, int], None]
 
 
@@ -34,7 +34,7 @@ class Outcome:
 
     Attributes:
         totals: what its records add up to.
-        pieces: output, one piece per evaluated record, in order.
+        pieces: output in order, one piece per evaluated record or for several of them.
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
@@ -42,7 +42,7 @@ class Outcome:
     """
 
     totals: Totals
-    pieces: list[bytes] = field(default_factory=list)
+    pieces: list[Any] = field(default_factory=list)
     skipped: Skipped = field(default_factory=Skipped)
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Evaluation:
         self._notices: Notices = {}
         self.complete = False
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         task = self._task
         if task.evaluator.wants_first_pass:
             for name in self._reader.keep_input():
@@ -175,7 +175,7 @@ class Evaluation:
         yield from self._evaluate(task)
         self.complete = True
 
-    def _evaluate(self, task: Task) -> Iterator[list[bytes]]:
+    def _evaluate(self, task: Task) -> Iterator[list[Any]]:
         outcome = self._outcome = task.nothing()
         found = self._reader.map(task.evaluate, together=task.encode is None, by_columns=True)
         for piece, part in found:
@@ -187,7 +187,7 @@ class Evaluation:
             if outcome.error is not None:
                 raise outcome.error
         if not outcome.totals.records and not outcome.skipped:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
 
     @property
     def skipped(self) -> Skipped:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, Protocol, Self, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Reading
@@ -37,6 +38,12 @@ class OnPiece(Generic[T]):
 
     def __call__(self, piece: Piece) -> tuple[T, Notices]:
         """What a piece comes to, and what is to be told of it once."""
+        return self.all_of((piece,))
+
+    def all_of(self, pieces: Iterable[Piece]) -> tuple[T, Notices]:
+        """What pieces that follow each other come to as one."""
         notices: Notices = {}
-        decoded = self.reading.decoded(piece, notices, by_columns=self.by_columns)
-        return self.work(decoded), notices
+        decoded = (
+            self.reading.decoded(piece, notices, by_columns=self.by_columns) for piece in pieces
+        )
+        return self.work(chain.from_iterable(decoded)), notices

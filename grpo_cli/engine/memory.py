@@ -18,5 +18,7 @@ def settle() -> None:
     of ten with short ones (about another tenth of the time).
     """
     gc.set_threshold(_CONTAINERS, 20, 20)
-    gc.enable()
+    if not gc.isenabled():  # as the command's start left it: what is there by now stays
+        gc.freeze()
+        gc.enable()
     bytes(_KEPT)

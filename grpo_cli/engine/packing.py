@@ -12,6 +12,7 @@ from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, headers, lay, pack
+from grpo_cli.records.decode.chunks import Joined, RawLines
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.parse.settings import read_settings
 
@@ -33,14 +34,14 @@ class _Packing:
     """Records that follow each other with the same keys and hyperparameters.
 
     Attributes:
-        raws: the records; those that were packed have no value any more.
+        raws: the records, piece by piece, of which the texts are kept where those say it all.
         shared: what their keys mean, and their hyperparameters.
         packed: their columns, piece by piece.
         headers: what a report shows of them beside their numbers; empty where none is wanted.
         size: about how many bytes of text they were.
     """
 
-    raws: list[Raw]
+    raws: list[Sequence[Raw]]
     shared: Shared
     packed: list[Packed]
     headers: list[Record]
@@ -62,10 +63,11 @@ class _Packing:
         """The records side by side; one by one where a value is out of range."""
         batch = lay(self.packed)
         if batch is None:
-            yield from carefully(self.raws)
+            yield from carefully(Joined(self.raws))
             return
         fields, settings = self.shared
-        yield Chunk(self.headers, batch, settings, "advantages" in fields.names, self.raws)
+        given = "advantages" in fields.names
+        yield Chunk(self.headers, batch, settings, given, Joined(self.raws))
 
 
 def chunks(decoded: Iterable[DecodedChunk], *, with_headers: bool) -> Iterator[Chunk | InputError]:
@@ -109,6 +111,15 @@ def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | Chun
             yield list(items)
 
 
+def alike(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+    """Objects that are records, beside their columns; None beside those to be read one by one."""
+    known = None if few.keys is None else _known(few.keys)
+    runs = [(known, few.items)] if known is not None else groupby(few.items, _shared)
+    for shared, some in runs:
+        items: Any = list(some)
+        yield items, None if shared is None else pack([raw.value for raw in items])
+
+
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
     """What was read by columns; its rows are made where one of them turns out to be at fault."""
     from grpo_cli.records.tables.headers import headers  # which only tables need
@@ -119,16 +130,21 @@ def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
 
 
 def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:
-    objects: list[Raw] = few.items  # type: ignore[assignment]  # what has keys in common is no error
-    packed = few.packed or pack([raw.value for raw in objects])
+    raws: Sequence[Raw] = few.items  # type: ignore[assignment]  # with keys in common: no error
+    packed = few.packed or pack(_values(raws))
     if packed is None:
         return few.items
-    names = shared[0].names
-    shown = headers(objects, packed, names, few.shown) if with_headers else []
-    size = sum([raw.size for raw in objects])
-    for raw in objects:
+    shown = headers(raws, packed, shared[0].names, few.shown) if with_headers else []
+    if isinstance(raws, RawLines):
+        raws.drop()
+        return _Packing([raws], shared, [packed], shown, raws.size)
+    for raw in raws:
         raw.drop()
-    return _Packing(objects, shared, [packed], shown, size)
+    return _Packing([raws], shared, [packed], shown, sum([raw.size for raw in raws]))
+
+
+def _values(raws: Sequence[Raw]) -> Sequence[Any]:
+    return raws.values if isinstance(raws, RawLines) else [raw.value for raw in raws]
 
 
 def _shared(raw: Raw | InputError) -> Shared | None:

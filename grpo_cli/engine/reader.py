@@ -11,15 +11,29 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Notices, OnPiece
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.packing import alike, chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Record, Source, record
+from grpo_cli.records import (
+    PLAIN,
+    Block,
+    DecodedChunk,
+    Packed,
+    Piece,
+    Raw,
+    Reading,
+    Record,
+    Source,
+    record,
+)
 from grpo_cli.records.open.streams import BLOCK
+
+if TYPE_CHECKING:
+    from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
 
@@ -37,6 +51,8 @@ class Reader:
         most_errors: how many of their errors are kept; 0 for all.
         jobs: worker processes of ``map``; None: the cores available where the input is large.
         block_bytes: text that is read, or goes to a worker, at once.
+        on: the Ray that ``map`` runs on, as ``--on`` names it; None: this machine.
+        task_bytes: text of a task there; None: as it suits.
 
     Attributes:
         skipped: the errors of records that were left out.
@@ -52,6 +68,8 @@ class Reader:
         most_errors: int = FEW,
         jobs: int | None = 1,
         block_bytes: int = BLOCK,
+        on: str | None = None,
+        task_bytes: int | None = None,
     ) -> None:
         self.reading = reading
         self.skip = skip
@@ -61,6 +79,8 @@ class Reader:
         self._sources = [Source.of(path) for path in paths]
         self._jobs = jobs
         self._block_bytes = block_bytes
+        self._on = on
+        self._task_bytes = task_bytes
 
     # ---- in this process ----------------------------------------------------------------------
 
@@ -83,7 +103,7 @@ class Reader:
                 else:
                     self.bad(chunk)
         if not read and self.reading.selects:
-            raise self.reading.nothing()
+            raise self.nothing()
 
     def records(self) -> Iterator[tuple[Raw, Record]]:
         """The records of all files one by one, beside the objects that they were read from.
@@ -102,6 +122,42 @@ class Reader:
                 else:
                     assert isinstance(raw, Raw)
                     yield raw.with_lists(), found
+        if not read and self.reading.selects:
+            raise self.nothing()
+
+    def nothing(self) -> InputError:
+        """What to say where no record is left, and which there are."""
+        return self.reading.nothing(self._beginning())
+
+    def _beginning(self) -> Iterator[Raw | InputError]:
+        """The first objects of all; of standard input only where it was kept."""
+        reading = self.reading.everything
+        for source in self._sources:
+            if source.path != "-":
+                for piece in reading.pieces(source):
+                    yield from reading.raws(piece, {})
+
+    def objects(self) -> Iterator[tuple[list[Raw], Packed | None]]:
+        """The objects of all files that are records: many alike beside their columns, others alone.
+
+        Raises:
+            InputError: at the first bad record, unless it is to be skipped.
+        """
+        self.skipped = Skipped(self.most_errors)
+        read = False
+        for piece in self._pieces(apart=False):
+            for few in self.reading.decoded(piece, self.notices):
+                read = True
+                for items, packed in alike(few):
+                    if packed is not None:
+                        yield items, packed  # type: ignore[misc]  # none of them is an error
+                        continue
+                    for raw in items:
+                        found = raw if isinstance(raw, InputError) else record(raw)
+                        if isinstance(found, InputError):
+                            self.bad(found)
+                        else:
+                            yield [raw], None  # type: ignore[list-item]
         if not read and self.reading.selects:
             raise self.reading.nothing()
 
@@ -155,7 +211,7 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
-    ) -> Iterator[tuple[Piece, T]]:
+    ) -> Iterator[tuple[Piece | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
         What the results merge to is the same wherever the work is done, and however it is cut.
@@ -166,7 +222,10 @@ class Reader:
             by_columns: whether numbers may come as columns, beside no more of their records than
                 an evaluation needs, which ``chunks`` understands.
         """
-        del together  # nothing is gained by it on one machine
+        if self._on is not None:
+            on_piece = OnPiece(work, self.reading, by_columns)
+            yield from self._on_cluster(on_piece, together=together)
+            return
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
         on_piece = OnPiece(work, self.reading, by_columns)
@@ -175,6 +234,22 @@ class Reader:
             yield piece, result
         if faults:
             raise faults[0]
+
+    def _on_cluster(self, work: OnPiece[T], *, together: bool) -> Iterator[tuple[Done, T]]:
+        from grpo_cli.engine.cluster.run import on_ray  # an extra
+
+        assert self._on is not None
+        results = on_ray(
+            self._on,
+            work,
+            self._sources,
+            jobs=self._jobs,
+            size=self._task_bytes,
+            together=together,
+        )
+        for done, result, notices in results:
+            self.notices |= notices
+            yield done, result
 
     def _shared_out(
         self, work: Callable[[Piece], T], pieces: Iterator[Piece]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +33,12 @@ class Served(NamedTuple):
     Attributes:
         keys: those of the first; the others have the same.
         packed: their columns.
-        shown: of each record, what a report shows beside its numbers, by the record's own keys.
+        shown: key → of each record, what a report shows beside its numbers.
     """
 
     keys: tuple[str, ...]
     packed: Packed
-    shown: list[dict[str, Any]]
+    shown: dict[str, Sequence[Any]]
 
 
 class _Plan(NamedTuple):
@@ -59,6 +60,7 @@ class _Plan(NamedTuple):
 
 _KINDS = {**dict.fromkeys(LOG_PROBS, "d"), "mask": "i", "token_ids": "i"}
 _SCORES = ("rewards", "advantages")
+_IDS = {str, int, float, bool}
 
 
 @lru_cache(maxsize=256)
@@ -97,49 +99,58 @@ class _Table:
         self.counts: list[int] = []
         self.widths: list[int] = []
         self.parts: dict[str, list[Any]] = {name: [] for name, *_ in (*plan.columns, *plan.scores)}
-        self.groups: list[list[int] | None] = []
-        self.shown: list[dict[str, Any]] = []
-        self._other_brackets = 0
+        self._columns = [(key, kind, self.parts[name].append) for name, key, kind in plan.columns]
+        self._scores = [(key, self.parts[name].append) for name, key in plan.scores]
+        self.ids: list[Any] = []
+        self.labels: list[list[Any]] = []
+        self._in_unread = 0
 
     def add(self, record: Any) -> None:
         """Takes what it wants from a decoded object, none of which may live on."""
-        plan, parts = self.plan, self.parts
         if len(record) != len(self.keys):
             raise Unusual
-        widths: list[int] = []
-        for name, key, kind in plan.columns:
+        widths: list[int] | None = None
+        for key, kind, append in self._columns:
             rows = record[key]
             lengths = list(map(len, rows))
-            widths = widths or lengths
-            if lengths != widths or not lengths:
+            if widths is None:
+                widths = lengths
+            elif lengths != widths:
                 raise Unusual
-            parts[name].append(rows.as_buffer(of_type=kind))
-        for name, key in plan.scores:
+            append(rows.as_buffer(of_type=kind))
+        assert widths is not None
+        count = len(widths)
+        for key, append in self._scores:
             row = record[key]
-            if len(row) != len(widths):
+            if len(row) != count:
                 raise Unusual
-            parts[name].append(row.as_buffer(of_type="d"))
-        self.counts.append(len(widths))
+            append(row.as_buffer(of_type="d"))
+        self.counts.append(count)
         self.widths += widths
-        self.shown.append(self._read_words(record, len(widths)))
-        for key in plan.unread:
-            self._other_brackets += _brackets(record[key])
+        self._add_words(record)
 
-    def _read_words(self, record: Any, count: int) -> dict[str, Any]:
-        names, shown = self.plan.names, {}
-        labels = None
-        if "id" in names:
-            shown["id"] = record["id"]
-            if not isinstance(shown["id"], str | int | float):
-                raise Unusual
-            self._other_brackets += _brackets(shown["id"])
-        if "group_ids" in names:
-            labels = shown[names["group_ids"]] = record[names["group_ids"]].as_list()
-            if len(labels) != count or not set(map(type, labels)) <= {str, int}:
-                raise Unusual
-            self._other_brackets += 1 + sum(map(_brackets, labels))
-        self.groups.append(None if labels is None else numbered(labels))
-        return shown
+    def _add_words(self, record: Any) -> None:
+        plan = self.plan
+        if "id" in plan.names:
+            self.ids.append(record["id"])
+        if "group_ids" in plan.names:
+            self.labels.append(record[plan.names["group_ids"]].as_list())
+        for key in plan.unread:
+            self._in_unread += _brackets(record[key])
+
+    def check_words(self) -> None:
+        """Refuses ids and labels that are no such thing."""
+        labels = list(chain.from_iterable(self.labels))
+        known = set(map(type, self.ids)) <= _IDS and set(map(type, labels)) <= {str, int}
+        if not known or (self.labels and list(map(len, self.labels)) != self.counts):
+            raise Unusual
+        self._in_unread += len(self.labels) + sum(map(_brackets, chain(self.ids, labels)))
+
+    @property
+    def shown(self) -> dict[str, Sequence[Any]]:
+        """What a report shows beside numbers."""
+        found: dict[str, Sequence[Any]] = {"id": self.ids} if self.ids else {}
+        return found | ({self.plan.names["group_ids"]: self.labels} if self.labels else {})
 
     @property
     def brackets(self) -> int:
@@ -147,10 +158,12 @@ class _Table:
         plan, records = self.plan, len(self.counts)
         nested = len(plan.columns) * (records + sum(self.counts))
         in_keys = sum(key.count("[") for key in self.keys)
-        return nested + records * (len(plan.scores) + in_keys) + self._other_brackets
+        return nested + records * (len(plan.scores) + in_keys) + self._in_unread
 
     def packed(self) -> Packed:
         """The columns."""
+        if not all(self.counts):
+            raise Unusual
         tokens, responses = sum(self.widths), sum(self.counts)
         sizes = {name: tokens for name, *_ in self.plan.columns}
         sizes |= {name: responses for name, _ in self.plan.scores}
@@ -165,7 +178,7 @@ class _Table:
             rewards=data.get("rewards"),
             advantages=data.get("advantages"),
             token_advantages=None,
-            groups=self.groups,
+            groups=list(map(numbered, self.labels)) or [None] * len(self.counts),
         )
 
 
@@ -236,6 +249,7 @@ class Decoder:
             table = self._add(table, text)
         if table is None:
             raise Unusual
+        table.check_words()
         _check(texts[0] if len(texts) == 1 else b"".join(texts), table.brackets)
         return Served(table.keys, table.packed(), table.shown)
 

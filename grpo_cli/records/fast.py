@@ -315,7 +315,7 @@ def headers(
     raws: Sequence[Raw],
     packed: Packed,
     names: Mapping[str, str],
-    shown: Sequence[Mapping[str, Any]] | None = None,
+    shown: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Record]:
     """What a report shows of plain records beside their numbers.
 
@@ -323,11 +323,11 @@ def headers(
         raws: the records.
         packed: the same, packed.
         names: canonical name → the key that they have.
-        shown: what they say beside numbers by token; None: they say it themselves.
+        shown: what they say beside numbers by token, by their keys; None: they say it themselves.
     """
     values: Iterable[Any] = (raw.value for raw in raws)
     if shown is not None and "token_ids" not in names:
-        values = shown
+        values = [{key: each[at] for key, each in shown.items()} for at in range(len(raws))]
     widths = iter(packed.widths)
     return [
         _header(raw, value, list(islice(widths, count)), names)

@@ -12,10 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo_cli.terminal.numbers import aligned, shown
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 GAP = 2
 """Spaces between columns."""
+
+_READABLE = 44
+"""Cells that a column of words has at least."""
+
+_HARDLY = 2
+"""Letters that are no word of a header."""
 
 Style = Callable[[Any], str]
 
@@ -58,7 +65,14 @@ def column(
 
 
 def _header(name: str) -> str:
-    return name.replace("_", "\n")
+    """A name, a word to the line; what is hardly a word stands beside another."""
+    lines: list[str] = []
+    for word in name.split("_"):
+        if lines and min(len(word), len(lines[-1])) <= _HARDLY:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
 
 
 def _header_width(name: str) -> int:
@@ -72,7 +86,7 @@ def _is_number(value: Any) -> bool:
 def fitting(
     columns: Sequence[Column], spare: Sequence[str], width: int | None
 ) -> tuple[list[Column], list[str]]:
-    """The columns that a terminal has room for.
+    """The columns that there is room for.
 
     Args:
         columns: all of them.
@@ -97,6 +111,19 @@ def total_width(columns: Collection[Column]) -> int:
     return sum(one.width for one in columns) + GAP * (len(columns) - 1)
 
 
+def with_words(
+    columns: Sequence[Column], spare: Sequence[str], width: int | None
+) -> tuple[list[Column], list[str]]:
+    """As ``fitting``, of columns of which the last is words: it stays, and is broken into lines."""
+    *others, last = columns
+    room = None if width is None else width - GAP - min(last.width, _READABLE)
+    kept, hidden = fitting(others, spare, room)
+    if width is None or (left := max(width - total_width(kept) - GAP, _READABLE)) >= last.width:
+        return [*kept, last], hidden
+    texts = [wrapped(cell, left).plain for cell in last.cells]
+    return [*kept, column(last.name, texts, show=str, numeric=False)], hidden
+
+
 def grid(columns: Sequence[Column]) -> Table:
     """The table. Nothing in it wraps or is cut."""
     table = Table(
@@ -116,8 +143,8 @@ def grid(columns: Sequence[Column]) -> Table:
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
-    """Says which columns a narrow terminal went without, and where they are."""
+    """Says which columns there was no room for, and where they are."""
     if names:
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
-        text = f"\n{where}: {', '.join(names)} (see {remedy})"
-        console.print(Text(text, "dim"))
+        text = Text(f"{where}: {', '.join(names)} (see {remedy})", "dim")
+        console.print(Text("\n") + wrapped(text, screen.width, GAP))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +34,22 @@ def tell(error: GrpoError, *, as_json: bool = False) -> None:
 
 
 def say(text: str) -> None:
-    """Prints one line, without what could move a terminal's cursor."""
-    _print(f"grpo: {visible(text)}")
+    """Prints one line, without what could move a terminal's cursor.
+
+    A terminal breaks lines anywhere, so there it is broken between words.
+    """
+    line = f"grpo: {visible(text)}"
+    if sys.stderr is not None and sys.stderr.isatty():
+        line = _in_words(line)
+    _print(line)
+
+
+def _in_words(line: str) -> str:
+    from rich.text import Text  # imported here: most runs have nothing to say
+
+    from grpo_cli.terminal.prose import wrapped
+
+    return wrapped(Text(line), shutil.get_terminal_size().columns, len("grpo: ")).plain
 
 
 def _print(line: str) -> None:

@@ -81,7 +81,7 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
     """
     texts = ["–" if value is None else tick(value) for _, value in rows]
     label = min(max((cell_len(name) for name, _ in rows), default=0), width // 3)
-    room = max(width - label - max(map(len, texts), default=0) - 4, 4)
+    room = max(width - label - max(map(len, texts), default=0) - 5, 4)
     numbers = [0.0 if value is None else value for _, value in rows]
     low, high = min([0.0, *numbers]), max([0.0, *numbers])
     unit = room / (high - low) if high > low else 0.0

@@ -1,7 +1,7 @@
 """Rich, tamed: plain in a pipe, coloured on a terminal, and never a number cut.
 
-Everything is laid out without a right edge. A terminal's width decides which columns are shown,
-not how much of them.
+Everything is laid out without a right edge. The width decides which columns are shown, not how
+much of them.
 """
 
 from __future__ import annotations
@@ -9,24 +9,35 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from io import StringIO
 from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
 
+from grpo_cli.terminal.display import colored
+
 _NO_EDGE = 100_000
+_USUAL_WIDTH = 80
 
 
 class Screen(NamedTuple):
     """What the result is read on.
 
     Attributes:
-        width: the columns of a terminal; None where there is no edge (a pipe, a file).
+        width: the columns there are; None for no edge.
         color: whether to colour.
+        height: the lines of a terminal; None where there is none (a pipe, a file).
     """
 
     width: int | None = None
     color: bool = False
+    height: int | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it is a terminal, on which long lines would be broken anywhere."""
+        return self.height is not None
 
     def console(self) -> Console:
         """A console that writes into memory; ``written`` reads it."""
@@ -58,8 +69,14 @@ _END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
 
 
 def screen_of(stream: BinaryIO) -> Screen:
-    """The terminal behind the stream, or a page without an edge."""
+    """The terminal behind the stream; or a page as wide as COLUMNS says, else 80 columns."""
     if not stream.isatty():
-        return Screen()
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return Screen(shutil.get_terminal_size().columns, color=not plain)
+        to_stdout = stream is getattr(sys.stdout, "buffer", None)
+        return Screen(_columns(), color=to_stdout and colored(terminal=False))
+    size = shutil.get_terminal_size()
+    return Screen(size.columns, colored(terminal=True), size.lines)
+
+
+def _columns() -> int:
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and int(given) else _USUAL_WIDTH

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
@@ -15,6 +20,7 @@ from store import Proxy
 from test_engine_same_bytes import made
 
 SEED = 2_016
+np.seterr(all="ignore")  # as the command line has it
 
 
 @pytest.fixture(scope="session")
@@ -38,28 +44,61 @@ def server() -> Iterator[int]:
     server.stop()
 
 
-@pytest.fixture
-def store(server, monkeypatch) -> Iterator[Proxy]:
-    """The bucket ``runs`` behind a proxy; fsspec finds it by the usual variables."""
-    import boto3
-    import fsspec
-    import s3fs
-
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+@pytest.fixture(scope="session")
+def proxy(server) -> Iterator[Proxy]:
+    """What stands before the server; fsspec finds it by the usual variables, in workers too."""
     proxy = Proxy(server)
-    for name, value in {
+    os.environ |= {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": proxy.url,
         "AWS_MAX_ATTEMPTS": "1",  # the patience that is tested is ours
-    }.items():
-        monkeypatch.setenv(name, value)
+    }
+    yield proxy
+    proxy.shutdown()
+    proxy.server_close()
+
+
+@pytest.fixture
+def store(server, proxy, monkeypatch) -> Iterator[Proxy]:
+    """The bucket ``runs``."""
+    import boto3
+    import fsspec
+    import s3fs
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     fsspec.filesystem("s3").clear_instance_cache()
     proxy.client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{server}")
     proxy.client.create_bucket(Bucket="runs")
+    proxy.calm()
     yield proxy
     for one in proxy.client.list_objects_v2(Bucket="runs").get("Contents", []):
         proxy.client.delete_object(Bucket="runs", Key=one["Key"])
-    proxy.shutdown()
-    proxy.server_close()
+
+
+@pytest.fixture(scope="session")
+def cluster(proxy) -> Iterator[Any]:
+    """Three nodes of two cores, found by RAY_ADDRESS."""
+    from ray.cluster_utils import Cluster
+
+    from grpo_cli.engine.cluster import session
+
+    folder = tempfile.mkdtemp(prefix="grpo-cluster-")
+    os.environ["RAY_TMPDIR"] = folder
+    (Path(folder) / "ray").mkdir()
+    node = {"num_cpus": 2, "object_store_memory": 150 << 20}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**node, "include_dashboard": False},
+    )
+    for _ in range(2):
+        cluster.add_node(**node)
+    cluster.node = node
+    os.environ["RAY_ADDRESS"] = cluster.address
+    yield cluster
+    for connected in session._SESSIONS.values():
+        connected.close()
+    del os.environ["RAY_ADDRESS"], os.environ["RAY_TMPDIR"]
+    cluster.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)

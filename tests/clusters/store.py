@@ -26,13 +26,17 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.behind = port
-        self.share = 0.0
         self.kinds = ("drop", "throttle", "truncate")
+        self.calm()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def calm(self) -> None:
+        """Behaves, and forgets what was."""
+        self.share = 0.0
         self.random = random.Random(16)
         self.sent: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.before = lambda path: None
-        threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def url(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chromium import Chromium
+from drifting import drifting
 
 pytestmark = pytest.mark.browser
 
@@ -249,6 +250,89 @@ def test_on_paper_stands_what_is_unfolded(browse, dump):
     pdf = tab.pdf()
     assert pdf.startswith(b"%PDF")
     assert pdf.count(b"/Type /Page\n") > 3
+
+
+@pytest.fixture
+def browse_run(browser, grpo, tmp_path):
+    """Draws a run that goes wrong as a page and opens it."""
+    records = drifting(tmp_path / "run")
+    out = tmp_path / "page.html"
+    flags = ("-v", "dr", "--jobs", "1", "-o", str(out))
+    assert grpo("report", str(tmp_path / "run"), *flags).exit_code == 0
+    browser.size(1400)
+    browser.open(out)
+    yield browser, records, tmp_path / "run"
+    assert browser.problems == []
+    assert len(browser.requests) <= 1
+
+
+def follow(tab: Chromium, address: str) -> None:
+    tab.run(f"location.hash = '{address}'")
+    tab.run("new Promise((done) => setTimeout(done, 150))")
+
+
+def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
+    tab, records, folder = browse_run
+    found = tab.run("[...document.querySelectorAll('.findings li')].map((one) => one.textContent)")
+    assert any("mismatch.k3" in one for one in found)
+    worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
+    address = tab.run(worst)
+    follow(tab, address)
+    step, _, response, position = map(int, re.findall(r"-(\d+)", address))
+    name = tab.run("page.view.record.id")
+    record = next(one for one in records if one["id"] == name)
+    assert record["step"] == step
+    sizes = [
+        abs(old - engine)
+        for one in (one for one in records if one["step"] == step)
+        for row in zip(one["log_probs_old"], one["log_probs_rollout"], strict=True)
+        for old, engine in zip(*row, strict=True)
+    ]
+    trainer = record["log_probs_old"][response][position]
+    engine = record["log_probs_rollout"][response][position]
+    assert abs(trainer - engine) == max(sizes)
+    assert tab.run("page.view.record.columns.mismatch[page.current]") == trainer - engine
+    told = tab.run("page.tip.element.innerText")
+    assert repr(trainer - engine) in told
+    assert tab.run("page.quantity(page.view.record).name") == "mismatch"
+    assert tab.run("document.querySelector('pre').textContent") == record["prompt"]
+    path = str(folder / f"step_{step}.jsonl")
+    lines = grpo("eval", path, "-v", "dr", "--record", name, "--level", "token", "--json").stdout
+    (evaluated,) = json.loads(lines)["records"]
+    assert tab.run("[...page.view.record.columns.ratio]") == column(evaluated, "ratio")
+
+
+def test_up_and_down_a_run(browse_run):
+    tab, _, _ = browse_run
+    assert tab.run("document.querySelectorAll('.chart svg').length") > 10
+    assert tab.run("document.querySelectorAll('.chart line.clip').length") > 0
+    follow(tab, "#step-39")
+    rows = "[...document.querySelectorAll('table tr')].length"
+    assert tab.run(rows) == 4
+    tab.run("document.querySelector('select').value = 'length'; page.showing.arrange()")
+    lengths = tab.run(
+        "[...document.querySelectorAll('td:nth-child(6)')].map((one) => +one.textContent)"
+    )
+    assert lengths == sorted(lengths, reverse=True)
+    assert tab.run("document.querySelectorAll('figure.groups circle').length") == 3
+    link = tab.run("document.querySelector('figure.groups a').getAttribute('href')")
+    follow(tab, link)
+    assert tab.run("document.querySelectorAll('bdi.t').length") > 0
+    for where in ("step 39", "run"):
+        tab.press("Escape")
+        tab.press("Escape") if tab.run("location.hash").count("-") > 2 else None
+        tab.run("new Promise((done) => setTimeout(done, 150))")
+        assert tab.run("document.querySelector('.crumbs b').textContent") == where
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_run_fits_every_width(browse_run, width):
+    tab, _, _ = browse_run
+    tab.size(width, dark=width == 800)
+    for address in ("#", "#step-39"):
+        follow(tab, address)
+        root = "document.documentElement"
+        assert tab.run(f"{root}.scrollWidth - {root}.clientWidth") == 0
 
 
 def test_the_screenshot_is_not_blank(browse, tmp_path):

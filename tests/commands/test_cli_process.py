@@ -28,13 +28,35 @@ def test_stdin_is_streamed(shell, dump):
     assert (result.returncode, result.stdout) == (0, "3\n")
 
 
-@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"GITHUB_ACTIONS": "true"}])
+@pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}, {"GITHUB_ACTIONS": "true"}])
 def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
     result = shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
     assert "\x1b" not in result.stdout
     assert "…" not in result.stdout
-    assert "hidden" not in result.stdout
+    assert "hidden at 20 columns: " in result.stdout
     assert "gradient" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "variables", "colored"),
+    [
+        ("", {"FORCE_COLOR": "1"}, True),
+        ("", {"CLICOLOR_FORCE": "1"}, True),
+        ("", {"FORCE_COLOR": "0", "CLICOLOR_FORCE": ""}, False),
+        ("", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ("--color always", {"NO_COLOR": "1"}, True),
+        ("--color never", {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_what_forces_colour(shell, dump, flag, variables, colored):
+    path = dump({})
+    for command in (f"eval {path}", f"compare {path} -v grpo,dr", "variants dr"):
+        assert ("\x1b[" in shell(f"grpo {command} {flag}", **variables).stdout) == colored
+
+
+def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
+    shell(f"grpo eval {dump({})} -o {tmp_path / 'page'}", FORCE_COLOR="1")
+    assert "\x1b" not in (tmp_path / "page").read_text()
 
 
 def on_terminal(arguments: list[str], width: int, **variables: str) -> tuple[int, str]:
@@ -63,7 +85,7 @@ def on_terminal(arguments: list[str], width: int, **variables: str) -> tuple[int
 
 def test_a_terminal_has_colour_and_fits(dump):
     path = str(dump({"tokens": [["[red]", "\n"], ["x"]]}))
-    code, text = on_terminal(["eval", path, "--level", "token"], 80)
+    code, text = on_terminal(["eval", path, "--level", "token"], 80, LINES="60")
     assert code == 0
     assert "\x1b[1m" in text
     assert "hidden at 80 columns: " in text

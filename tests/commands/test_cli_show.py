@@ -95,7 +95,8 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
 
 
 @pytest.mark.parametrize("name", ["contribution", "gradient", "ratio", "kl", "difference"])
-def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name):
+def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     path = str(dump(TOKENS))
     record = json.loads(grpo("eval", path, "-f", "jsonl", "--nest", "--level", "token").stdout)
     sizes = {}
@@ -105,8 +106,9 @@ def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name):
         for position, value in zip(tokens["position"], values, strict=True):
             sizes[response["response"], position] = abs(value)
     best = sorted(sizes.values(), reverse=True)[:3]
-    shown = grpo("show", path, "--top", "3", "--color-by", name).stdout.splitlines()[-3:]
-    rows = [tuple(map(int, line.split()[:2])) for line in shown]
+    shown = grpo("show", path, "--top", "3", "--color-by", name).stdout
+    (last,) = re.findall(r"─\n((?:.+\n){3})", shown)
+    rows = [tuple(map(int, line.split()[:2])) for line in last.splitlines()]
     assert [sizes[row] for row in rows] == pytest.approx(best)
 
 
@@ -363,7 +365,8 @@ def test_the_sides_of_the_clip_are_told_without_colour(grpo, dump):
 ENGINE = {"log_probs_rollout": [[-0.1, -0.7, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.9]]}
 
 
-def test_mismatch_is_the_trainer_against_the_engine(grpo, dump):
+def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     shown = grpo("show", str(dump(TOKENS | ENGINE)), "--color-by", "mismatch", "--top", "2").stdout
     assert "mismatch log π_old (trainer) − log π_rollout (engine)" in shown
     rows = [line.split() for line in shown.splitlines()[-2:]]

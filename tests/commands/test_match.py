@@ -373,3 +373,15 @@ def test_what_is_asked_is_checked(grpo, known_path):
     assert told.exit_code == 3
     assert "no record has a number" in told.stderr
     assert math.isfinite(Typed.of("loss", "0.5").rtol)
+
+
+def test_distances_in_place_of_the_list(grpo, dump):
+    path = str(dump({}))
+    loss = grpo("eval", path, "--level", "batch", "--only", "loss").stdout.strip()
+    lines = grpo("match", path, "--loss", loss, "--plot").stdout.splitlines()
+    (head,) = (at for at, line in enumerate(lines) if line.startswith("off by, in units"))
+    assert lines[head + 1].startswith("grpo")
+    assert lines[head + 1].split()[-1] == "0"
+    nothing = grpo("match", path, "--loss", "123.456", "--plot").stdout.splitlines()
+    assert nothing[0].startswith("nothing reproduces")
+    assert max(map(len, nothing)) <= 80

@@ -195,6 +195,22 @@ def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> 
     assert step.metrics["mismatch.k3"] is not None
 
 
+def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
+    """verl's rollout_data_dir/{step}.jsonl: texts and scores, prompts for groups."""
+    row = {"gts": "1", "output": "r"}
+    for step, scores in enumerate([(0.0, 1.0, 0.0, 0.0), (1.0, 1.0, 0.0, 1.0)]):
+        lines = [row | {"input": f"p{at // 2}", "score": score} for at, score in enumerate(scores)]
+        (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    first, second = read(tmp_path)
+    assert first.metrics["reward_mean"] == 0.25
+    assert (first.metrics["groups_all_0"], first.metrics["pass_at_k"]) == (0.5, 0.5)
+    assert (second.metrics["groups_all_1"], second.metrics["length_mean"]) == (0.5, None)
+    areal = {"task_id": 3, "sample_idx": 0, "seqlen": 9, "prompt_len": 4, "tail_version": 6}
+    (tmp_path / "x").write_text(json.dumps(areal | {"completion": "c", "reward": 1.0}))
+    (found,) = steps(Reader([str(tmp_path / "x")]), no_kl())
+    assert (found.number, found.metrics["length_mean"]) == (6, 5.0)
+
+
 # ---- which step -----------------------------------------------------------------------------
 
 
@@ -298,6 +314,18 @@ def test_a_slope_that_was_there_is_no_finding() -> None:
     assert onset(noise(2) + 0.5 * np.arange(60), drift_up=True) is None
 
 
+def test_what_becomes_exactly_0_is_found_whatever_its_noise() -> None:
+    values = np.exp(noise(3, 40))
+    values[30:] = 0.0
+    (found,) = findings(run_of("kl_k3", values))
+    assert (found.onset, found.kind) == (30, "shift")
+    assert "kl_k3 is exactly 0 from step 30 on" in found.sentence
+    values[32] = 0.1
+    assert all(
+        one.onset > 30 for one in findings(run_of("kl_k3", values)) if "exactly" in one.sentence
+    )
+
+
 def run_of(name: str, values: Any) -> list[Step]:
     from grpo_cli.commands.trend.metrics import METRICS
 
@@ -384,8 +412,12 @@ def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert "▲" in out
 
 
-def test_the_command_of_a_finding_runs(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_the_command_of_a_finding_runs(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shlex
+
+    monkeypatch.setenv("COLUMNS", "200")
 
     for one in found_in("temperature.jsonl.gz")[:3]:
         code, out, _ = grpo(capsysbinary, *shlex.split(one.command, comments=True)[1:])

@@ -298,3 +298,51 @@ def texts() -> dict[str, Object]:
         "tinker": {"group_idx": 0, "traj_idx": 1, "total_reward": 1.0, "steps": []},
         "nemo-rl-texts": {"content": ["t"], "rewards": [1.0], "input_lengths": [4], "idx": 0},
     }
+
+
+def verifiers() -> list[Object]:
+    """verifiers v1, Episode.to_record (verifiers/v1/episode.py:149, graph.py:66-115, trace.py):
+
+    what prime-rl appends to rollouts/step_{N}/train/effective/traces.jsonl. ``mask`` marks the
+    sampled tokens, and logprobs, advantages and reference_logprobs have one number for each.
+    """
+    return [_episode(at) for at in range(4)]
+
+
+def _episode(at: int) -> Object:
+    prompt: Object = {
+        "message": {"role": "user", "content": "p"},
+        "sampled": False,
+        "token_ids": PROMPTS[at],
+        "mask": [False] * len(PROMPTS[at]),
+        "is_content": [],
+        "logprobs": [],
+    }
+    answer: Object = {
+        "parent": 0,
+        "message": {"role": "assistant", "content": "r"},
+        "sampled": True,
+        "token_ids": [99, *IDS[at]],  # the generation prompt, and what was sampled
+        "mask": [False] + [True] * len(IDS[at]),
+        "logprobs": NEW[at],
+        "advantages": [ADVANTAGES[at]] * len(IDS[at]),
+        "reference_logprobs": REF[at],
+    }
+    rewards = {"right": {"score": REWARDS[at] * 2, "weight": 0.5}, "judge": None}
+    return {
+        "id": f"episode-{at}",
+        "task": {"name": "t"},
+        "env": {"id": "e"},
+        "group": {"id": f"g{GROUPS[at]}"},
+        "run": {"type": "train", "id": "r", "work": {"type": "train", "step": 12}},
+        "ok": True,
+        "traces": [
+            {
+                "id": f"trace-{at}",
+                "task": {"name": "t"},
+                "agent": {"name": "a"},
+                "nodes": [prompt, answer],
+                "rewards": rewards,
+            }
+        ],
+    }

@@ -108,6 +108,15 @@ EXPECTED = {
         "lengths": [2, 3, 1, 2],
     },
 }
+EXPECTED["verifiers"] = {
+    "log_probs_new": flat(NEW),
+    "log_probs_old": flat(NEW),
+    "log_probs_ref": flat(REF),
+    "log_probs_rollout": flat(NEW),
+    "rewards": REWARDS,
+    "token_advantages": by_token(ADVANTAGES),
+    "lengths": [2, 3, 1, 2],
+}
 EXPECTED["openai-completion"] = EXPECTED["openai-chat"]
 DATA = {
     "nemo-rl": lines(dumps.nemo_rl()),
@@ -118,6 +127,7 @@ DATA = {
     "openai-chat": lines([dumps.chat()]),
     "openai-completion": lines([dumps.completion()]),
     "sglang": lines(dumps.sglang()),
+    "verifiers": lines(dumps.verifiers()),
 }
 
 
@@ -130,7 +140,9 @@ def test_read_as_it_is(read, name):
     assert notes[1 : 1 + len(FORMATS[name].lacks)] == [f"{name}: {x}" for x in FORMATS[name].lacks]
 
 
-@pytest.mark.parametrize("name", ["nemo-rl", "prime-rl", "open-instruct", "roll-board", "sglang"])
+@pytest.mark.parametrize(
+    "name", ["nemo-rl", "prime-rl", "open-instruct", "roll-board", "sglang", "verifiers"]
+)
 def test_rows_put_together(read, name):
     apart, _ = read(DATA[name])
     together, _ = read(DATA[name], grouping=BY_SIZE)
@@ -215,9 +227,11 @@ def test_columns_without_log_probs(read, value):
 @pytest.mark.parametrize("name", dumps.texts())
 def test_texts(read, name):
     (error,), _ = read(dumps.texts()[name])
-    assert str(error).endswith(
-        "but no log-probs: nothing can be evaluated; have the trainer write log-probs as well"
-    )
+    advice = {
+        "verl": "grpo_cli.hooks.verl has it write them",
+        "trl-completions": "record(trainer, path) of grpo_cli.hooks.trl has it write them",
+    }.get(name, "have the trainer write log-probs as well")
+    assert str(error).endswith(f"but no log-probs: nothing can be evaluated; {advice}")
     assert FORMATS[name].title in str(error)
 
 
@@ -365,3 +379,35 @@ def test_same_bytes_for_any_block(tmp_path, name, bytes_):
 
 def _encode(records, breakdown):
     return encode_json(records, breakdown, level="token", fields=None)
+
+
+def test_verifiers_counts_a_node_that_two_branches_share_once(read):
+    """As prime-rl's iter_trainable_branches (orchestrator/trajectories.py:69-90)."""
+    episode = dumps.verifiers()[1]
+    nodes = episode["traces"][0]["nodes"]
+    shared = nodes[1]
+    tool = {"parent": 1, "sampled": False, "token_ids": [7], "mask": [False], "logprobs": []}
+    leaf = {**shared, "parent": 2, "token_ids": [8], "mask": [True], "logprobs": [-0.5]}
+    leaf |= {"advantages": [2.0], "reference_logprobs": [-0.25]}
+    nodes += [tool, leaf, {**leaf, "logprobs": [-0.75]}]
+    (record,), _ = read(lines([episode]))
+    batch = assemble([record])
+    assert batch.responses.lengths.tolist() == [4, 1]
+    assert batch.log_probs_new.tolist() == [*NEW[1], -0.5, -0.75]
+    assert batch.positions.tolist() == [0, 1, 2, 4, 0]
+    assert batch.rewards.tolist() == [REWARDS[1]] * 2
+
+
+def test_verifiers_without_log_probs_is_told(read):
+    episode = dumps.verifiers()[0]
+    for node in episode["traces"][0]["nodes"]:
+        node |= {"logprobs": [], "token_ids": [], "mask": []}
+    (error,), _ = read(lines([episode]))
+    assert "no sampled token has a log-prob" in str(error)
+
+
+def test_verifiers_with_a_circle_is_told(read):
+    episode = dumps.verifiers()[0]
+    episode["traces"][0]["nodes"][0]["parent"] = 1
+    (error,), _ = read(lines([episode]))
+    assert isinstance(error, InputError)

@@ -57,24 +57,9 @@ def test_each_row_has_the_functions_of_the_version_that_it_states(source: str, r
     assert set(known.rows[row]) <= set(known.functions)
     assert "gone" not in known.functions.values()
     if "/" in row and not row.endswith(" advantage"):
-        stated = VARIANTS[row].version
-        assert known.version in (stated, stated.split()[0])
+        assert known.is_of(VARIANTS[row].version)
 
 
 def test_each_row_that_ran_has_fingerprints() -> None:
     ran = {name for name, row in VARIANTS.items() if row.checked == "executed"}
-    assert {
-        name for name in ran - {row for _, row in ROWS} if not _of_rollout_correction(name)
-    } == (WITHOUT)
-
-
-def _of_rollout_correction(row: str) -> bool:
-    """Presets of rollout correction: the parity suite runs them, nothing watches them yet."""
-    return row.startswith(("verl/bypass_", "verl/decoupled_"))
-
-
-WITHOUT = {
-    *("areal/cispo", "areal/kpop", "openrlhf/flash_reinforce", "roll/segment", "trl/async_grpo"),
-    *("skyrl/clip_cov", "skyrl/dppo-kl", "skyrl/kl_cov", "skyrl/regular"),
-}
-"""Other rows that ran, but whose functions are not watched yet."""
+    assert ran - {row for _, row in ROWS} == set()

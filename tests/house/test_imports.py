@@ -21,11 +21,13 @@ BELOW: dict[str, set[str]] = {
     "frameworks": {"objective", "batch", "errors", "hyperparameters"},
     "papers": {"objective", "batch", "errors", "hyperparameters"},
     "variants": {"frameworks", "papers", "objective", "errors", "hyperparameters"},
-    "engine": {"variants", "records", "objective", "batch", "errors", "hyperparameters"},
+    "engine": {
+        *("variants", "records", "objective", "batch", "errors", "hyperparameters", "version"),
+    },
     "terminal": {"errors"},
     "hooks": {"errors"},
     "vectors": {"errors"},
-    "api": {"engine", "variants", "records", "objective", "batch", "errors"},
+    "api": {"commands", "engine", "variants", "records", "objective", "batch", "errors"},
     "fold": {"engine", "variants", "records", "objective", "errors"},
     "commands": {
         *("engine", "terminal", "variants", "records", "objective", "batch"),

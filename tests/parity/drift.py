@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from grpo_cli import VARIANTS
+
 from . import fingerprint
 from .drift_numbers import installed_moved, installed_rows, moved, traced_rows
 from .fingerprint import Fingerprints
@@ -72,20 +74,20 @@ def source_of(argument: str) -> Source:
 
 
 def write(source: Source) -> None:
-    """Keeps the fingerprints of what the rows reproduce now, at the revision that they state."""
+    """Keeps the fingerprints of what the rows that state this version reproduce."""
     if source.installed:
         rows = installed_rows(source.name)
     else:
         if "/" in source.name:
             source = source._replace(revision=COMMITS[source.name])
         rows = traced_rows(source.name, source.clones)
+    known = Fingerprints(source.name, source.version, {}, {})
+    others = {row for row in rows if row in VARIANTS and not known.is_of(VARIANTS[row].version)}
+    rows = {row: names for row, names in rows.items() if row not in others}
     functions = sorted({function for names in rows.values() for function in names})
-    Fingerprints(
-        source.name,
-        source.version,
-        fingerprint.of(functions, source.text),
-        {row: sorted(names) for row, names in sorted(rows.items())},
-    ).write()
+    known.functions.update(fingerprint.of(functions, source.text))
+    known.rows.update({row: sorted(names) for row, names in sorted(rows.items())})
+    known.write()
 
 
 def drifted(source: Source, known: Fingerprints) -> dict[str, list[str]]:

@@ -101,11 +101,15 @@ def _same(entry: dict[str, Any], case: Case, batch: Any, kind: str) -> bool:
 def installed_rows(package: str) -> Functions:
     """Row → the functions of trl or verl that its parity runs."""
     if package == "trl":
-        from .trl_compare import runs
+        from . import test_trl_async, trl_compare
+
+        runs = {**trl_compare.runs(), **test_trl_async.runs()}
     else:
-        from .test_verl import runs
+        from . import test_verl, test_verl_rollout
+
+        runs = {**test_verl.runs(), **test_verl_rollout.runs()}
     defaults = set(DEFAULTS[package])
-    return {row: names | defaults for row, names in of_installed(package, runs()).items()}
+    return {row: names | defaults for row, names in of_installed(package, runs).items()}
 
 
 def installed_moved(package: str) -> Moved:

@@ -25,6 +25,10 @@ class Fingerprints(NamedTuple):
     functions: dict[str, str]
     rows: dict[str, list[str]]
 
+    def is_of(self, stated: str) -> bool:
+        """Whether this is the version that a row states: a commit's length and a date are free."""
+        return stated.startswith((self.version, self.version.removeprefix(f"{self.source} ")))
+
     @property
     def file(self) -> Path:
         """Where they are kept."""

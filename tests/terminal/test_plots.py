@@ -65,8 +65,8 @@ def test_hostile_names_move_no_cursor():
 def test_bars_go_to_the_side_of_their_sign():
     rows = [("up", 2.0), ("down", -1.0), ("none", None)]
     assert bars(rows, 20, plain=True) == [
-        "up       |#######  2",
-        "down  ###|         -1",
-        "none     |         -",
+        "up       |######  2",
+        "down  ###|        -1",
+        "none     |        -",
     ]
-    assert bars(rows, 20)[0] == "up       │███████  2"
+    assert bars(rows, 20)[0] == "up       │██████  2"

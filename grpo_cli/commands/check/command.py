@@ -56,12 +56,21 @@ def check(
     with failures(as_json=page.json):
         if list_codes:
             rows = codes()
-            page.write({"codes": rows}, lambda console, _: print_codes(console, rows))
+            page.write(
+                {"codes": rows},
+                lambda console, screen: print_codes(console, screen, rows),
+                rows=rows,
+                beyond="page",
+            )
             return
         reader = reading.reader(paths(files), chosen.record)
         found = look(reader, limit)
         document = found.document()
-        page.write(document, lambda console, screen: print_findings(console, screen, document))
+        page.write(
+            document,
+            lambda console, screen: print_findings(console, screen, document),
+            rows=document["findings"],
+        )
         tell_notes(reader.notices, quiet=page.quiet)
         code = _finish(found, page)
     raise typer.Exit(code)

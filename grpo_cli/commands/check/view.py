@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
@@ -18,40 +19,39 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 def print_findings(console: Console, screen: Screen, document: Row) -> None:
     """Prints the findings kind by kind, the worst first, then how many there are."""
-    del screen
     rows = document["findings"]
     for severity in _STYLES:
         for code in dict.fromkeys(row["code"] for row in rows if row["severity"] == severity):
             of_kind = [row for row in rows if (row["code"], row["severity"]) == (code, severity)]
-            _print_kind(console, of_kind, document["more"].get(code, 0))
+            _print_kind(console, screen.width, of_kind, document["more"].get(code, 0))
     console.print(_conclusion(document))
 
 
-def print_codes(console: Console, rows: Sequence[Row]) -> None:
+def print_codes(console: Console, screen: Screen, rows: Sequence[Row]) -> None:
     """Prints each code with its severity and meaning."""
     width = max(len(row["code"]) for row in rows)
     for row in rows:
         severity = row["severity"][0]
-        console.print(
-            Text.assemble(
-                (f"{severity:<8}", _STYLES[severity]),
-                (f"{row['code']:<{width}}  ", "bold"),
-                row["meaning"],
-            )
+        line = Text.assemble(
+            (f"{severity:<8}", _STYLES[severity]),
+            (f"{row['code']:<{width}}  ", "bold"),
+            row["meaning"],
         )
+        console.print(wrapped(line, screen.width, 8 + width + 2))
 
 
-def _print_kind(console: Console, rows: Sequence[Row], more: int) -> None:
+def _print_kind(console: Console, width: int | None, rows: Sequence[Row], more: int) -> None:
     first = rows[0]
     console.print(
         Text.assemble((first["severity"], _STYLES[first["severity"]]), " ", (first["code"], "bold"))
     )
     for row in rows:
-        console.print(Text.assemble("  ", (_place(row), "cyan"), f": {visible(row['message'])}"))
+        found = Text.assemble("  ", (_place(row), "cyan"), f": {visible(row['message'])}")
+        console.print(wrapped(found, width, 4))
     if more:
         console.print(Text(f"  … {more:,} more {first['code']} (--limit 0 for all)", "dim"))
     for advice in dict.fromkeys(row["advice"] for row in rows):
-        console.print(Text(f"  → {advice}", "dim"))
+        console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
     console.print()
 
 

@@ -8,12 +8,13 @@ import typer
 
 from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.compare.plans import USUAL, names, plans
-from grpo_cli.commands.compare.view import print_comparison
+from grpo_cli.commands.compare.view import print_bars, print_comparison
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, StageOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import WorkOptions
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say
 
@@ -36,7 +37,9 @@ def compare(
     files: Files = None,
     variants: Names = USUAL,
     stages: StageOptions,
+    plot: Annotated[bool, typer.Option("--plot", help="Bars in place of the table.")] = False,
     loading: LoadingOptions,
+    work: WorkOptions,
     page: PageOptions,
 ) -> None:
     """Evaluate several variants on the same data, side by side.
@@ -53,13 +56,16 @@ def compare(
         made, notes = plans(names(variants), stages.stages, stages.hyperparameters, stages.batch)
         for note in () if page.quiet else notes:
             say(f"note: {note}")
-        source = loading.reader(paths(files))
+        source = loading.reader(paths(files), work)
         document = Comparison(made, source).document()
-        rows = document["variants"]
+        rows, draw = document["variants"], print_bars if plot else print_comparison
         page.write(
             document,
-            lambda console, screen: print_comparison(console, screen, document),
+            lambda console, screen: draw(console, screen, document),
             failed=not rows,
+            rows=rows,
+            beyond="cut",
+            notes=source.notices,
         )
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not rows:

@@ -1,4 +1,4 @@
-"""The comparison of variants, as a table."""
+"""The comparison of variants, as a table or as bars."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.plots import ascii_only, bars
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 _COLUMNS = {
@@ -25,15 +26,23 @@ _COLUMNS = {
     "gradient_norm": "gradient_norm",
     "cosine": "cosine",
     "longest_quarter": "longest_quarter",
-    "positive_advantage": "A_>_0",
-    "negative_advantage": "A_<_0",
+    "positive_advantage": "A>0",
+    "negative_advantage": "A<0",
     "denominator": "denominator",
 }
 _SPARE: Sequence[str] = (
-    *("denominator", "clip_fraction_low", "clip_fraction_high", "A_<_0", "policy", "objective"),
-    *("A_>_0", "kl", "longest_quarter", "clip_fraction"),
+    *("denominator", "clip_fraction_low", "clip_fraction_high", "A<0", "policy", "objective"),
+    *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
-_PERCENT = ("clip_fraction", "clip_fraction_low", "clip_fraction_high", "longest_quarter", "A_")
+_WIDTH = 80
+_PERCENT = (
+    "clip_fraction",
+    "clip_fraction_low",
+    "clip_fraction_high",
+    "longest_quarter",
+    "A>",
+    "A<",
+)
 
 
 def print_comparison(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
@@ -43,7 +52,7 @@ def print_comparison(console: Console, screen: Screen, document: Mapping[str, An
         _print_rows(console, screen, rows)
         _print_meaning(console, document)
     if document["skipped"]:
-        _print_skipped(console, document["skipped"])
+        _print_skipped(console, screen, document["skipped"])
 
 
 def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -59,6 +68,26 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, An
     print_hidden(console, screen, hidden, "--json")
 
 
+_PLOTTED = {
+    "loss": "loss",
+    "gradient_norm": "gradient norm",
+    "cosine": "cosine with the gradient of {first}",
+}
+
+
+def print_bars(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+    """Prints a bar per variant for what differs most between variants, and those left out."""
+    rows = document["variants"]
+    for field, title in _PLOTTED.items() if rows else ():
+        console.print(Text(title.format(first=rows[0]["variant"]), "bold"))
+        named = [(row["variant"], row[field]) for row in rows]
+        for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+            console.print(Text(line))
+        console.print()
+    if document["skipped"]:
+        _print_skipped(console, screen, document["skipped"])
+
+
 def _percent(value: Any) -> str:
     return "–" if value is None else f"{value:.2%}"
 
@@ -66,7 +95,8 @@ def _percent(value: Any) -> str:
 def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
     first = document["variants"][0]
     counts = ", ".join(
-        f"{shown(document[name])} {name}" for name in ("records", "groups", "responses", "tokens")
+        f"{shown(document[name])} {name if document[name] != 1 else name[:-1]}"
+        for name in ("records", "groups", "responses", "tokens")
     )
     tokens = _percent(first["longest_quarter_tokens"])
     console.print(Text(f"\n{counts}"))
@@ -75,11 +105,9 @@ def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
     console.print(Text(f"(the longest quarter of the responses has {tokens} of the tokens)", "dim"))
 
 
-def _print_skipped(console: Console, skipped: Sequence[Mapping[str, str]]) -> None:
+def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, str]]) -> None:
     console.print(Text("\nnot served by this data", "yellow"))
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(2):
-        lines.add_column(no_wrap=True)
+    room = max(len(one["variant"]) for one in skipped) + 2
     for one in skipped:
-        lines.add_row(Text(one["variant"]), Text(visible(one["reason"])))
-    console.print(lines)
+        line = Text(f"{one['variant']:<{room}}{visible(one['reason'])}")
+        console.print(wrapped(line, screen.width, room))

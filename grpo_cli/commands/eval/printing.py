@@ -14,7 +14,7 @@ from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
 
-FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
+FormatName = Literal["table", "json", "jsonl", "csv", "markdown", "parquet"]
 Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on standard error.")]
 
@@ -123,6 +123,8 @@ class PrintingOptions:
                 if given:
                     raise UsageError(f"--only prints bare values; it cannot go with --{flag}")
 
+        if self.kind == "parquet" and self.output in (None, "-"):
+            raise UsageError("--format parquet is no text: name its file with -o FILE")
         if self.nest and self.kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
 

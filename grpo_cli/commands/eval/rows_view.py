@@ -30,11 +30,17 @@ ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "toke
 
 
 def print_totals(
-    console: Console, level: Level, fields: tuple[str, ...] | None, total: Row, signature: str
+    console: Console,
+    screen: Screen,
+    level: Level,
+    fields: tuple[str, ...] | None,
+    total: Row,
+    signature: str,
 ) -> None:
     """Prints the totals; at level batch those fields alone that were asked for."""
     only = fields if level == "batch" else None
-    console.print(summary(total, signature) if only is None else chosen(total, only))
+    width = screen.width if screen.terminal else None  # in a pipe a line is a line
+    console.print(summary(total, signature, width) if only is None else chosen(total, only))
 
 
 def print_rows(

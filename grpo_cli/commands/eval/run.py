@@ -26,7 +26,7 @@ class Run:
         self._told = 0
         self._error: GrpoError | None = None
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         try:
             for pieces in self._evaluation:
                 self._tell_skipped()
@@ -49,6 +49,11 @@ class Run:
     def signature(self) -> str:
         """The signature of what ran."""
         return self._evaluation.signature
+
+    @property
+    def notices(self) -> list[str]:
+        """What there was to say of the files, which ``finish`` tells."""
+        return list(self._evaluation.notices)
 
     @property
     def complete(self) -> bool:

@@ -10,23 +10,27 @@ from rich.text import Text
 
 from grpo_cli.commands.eval.notes import notes
 from grpo_cli.terminal.numbers import aligned, shown
+from grpo_cli.terminal.prose import wrapped
 
 Total = Mapping[str, Any]
 
+_LABEL = len("gradient norm") + 2
+_NARROWEST = 20
 _ALIGNED = ("objective", "loss", "policy", "kl")
 
 
-def summary(total: Total, signature: str) -> Table:
+def summary(total: Total, signature: str, width: int | None = None) -> Table:
     """The totals in words and numbers, the signature, and what they hide."""
     lines = _lines()
+    room = None if width is None else max(width - _LABEL, _NARROWEST)
     numbers = aligned([_signed(shown(total[name])) for name in _ALIGNED])
     for name, number in zip(_ALIGNED, numbers, strict=True):
         lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
         lines.add_row(_label(name), Text(f" {text}"))
-    lines.add_row(_label("signature"), Text(f" {signature}"))
+    lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
     for note in notes(total):
-        lines.add_row(Text("note", "yellow"), Text(f" {note}", "yellow"))
+        lines.add_row(Text("note", "yellow"), wrapped(Text(f" {note}", "yellow"), room, 1))
     return lines
 
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from grpo_cli.commands.explain.choice import describe_choice, is_choice, print_choice
 from grpo_cli.commands.explain.explain import explain
+from grpo_cli.commands.explain.logged import explain_log, print_log
 from grpo_cli.commands.explain.page import page as page_of
 from grpo_cli.commands.explain.view import print_page, print_why
 from grpo_cli.commands.explain.worked_view import print_worked
@@ -17,6 +19,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
@@ -29,8 +32,9 @@ from grpo_cli.vectors.data import FILES
 Topic = Annotated[
     str | None,
     typer.Argument(
-        metavar="VARIANT|CASE|FILE",
-        help="A variant, a case of `grpo vectors`, or a file (- or nothing: standard input).",
+        metavar="VARIANT|CHOICE|CASE|FILE",
+        help="A variant, a choice at a stage, a case of `grpo vectors`, or a file (- or nothing: "
+        "standard input).",
         autocompletion=complete.variants,
         show_default=False,
     ),
@@ -55,12 +59,14 @@ def explain_topic(
     loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
-    """Explain a variant, a vector, or why the loss of a file is what it is.
+    """Explain why the loss of a file is what it is; or a variant, a choice, a vector.
 
     \b
     grpo explain dapo
+    grpo explain k3
     grpo explain clip/dual-capped
     grpo explain rollouts.jsonl --variant dr --record 3
+    grpo explain trainer_state.json
 
     Of a file: what J is made of, the reasons that hold on this data, and the
     arithmetic of one record (the first, unless another is asked for), in full
@@ -68,10 +74,25 @@ def explain_topic(
     and is a file. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
+        if topic is not None and is_log(topic):
+            said = explain_log(read_log(topic))
+            page.write(said, lambda console, _: print_log(console, said))
+            return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)
             document = page_of(topic)
-            page.write(document, lambda console, screen: print_page(console, screen, document))
+            page.write(
+                document,
+                lambda console, screen: print_page(console, screen, document),
+                beyond="page",
+            )
+            return
+        if topic is not None and is_choice(topic) and not Path(topic).is_file():
+            _no_file(topic, "choice", loading.record, response)
+            choice = describe_choice(topic)
+            page.write(
+                choice, lambda console, screen: print_choice(console, screen, choice), beyond="page"
+            )
             return
         if topic is not None and _is_vector(topic):
             _no_file(topic, "vector", loading.record, response)
@@ -86,7 +107,7 @@ def explain_topic(
             print_why(console, screen, found)
             print_worked(console, screen, found["record"])
 
-        page.write(found, draw)
+        page.write(found, draw, beyond="cut", notes=source.notices)
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code)
 

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.grid import column, fitting, grid
+from grpo_cli.terminal.grid import column, grid, with_words
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
-_WIDTH = 100
+_WIDEST = 100
 _NEAR = 25
+_INDENT = 2
 
 
 def print_page(console: Console, screen: Screen, page: Entry) -> None:
     """Prints a variant's page: formula, stages, hyperparameters, origin, and what is like it."""
-    width = min(screen.width or _WIDTH, _WIDTH)
+    width = _width(screen)
     names = ", ".join([page["variant"], *page["aliases"]])
-    console.print(Text.assemble((names, "bold cyan"), f": {page['title']}"))
-    console.print(Text(f"\n  {page['formula']}\n", "bold"))
+    head = Text.assemble((names, "bold cyan"), f": {page['title']}")
+    console.print(wrapped(head, width, _INDENT))
+    console.print(Text("\n") + wrapped(Text(f"  {page['formula']}\n", "bold"), width, _INDENT * 2))
     for stage in page["stages"]:
         _print_stage(console, stage, width)
     _print_hyperparameters(console, screen, page["hyperparameters"])
     console.print()
     _print_origin(console, page, width)
-    _print_related(console, page)
+    _print_related(console, page, width)
 
 
 def _print_stage(console: Console, stage: Entry, width: int) -> None:
     symbol = (f"{stage['symbol']:>3}", "bold")
     console.print(Text.assemble(symbol, f"  {stage['stage']}: ", (stage["choice"], "cyan")))
-    for line in textwrap.wrap(stage["summary"], width - 5):
-        console.print(Text(f"     {line}"))
+    console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
 
 
 def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
@@ -47,10 +48,10 @@ def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entr
     columns = [
         column("name", [row["name"] for row in rows]),
         column("value", [row["value"] for row in rows], show=_value),
-        column("meaning", [row["meaning"] for row in rows], show=str),
         column("also called", [", ".join(row["aliases"]) for row in rows], show=str),
+        column("meaning", [row["meaning"] for row in rows], show=str),
     ]
-    kept, _ = fitting(columns, ("also called",), screen.width)
+    kept, _ = with_words(columns, ("also called",), min(screen.width or _WIDEST, _WIDEST))
     console.print(grid(kept))
 
 
@@ -64,19 +65,20 @@ def _print_origin(console: Console, page: Entry, width: int) -> None:
     if page["version"]:
         console.print(Text(f"version  {page['version']}"))
     console.print(Text(f"checked  {page['checked']}"))
-    for at, line in enumerate(textwrap.wrap(page["note"], width - 9)):
-        console.print(Text(f"{'note' if not at else '':9}{line}"))
+    console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
 
 
-def _print_related(console: Console, page: Entry) -> None:
+def _print_related(console: Console, page: Entry, room: int) -> None:
     if page["same"]:
-        console.print(Text(f"\nthe same choices: {', '.join(page['same'])}"))
+        alike = Text(f"the same choices: {', '.join(page['same'])}")
+        console.print(Text("\n") + wrapped(alike, room, _INDENT))
     if page["near"]:
         console.print(Text("\nlike it, but for", "bold"))
         width = max(len(one["variant"]) for one in page["near"])
         for one in page["near"][:_NEAR]:
             apart = "; ".join(f"{stage} {choice}" for stage, choice in one["differs"].items())
-            console.print(Text.assemble("  ", (f"{one['variant']:{width}}", "cyan"), f"  {apart}"))
+            line = Text.assemble("  ", (f"{one['variant']:{width}}", "cyan"), f"  {apart}")
+            console.print(wrapped(line, room, width + 4))
         if len(page["near"]) > _NEAR:
             console.print(Text(f"  … {len(page['near']) - _NEAR} more (see --json)", "dim"))
 
@@ -85,12 +87,15 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
     """Prints the loss, what J is made of, and the reasons."""
     total, parts = document["total"], document["parts"]
     console.print(Text.assemble(("loss ", "cyan"), (shown(total["loss"]), "bold")))
-    console.print(Text(_made_of(parts, total["objective"])))
+    width = _width(screen)
+    console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
-    width = min(screen.width or _WIDTH, _WIDTH)
     for reason in document["why"]:
-        for at, line in enumerate(textwrap.wrap(reason["text"], width - 4)):
-            console.print(Text(f"  {'·' if not at else ' '} {line}"))
+        console.print(wrapped(Text(f"  · {reason['text']}"), width, _INDENT * 2))
+
+
+def _width(screen: Screen) -> int:
+    return min(screen.width or _WIDEST, _WIDEST)
 
 
 _PARTS = {

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, token_text, visible
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, fixed
 from grpo_cli.terminal.screen import Screen
 
@@ -33,15 +34,15 @@ def print_worked(console: Console, screen: Screen, record: Entry) -> None:
     """Prints the advantages, the tokens, the sums and the denominator, step by step."""
     _heading(console, _title(record))
     _heading(console, "1  advantages")
-    console.print(Text(f"  {record['stages']['advantage']}", "dim"))
+    _step(console, screen, record["stages"]["advantage"])
     for group in record["groups"]:
         for line in _group(group, len(record["groups"])):
-            console.print(Text(f"  {line}"))
+            console.print(wrapped(Text(f"  {line}"), screen.width, 6))
     if not record["groups"]:
         console.print(Text("  given by the record"))
     _heading(console, "2  tokens")
-    console.print(Text(f"  {record['stages']['ratio']}", "dim"))
-    console.print(Text(f"  {record['stages']['surrogate']}", "dim"))
+    _step(console, screen, record["stages"]["ratio"])
+    _step(console, screen, record["stages"]["surrogate"])
     places = _places(record["responses"])
     parts = _contributions(record, places)
     hidden: dict[str, None] = {}
@@ -51,11 +52,15 @@ def print_worked(console: Console, screen: Screen, record: Entry) -> None:
             hidden |= dict.fromkeys(_print_tokens(console, screen, response, own, places))
     print_hidden(console, screen, hidden, "--json")
     _heading(console, "3  responses")
-    console.print(Text(f"  {record['stages']['aggregate']}", "dim"))
+    _step(console, screen, record["stages"]["aggregate"])
     _print_responses(console, record, parts)
     _heading(console, "4  sum")
     for line in _sum(record, parts, places):
-        console.print(Text(f"  {line}"))
+        console.print(wrapped(Text(f"  {line}"), screen.width, 6))
+
+
+def _step(console: Console, screen: Screen, text: str) -> None:
+    console.print(wrapped(Text(f"  {text}", "dim"), screen.width, 4))
 
 
 def _heading(console: Console, text: str) -> None:
@@ -101,7 +106,8 @@ def _print_tokens(
 ) -> list[str]:
     """Prints a response's tokens; returns the columns that there was no room for."""
     rows, rest = response["tokens"], response["rest"]
-    head = f"\n  response {response['index']}: {response['length']:,} tokens"
+    count = response["length"]
+    head = f"\n  response {response['index']}: {count:,} token{'' if count == 1 else 's'}"
     if response["advantage"] is not None:
         head += f", A = {shown(response['advantage'])}"
     console.print(Text(f"{head}, w = {_weight(response['weight'])}"))

@@ -30,7 +30,12 @@ def list_formats(*, page: PageOptions) -> None:
             "formats": [_canonical(), *map(_row, FORMATS)],
             "names": {name: list(aliases) for name, aliases in ALIASES.items()},
         }
-        page.write(document, lambda console, screen: print_formats(console, screen, document))
+        page.write(
+            document,
+            lambda console, screen: print_formats(console, screen, document),
+            rows=document["formats"],
+            beyond="page",
+        )
     raise typer.Exit
 
 

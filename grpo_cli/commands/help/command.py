@@ -8,10 +8,12 @@ import typer
 
 from grpo_cli.commands import main
 from grpo_cli.commands.help import topics
+from grpo_cli.commands.help.manual import manual
 from grpo_cli.commands.help.view import print_contents, print_topic
 from grpo_cli.commands.options import complete
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.paging import deliver
 from grpo_cli.terminal.screen import screen_of, written
 
 Topic = Annotated[
@@ -23,19 +25,26 @@ Topic = Annotated[
         show_default=False,
     ),
 ]
+Man = Annotated[bool, typer.Option("--man", help="The manual page, as man(1) reads it.")]
 
 
-def show_help(*, topic: Topic = None) -> None:
+def show_help(*, topic: Topic = None, man: Man = False) -> None:
     """Show a page of help, or the flags of a command.
 
     \b
     grpo help
     grpo help eval
     grpo help input
+    grpo help --man > grpo.1
 
     A page is Markdown: laid out on a terminal, as it was written in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
+        if man:
+            page = manual(main.application(), topics.topics())
+            with destination(None) as stream:
+                stream.write(page.encode())
+            return
         name = None if topic is None else complete.known("grpo help", topic, _names())
         if name is None or name in topics.topics():
             _print_page(name)
@@ -49,10 +58,10 @@ def _print_page(topic: str | None) -> None:
         screen = screen_of(stream)
         console = screen.console()
         if topic is None:
-            print_contents(console, main.described(), topics.topics())
+            print_contents(console, screen, main.described(), topics.topics())
         else:
             print_topic(console, screen, topics.text(topic))
-        stream.write(f"{written(console).rstrip()}\n".encode())
+        deliver(f"{written(console).rstrip()}\n", stream, screen, "page")
 
 
 def _names() -> list[str]:

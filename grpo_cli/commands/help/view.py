@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 _WIDEST = 100
@@ -22,7 +23,7 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 def print_topic(console: Console, screen: Screen, page: str) -> None:
     """Prints a page. Its examples keep their lines, whatever the width."""
-    if screen.width is None:
+    if not screen.terminal:
         console.print(Text(page.rstrip()))
         return
     for part in _parts(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):
@@ -32,7 +33,7 @@ def print_topic(console: Console, screen: Screen, page: str) -> None:
         elif part["example"]:
             console.print(_example(part["example"]))
         elif part["prose"].strip():
-            _print_prose(console, part["prose"], min(screen.width, _WIDEST))
+            _print_prose(console, part["prose"], min(screen.width or _WIDEST, _WIDEST))
 
 
 def _parts(page: str) -> list[dict[str, str]]:
@@ -56,13 +57,14 @@ def _example(code: str) -> Padding:
 
 
 def print_contents(
-    console: Console, commands: Mapping[str, str], topics: Mapping[str, str]
+    console: Console, screen: Screen, commands: Mapping[str, str], topics: Mapping[str, str]
 ) -> None:
     """Prints what there is help on."""
     room = max(map(len, [*commands, *topics])) + 2
     for title, rows in (("commands", commands), ("pages", topics)):
         console.print(Text(title, "bold"))
         for name, about in rows.items():
-            console.print(Text.assemble("  ", (f"{name:<{room}}", "cyan"), about))
+            line = Text.assemble("  ", (f"{name:<{room}}", "cyan"), about)
+            console.print(wrapped(line, screen.width, room + 2))
         console.print()
     console.print(Text("grpo help NAME shows one"))

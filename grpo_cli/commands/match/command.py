@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from grpo_cli.commands.match.ask import ask
-from grpo_cli.commands.match.view import print_matches
+from grpo_cli.commands.match.view import print_distances, print_matches
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import WorkOptions
 from grpo_cli.commands.options.values import number
-from grpo_cli.engine import Reader
 from grpo_cli.terminal.messages import failures
 
 NO = 1
@@ -78,19 +78,12 @@ def match_number(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            min=1,
-            help="Worker processes. Default: one per core for large input, else 1.",
-            show_default=False,
-        ),
-    ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="How far off each is, as bars in place of the list.")
+    ] = False,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
+    work: WorkOptions,
     page: PageOptions,
 ) -> None:
     """Find the conventions that reproduce a logged loss.
@@ -113,8 +106,7 @@ def match_number(
         given = {"loss": loss, "objective": target_objective, "kl": kl}
         given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
         plan, places = objective.plan(), paths(files)
-        reading = loading.reading(loading.record)
-        source = Reader(places, reading, skip=loading.on_error == "skip", jobs=jobs)
+        source = loading.reader(places, work)
         made = ask(
             plan,
             source,
@@ -125,7 +117,14 @@ def match_number(
             rtol=rtol,
             betas=_numbers(betas),
         )
-        page.write(made, lambda console, screen: print_matches(console, screen, made))
+        draw = print_distances if plot else print_matches
+        page.write(
+            made,
+            lambda console, screen: draw(console, screen, made),
+            rows=made["matches"] or made["nearest"],
+            beyond="cut",
+            notes=source.notices,
+        )
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code or (0 if made["reproduced"] else NO))
 

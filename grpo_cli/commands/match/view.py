@@ -9,27 +9,50 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.plots import ascii_only, bars
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
 _SHOWN = 12
+_WIDTH = 80
 
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then each convention: its value, who does it, and how to evaluate it."""
-    del screen
     for line, style in _head(document):
-        console.print(Text(line, style))
+        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
     if not document["matches"]:
         console.print(Text("\nthe nearest", "bold"))
         for found in document["nearest"]:
-            _print(console, found)
+            _print(console, screen, found)
         return
     for found in document["matches"][:_SHOWN]:
-        _print(console, found)
+        _print(console, screen, found)
     more = len(document["matches"]) - _SHOWN
     if more > 0:
         console.print(Text(f"\n… {more} more conventions agree (see --json)", "dim"))
+
+
+def print_distances(console: Console, screen: Screen, document: Found) -> None:
+    """Prints the answer, then how far off each convention is, the target between them."""
+    for line, style in _head(document):
+        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
+    found = [*document["matches"], *document["nearest"]][:_SHOWN]
+    tolerance = document["tolerance"]
+    console.print(Text(f"\noff by, in units of the tolerance of {tolerance:.2g}", "bold"))
+    named = [(_label(one), one["difference"] / tolerance if tolerance else None) for one in found]
+    for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+        console.print(Text(line))
+
+
+def _label(found: Found) -> str:
+    """A convention in a few words: a variant that has it, or the flags that make it."""
+    flags = found["command"].partition(" -v ")[2].partition(" --level ")[0]
+    signs = ["−"] if found["sign_flipped"] else []
+    factor = found["factor_meaning"]
+    name = found["variants"][0] if found["variants"] else flags
+    return " ".join([*signs, name, *([factor] if factor else [])])
 
 
 def _head(document: Found) -> Iterator[tuple[str, str]]:
@@ -64,7 +87,7 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
         yield from ((f"  {one}", "yellow") for one in document["tell_apart"])
 
 
-def _print(console: Console, found: Found) -> None:
+def _print(console: Console, screen: Screen, found: Found) -> None:
     value, off = found["value"], found["difference"]
     head = Text.assemble("\n", (f"{value!r}", "bold"), f"  off by {off:.3g}")
     if found["variants"]:
@@ -73,10 +96,11 @@ def _print(console: Console, found: Found) -> None:
         head.append("  sign flipped", "magenta")
     if found["factor_meaning"]:
         head.append(f"  {found['factor_meaning']}", "magenta")
-    console.print(head)
-    console.print(Text(f"  {visible(found['signature'])}"))
+    console.print(wrapped(head, screen.width, 2))
+    signature = Text(f"  {visible(found['signature'])}")
+    console.print(wrapped(signature, screen.width if screen.terminal else None, 4, bars=True))
     for line in _needed(found["would_need"]):
-        console.print(Text(f"  {line}", "yellow"))
+        console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
     console.print(Text(f"  {found['command']}", "dim"))
 
 

@@ -121,6 +121,31 @@ class ErrorOptions:
     ] = FEW
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkOptions:
+    """Where the work is done."""
+
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Worker processes. Default: one per core for large input, else 1.",
+            show_default=False,
+        ),
+    ] = None
+    on: Annotated[
+        str | None,
+        _option(
+            "--on",
+            "WHERE",
+            "Work on Ray: ray (started here, or RAY_ADDRESS) or ray://HOST:PORT.",
+        ),
+    ] = None
+
+
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()

@@ -8,11 +8,12 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.page.codec import encoded, planes
 from grpo_cli.commands.page.guesses import guesses
 from grpo_cli.commands.page.prompts import prompts_of
@@ -42,36 +43,69 @@ _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
 
-def block(raw: Raw, record: Record, breakdown: Breakdown) -> str:
-    """The record and its tokens, deflated and in base64: nothing in it means anything to HTML."""
+def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | None = None) -> str:
+    """A record and its tokens, deflated and in base64: nothing in it means anything to HTML.
+
+    Args:
+        raw: the object that it was read from.
+        record: the record.
+        breakdown: of it alone.
+        only: the responses that are kept; None for all.
+    """
     (row,) = rows([record], breakdown, "token")
-    texts, named = texts_of(row["responses"])
-    columns = dict(_columns(breakdown))
-    specs, parts = _encoded(columns, breakdown)
+    kept = range(len(row["responses"])) if only is None else only
+    responses = [row["responses"][at] for at in kept]
+    texts, named = texts_of(responses)
+    tokens = _tokens(breakdown, kept)
+    specs, parts = _encoded(tokens)
     words, places = _dictionary(texts)
+    prompts = prompts_of(raw, len(row["responses"]))
     head = {
-        **_told({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [_told(_response(response)) for response in row["responses"]],
-        "lengths": breakdown.batch.responses.lengths.tolist(),
-        "prompts": prompts_of(raw, len(row["responses"])),
+        **told({name: value for name, value in row.items() if name != "responses"}),
+        "responses": [told(_response(response)) for response in responses],
+        "lengths": tokens.responses.lengths.tolist(),
+        "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
         "clip_range": clip_range(breakdown),
         "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
         "named": named,
         "words": words,
         "columns": specs,
-        "quantities": [*_quantities(columns)],
+        "quantities": [*_quantities(tokens.columns)],
     }
+    return deflated(head, tokens.clip.tobytes(), planes(places), *parts)
+
+
+def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
+    """JSON and what follows it, as ``readBlock`` takes them."""
     text = json.dumps(head, allow_nan=False).encode()
-    clip = breakdown.clip.astype(np.int8).tobytes()
-    parts = [len(text).to_bytes(4, "little"), text, clip, planes(places), *parts]
-    return b64encode(zlib.compress(b"".join(parts), 6)).decode()
+    whole = b"".join([len(text).to_bytes(4, "little"), text, *parts])
+    return b64encode(zlib.compress(whole, 6)).decode()
+
+
+class _Tokens(NamedTuple):
+    """The tokens that are kept: their responses, clip sides and columns."""
+
+    responses: Segments
+    clip: NDArray[np.int8]
+    columns: dict[str, F64]
+    beta: float
+
+
+def _tokens(breakdown: Breakdown, kept: Sequence[int]) -> _Tokens:
+    responses = breakdown.batch.responses
+    clip, columns = breakdown.clip.astype(np.int8), dict(_columns(breakdown))
+    if len(kept) < responses.count:
+        wanted = np.isin(responses.index, kept)
+        columns = {name: values[wanted] for name, values in columns.items()}
+        clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
+    return _Tokens(responses, clip, columns, breakdown.beta)
 
 
 def _response(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "tokens"}
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with numbers that JSON has not as text."""
     return {name: _finite(value) for name, value in row.items()}
 
@@ -109,14 +143,12 @@ def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
             yield name, values + 0.0
 
 
-def _encoded(
-    columns: Mapping[str, F64], breakdown: Breakdown
-) -> tuple[dict[str, dict[str, Any]], list[bytes]]:
-    known = {"free": (breakdown.clip == 0).astype(np.float64)}
+def _encoded(tokens: _Tokens) -> tuple[dict[str, dict[str, Any]], list[bytes]]:
+    known = {"free": (tokens.clip == 0).astype(np.float64)}
     specs, parts = {}, []
-    for name, values in columns.items():
-        likely = guesses(name, known, breakdown.beta)
-        specs[name], data = encoded(values, breakdown.batch.responses, known, likely)
+    for name, values in tokens.columns.items():
+        likely = guesses(name, known, tokens.beta)
+        specs[name], data = encoded(values, tokens.responses, known, likely)
         parts.append(data)
         known[name] = values
     return specs, parts

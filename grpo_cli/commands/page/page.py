@@ -12,7 +12,10 @@ from typing import Any
 
 from grpo_cli.terminal.numbers import visible
 
-_SCRIPTS = ("codec.js", "words.js", "responses.js", "record.js", "tip.js", "page.js")
+_SCRIPTS = (
+    *("codec.js", "words.js", "responses.js", "record.js", "tip.js"),
+    *("run.js", "step.js", "page.js"),
+)
 STEPS = 5
 """Colours on either side of none, as in words.js."""
 
@@ -25,7 +28,6 @@ def html(
     signature: str,
     settings: Mapping[str, Any],
     blocks: Sequence[tuple[str, str]],
-    scripts: Sequence[str] = _SCRIPTS,
 ) -> Iterator[str]:
     """The page in parts.
 
@@ -39,9 +41,8 @@ def html(
         signature: of the objective.
         settings: what the script starts with.
         blocks: an id and base64 each.
-        scripts: the files of the script, in their order.
     """
-    script = '"use strict";\n' + "".join(_asset(name) for name in scripts)
+    script = '"use strict";\n' + "".join(_asset(name) for name in _SCRIPTS)
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -102,7 +103,7 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
 
 
 def _print_top(console: Console, picture: Picture, top: int, *, fit: bool) -> None:
-    rows = ranked(picture)[:top]
+    rows = ranked(picture, top)
     if rows:
         words = COLORS[picture.color_by]
         console.print(Text(f"the {len(rows)} tokens that matter most by {words}", "bold"))
@@ -114,18 +115,21 @@ def _print_top(console: Console, picture: Picture, top: int, *, fit: bool) -> No
             console.print(Text(f"hidden at {width} columns: {', '.join(hidden)}", "dim"))
 
 
-def ranked(picture: Picture) -> list[dict[str, Any]]:
-    """The tokens, the greatest in absolute value of what colours them first."""
+def ranked(picture: Picture, top: int) -> list[dict[str, Any]]:
+    """The ``top`` tokens, the greatest in absolute value of what colours them first."""
+    responses = picture.responses
+    sizes = [np.abs(response.values) for response in responses]
+    ends = np.cumsum([len(one) for one in sizes])
+    order = np.argsort(-np.nan_to_num(np.concatenate([*sizes, []])), kind="stable")[:top]
     found = []
-    for response in picture.responses:
+    for place in order.tolist():
+        number = int(np.searchsorted(ends, place, side="right"))
+        response = responses[number]
+        at = place - int(ends[number]) + len(response.values)
         tokens = response.row["tokens"]
-        columns = {name: list(values) for name, values in tokens.items() if values is not None}
-        for at, (text, value) in enumerate(zip(response.texts, response.values, strict=True)):
-            size = abs(float(value))
-            row = {name: values[at] for name, values in columns.items()}
-            found.append((size, row | {"response": response.row["response"], "text": text}))
-    found.sort(key=lambda pair: -pair[0] if pair[0] == pair[0] else 0.0)
-    return [row for _, row in found]
+        row = {name: values[at] for name, values in tokens.items() if values is not None}
+        found.append(row | {"response": response.row["response"], "text": response.texts[at]})
+    return found
 
 
 _TABLE = ("advantage", "ratio", "kl", "difference", "mismatch", "contribution", "gradient")

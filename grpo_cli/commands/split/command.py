@@ -77,6 +77,9 @@ def split_batch(
             document,
             lambda console, screen: print_splits(console, screen, document),
             failed=not rows,
+            rows=rows,
+            beyond="cut",
+            notes=source.notices,
         )
         code = finish(source, as_json=page.json, quiet=page.quiet)
         if not page.quiet:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 _SPARE = ("gradient_difference", "norm")
@@ -17,7 +18,7 @@ _SPARE = ("gradient_difference", "norm")
 
 def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
     """Prints how the batch is cut, then a line per aggregation."""
-    console.print(Text(_cutting(document), "bold"))
+    console.print(wrapped(Text(_cutting(document), "bold"), screen.width, 2))
     if document["cuts_nothing"]:
         console.print(Text(_NOTHING, "yellow"))
     console.print()
@@ -41,8 +42,9 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     print_hidden(console, screen, hidden, "--json")
     console.print(Text(_MEANING, "dim"))
     if document["skipped"]:
-        names = ", ".join(visible(one["aggregate"]) for one in document["skipped"])
-        console.print(Text(f"not tried: {names} (--json says why)", "dim"))
+        names = [visible(one["aggregate"]) for one in document["skipped"]]
+        text = f"not tried for want of what they need: {', '.join(names)} (--json says why)"
+        console.print(wrapped(Text(text, "dim"), screen.width, 2))
 
 
 _NOTHING = "each micro-batch is a whole step, so this cuts nothing: try a smaller --micro-batch"

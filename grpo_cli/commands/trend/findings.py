@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Metric
-from grpo_cli.commands.trend.onsets import LEAST, Onset, onset
+from grpo_cli.commands.trend.onsets import LEAST, Onset, onset, vanished
 from grpo_cli.commands.trend.step import Finding, Place, Step
 from grpo_cli.terminal.numbers import shown
 
@@ -52,7 +53,9 @@ def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator
     if len(known) < LEAST:
         return
     values = np.array([step.metrics[metric.name] for step in known], dtype=np.float64)
-    found = onset(_scaled(values, metric), drift_up=metric.drift > 0, drift_down=metric.drift < 0)
+    up, down = metric.drift > 0, metric.drift < 0
+    found = vanished(values) if metric.log else None
+    found = found or onset(_scaled(values, metric), drift_up=up, drift_down=down)
     if found is None:
         return
     worst = _farthest(values, found)
@@ -74,6 +77,9 @@ def _farthest(values: F64, found: Onset) -> int:
 
 
 def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) -> str:
+    step = known[found.at].number
+    if math.isinf(found.score):
+        return f"{metric.name} is exactly 0 from step {step} on: {shown(found.before)} before"
     before = float(np.median(values[max(0, found.at - 30) : found.at]))
     future = values[found.at : found.at + 12]
     after = float(np.median(future if found.kind == "shift" else future[-4:]))
@@ -84,7 +90,7 @@ def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) 
         ("drift", False): "began to fall",
     }[found.kind, found.up]
     return (
-        f"{metric.name} {verb} at step {known[found.at].number}: "
+        f"{metric.name} {verb} at step {step}: "
         f"{shown(before)} before, {shown(after)} after ({found.score:.0f} standard errors)"
     )
 

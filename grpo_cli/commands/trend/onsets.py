@@ -72,6 +72,16 @@ def onset(values: F64, *, drift_up: bool = False, drift_down: bool = False) -> O
     return None if found is None else _described(found, values)
 
 
+def vanished(values: F64) -> Onset | None:
+    """Where numbers that were never 0 became exactly 0 and stayed so: no noise does that."""
+    zero = values == 0.0
+    for at in range(_LEAST_PAST, len(values) - _LEAST_FUTURE + 1):
+        if zero[at : at + _LEAST_FUTURE].all() and not zero[at - _LEAST_PAST : at].any():
+            before = float(np.median(values[max(0, at - _PAST) : at]))
+            return Onset(at, "shift", math.inf, up=False, before=before, after=0.0)
+    return None
+
+
 class _Change(NamedTuple):
     at: int
     kind: str

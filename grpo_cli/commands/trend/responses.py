@@ -110,20 +110,25 @@ class Responses:
     # ---- lengths ------------------------------------------------------------------------------
 
     @property
+    def measured(self) -> bool:
+        """Whether the length of every response is known."""
+        return bool(self.lengths.size) and bool((self.lengths >= 0).all())
+
+    @property
     def length_mean(self) -> float | None:
         """Tokens of a response."""
-        return int(self.lengths.sum()) / len(self.lengths) if len(self.lengths) else None
+        return int(self.lengths.sum()) / len(self.lengths) if self.measured else None
 
     def length_quantile(self, share: float) -> float | None:
         """The length that ``share`` of the responses do not exceed."""
-        if not len(self.lengths):
+        if not self.measured:
             return None
         return int(np.sort(self.lengths)[max(math.ceil(share * len(self.lengths)), 1) - 1])
 
     @property
     def at_longest(self) -> float | None:
         """The share of responses as long as the longest: those that were cut off, where any."""
-        if not len(self.lengths):
+        if not self.measured:
             return None
         return float((self.lengths == self.lengths.max()).mean())
 

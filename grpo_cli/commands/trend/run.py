@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from grpo_cli.commands.trend.logged_sums import measure_logged
 from grpo_cli.commands.trend.measure import measure
-from grpo_cli.commands.trend.metrics import values
+from grpo_cli.commands.trend.metrics import StepSums, values
+from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.step import Step
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf
@@ -23,7 +25,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.statistics import ExactMoments
-from grpo_cli.records import DecodedChunk
+from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
 
 _AUTOMATIC = StepOf()
@@ -49,6 +52,7 @@ class Task:
         skip: whether to go on behind a record that cannot be read.
         most_errors: how many errors of such records are kept; 0 for all.
         measured: the statistics of each step from a first pass, where the plan wants one.
+        logged: whether the sums of frameworks' metrics are wanted too.
     """
 
     evaluator: Evaluator
@@ -56,11 +60,12 @@ class Task:
     skip: bool
     most_errors: int = FEW
     measured: Mapping[int, ExactMoments] | None = None
+    logged: bool = False
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""
         part = Part(skipped=Skipped(self.most_errors))
-        for step, chunk in self._chunks(decoded, part.skipped):
+        for step, chunk in self._chunks(decoded, part):
             if isinstance(chunk, InputError):
                 part.skipped.add(chunk)
             else:
@@ -72,7 +77,7 @@ class Task:
     def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
         """The first pass: the statistics of each step. What cannot be used is left out."""
         found: dict[int, ExactMoments] = {}
-        for step, chunk in self._chunks(decoded, Skipped()):
+        for step, chunk in self._chunks(decoded, Part()):
             if isinstance(chunk, Chunk):
                 for one in chunk.each(self.evaluator.measure):
                     if not isinstance(one, InputError):
@@ -80,35 +85,43 @@ class Task:
         return found
 
     def _chunks(
-        self, decoded: Iterable[DecodedChunk], skipped: Skipped
+        self, decoded: Iterable[DecodedChunk], part: Part
     ) -> Iterator[tuple[int, Chunk | InputError]]:
-        runs = (run for few in decoded for run in self._of_steps(few, skipped))
+        runs = (run for few in decoded for run in self._of_steps(few, part))
         for step, same in groupby(runs, key=lambda run: run[0]):
             together = (few for _, few in same)
             for chunk in chunks(together, with_headers=True):
                 yield step, chunk
-            if skipped and not self.skip:
+            if part.skipped and not self.skip:
                 return
 
-    def _of_steps(self, few: DecodedChunk, skipped: Skipped) -> Iterator[tuple[int, DecodedChunk]]:
+    def _of_steps(self, few: DecodedChunk, part: Part) -> Iterator[tuple[int, DecodedChunk]]:
         """Records that follow each other, cut where the step changes."""
-        numbers: list[int | None] = []
-        for item in few.items:
-            try:
-                numbers.append(None if isinstance(item, InputError) else self.step_of(item))
-            except InputError as error:
-                skipped.add(error)
-                numbers.append(None)
+        numbers = [self._step(item, part) for item in few.items]
         if numbers and numbers[0] is not None and len(set(numbers)) == 1:
             yield numbers[0], few
             return
         for number, pairs in groupby(zip(numbers, few.items, strict=True), key=lambda one: one[0]):
-            items = [item for _, item in pairs]
             if number is not None:
-                yield number, DecodedChunk(items, few.keys)
-            for item in items:
-                if number is None and isinstance(item, InputError):
-                    skipped.add(item)
+                yield number, DecodedChunk([item for _, item in pairs], few.keys)
+
+    def _step(self, item: Raw | InputError, part: Part) -> int | None:
+        """A record's step; None for what cannot be evaluated, of which the rest is kept."""
+        try:
+            if isinstance(item, Raw):
+                return self.step_of(item)
+            if not isinstance(item, NoLogProbsError):
+                part.skipped.add(item)
+                return None
+            source = item.source or ""
+            step = self.step_of.told(item.signal.step, source, item.line)
+            sums = part.steps.setdefault(step, Sums(source))
+            sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
+            sums.counts["records"] += 1
+            part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
+        except InputError as error:
+            part.skipped.add(error)
+        return None
 
     def _add(self, part: Part, step: int, chunk: Chunk) -> None:
         evaluator = self.evaluator
@@ -133,6 +146,9 @@ class Task:
     def _add_to(
         self, sums: Sums, chunk: Chunk, breakdown: Breakdown | MissingColumnError, part: Part
     ) -> None:
+        known = None if isinstance(breakdown, MissingColumnError) else breakdown
+        if self.logged:
+            measure_logged(sums, chunk, known)
         if isinstance(breakdown, MissingColumnError):
             part.notices[f"no columns of the update: {breakdown}"] = None
             measure(sums, chunk, None)
@@ -152,16 +168,25 @@ class Run:
     Attributes:
         skipped: the records that could not be used.
         notices: what is told once.
-        counts: records, responses and tokens of each step.
+        signatures: of the objectives that ran.
+        logged: step → what a framework would have logged, where names are asked for.
     """
 
-    def __init__(self, reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> None:
-        self._reader = reader
-        self._task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
+    def __init__(
+        self,
+        reader: Reader,
+        plan: Plan,
+        step_of: StepOf = _AUTOMATIC,
+        names: Mapping[str, Read] | None = None,
+    ) -> None:
+        self._reader, self._names = reader, names or {}
+        task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
+        self._task = replace(task, logged=names is not None)
         self._sums: dict[int, Sums] = {}
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}
         self.signatures: dict[str, None] = {}
+        self.logged: dict[int, dict[str, float | None]] = {}
 
     def read(self) -> list[Step]:
         """Reads the files.
@@ -169,7 +194,7 @@ class Run:
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
         """
-        task = self._with_statistics()
+        task = self._task = self._with_statistics()
         for _, part in self._reader.map(task):
             for step, sums in part.steps.items():
                 if step in self._sums:
@@ -182,12 +207,20 @@ class Run:
                 raise part.skipped.first[0]
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
+        for number, sums in self._sums.items() if self._names else ():
+            own = StepSums(sums)
+            self.logged[number] = {name: read(own) for name, read in self._names.items()}
         files = Counter(sums.file for sums in self._sums.values())
         return [
             _step(number, sums, shares_file=files[sums.file] > 1)
             for number, sums in sorted(self._sums.items())
         ]
+
+    @property
+    def measured(self) -> Mapping[int, ExactMoments]:
+        """The statistics of each step that was read, where the plan wants some."""
+        return self._task.measured or {}
 
     def _with_statistics(self) -> Task:
         task = self._task
@@ -198,7 +231,7 @@ class Run:
         for _, part in self._reader.map(task.measure):
             for step, moments in part.items():
                 measured.setdefault(step, ExactMoments()).merge(moments)
-        return Task(task.evaluator, task.step_of, task.skip, task.most_errors, measured)
+        return replace(task, measured=measured)
 
 
 def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step]:

@@ -21,7 +21,7 @@ class Rows:
 
     Attributes:
         rewards: NaN where there is none.
-        lengths: tokens that count.
+        lengths: tokens that count; -1 where they are not known.
         gradients: Σ |gradient| over its tokens; NaN where it is not comparable.
         groups: the number of the response's group within its own record, over all records.
         labels: what the user calls each of these groups; None where it has no name.
@@ -32,6 +32,14 @@ class Rows:
     gradients: array[float] = field(default_factory=lambda: array("d"))
     groups: array[int] = field(default_factory=lambda: array("q"))
     labels: list[Any] = field(default_factory=list)
+
+    def add(self, rewards: list[float | None], lengths: list[int | None], label: Any) -> None:
+        """Adds the responses of a group, of which nothing else is known."""
+        self.rewards.extend(NO_NUMBER if one is None else one for one in rewards)
+        self.lengths.extend(-1 if one is None else one for one in lengths)
+        self.gradients.extend([NO_NUMBER] * len(rewards))
+        self.groups.extend([len(self.labels)] * len(rewards))
+        self.labels.append(label)
 
     def merge(self, later: Rows) -> None:
         """Adds the responses of records that follow."""
@@ -55,6 +63,7 @@ class Sums:
         counts: what those are means over, and other whole numbers, by name.
         tails: distributions, by name.
         worst: the places of the largest, by name.
+        extremes: the largest, by name.
     """
 
     file: str
@@ -64,6 +73,7 @@ class Sums:
     counts: Counter[str] = field(default_factory=Counter)
     tails: dict[str, Tail] = field(default_factory=lambda: defaultdict(Tail))
     worst: dict[str, Place] = field(default_factory=dict)
+    extremes: dict[str, float] = field(default_factory=dict)
 
     def merge(self, later: Sums) -> None:
         """Adds those of records that follow."""
@@ -79,6 +89,12 @@ class Sums:
             self.tails[name].merge(tail)
         for name, place in later.worst.items():
             self.note(name, place)
+        for name, value in later.extremes.items():
+            self.extreme(name, value)
+
+    def extreme(self, name: str, value: float) -> None:
+        """Keeps a number if it is larger than the one before."""
+        self.extremes[name] = max(value, self.extremes.get(name, value))
 
     def note(self, name: str, place: Place) -> None:
         """Keeps a place if it is worse than the one before; of equal ones the first."""

@@ -44,14 +44,22 @@ class StepOf:
         Raises:
             InputError: where nothing says it.
         """
+        own = self._own(raw.value) if isinstance(raw.value, dict) else None
+        return self.told(own, raw.source, raw.line, raw.prefix)
+
+    def told(self, own: int | None, source: str, line: int | None, prefix: str = "") -> int:
+        """The step that an object says itself, or else its file.
+
+        Raises:
+            InputError: where nothing says it.
+        """
         if self.files is not None:
-            return self.files[raw.source]
-        found = self._own(raw.value) if isinstance(raw.value, dict) else None
-        if found is None and self.field is None:
-            found = of_name(raw.source)
-        if found is None:
-            raise self._missing(raw)
-        return found
+            return self.files[source]
+        if own is None and self.field is None:
+            own = of_name(source)
+        if own is None:
+            raise self._missing(source, line, prefix)
+        return own
 
     def _own(self, value: dict[str, Any]) -> int | None:
         if self.field is not None:
@@ -66,8 +74,8 @@ class StepOf:
                         return number
         return None
 
-    def _missing(self, raw: Raw) -> InputError:
-        path = raw.prefix + ("" if self.field is None else spelled(self.field))
+    def _missing(self, source: str, line: int | None, prefix: str) -> InputError:
+        path = prefix + ("" if self.field is None else spelled(self.field))
         looked = (
             f"no field ({', '.join(KEYS[:3])}, …) and no number in the file's name says it; "
             "--step FIELD names one, --step file takes each file as a step"
@@ -77,8 +85,8 @@ class StepOf:
         return InputError(
             f"which step is this? {looked}",
             path=path.rstrip("."),
-            source=raw.source,
-            line=raw.line,
+            source=source,
+            line=line,
         )
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 
-from grpo_cli.commands.eval.printing import Json
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.variants.changes import changed
-from grpo_cli.commands.variants.view import print_changes, print_choices, print_variants
+from grpo_cli.commands.variants.view import print_all, print_changes, print_choices
+from grpo_cli.errors import UsageError
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.signature import Part, line
-from grpo_cli.terminal.destination import destination
-from grpo_cli.terminal.screen import Screen, screen_of, written
+from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import EARLIER, STAGES, VARIANTS, Variant
 
 Pattern = Annotated[
@@ -35,52 +37,71 @@ All = Annotated[
     bool,
     typer.Option("--all", help="Also those of earlier releases, as trl/dapo@1.9."),
 ]
+Stage = Annotated[
+    str | None,
+    typer.Option(
+        "--stage",
+        metavar="STAGE",
+        help=f"Only the choices at this stage: {', '.join(STAGES)}.",
+        autocompletion=complete.among(STAGES),
+        show_default=False,
+    ),
+]
 Changes = Annotated[
     bool,
     typer.Option("--changes", help="What frameworks changed between their releases."),
 ]
 
 
+@bundled
 def list_variants(
-    *, pattern: Pattern = None, every: All = False, changes: Changes = False, json: Json = False
+    *,
+    pattern: Pattern = None,
+    stage: Stage = None,
+    every: All = False,
+    changes: Changes = False,
+    page: PageOptions,
 ) -> None:
-    """List the variants and their stages.
+    """List the variants, and the choices at each stage.
 
     \b
     grpo variants 'trl/*'
+    grpo variants --stage kl
     grpo variants --changes
     grpo variants --json | jq -r '.variants[].name'
 
-    Second come the choices at each stage, with the frameworks' names for them,
-    which the flags of the other commands accept as well. A name with an @ is a
-    framework's row as a release before computed it; --all or a pattern with an
-    @ lists them.
+    The flags of the other commands accept the frameworks' names for a choice
+    too. A name with an @ is a framework's row as a release before computed it;
+    --all or a pattern with an @ lists them. grpo explain NAME says more of a
+    variant or of a choice.
     """  # noqa: D301 - \b is for the help's formatter
-    if changes:
-        _answer({"changes": changed(pattern)}, print_changes, json=json)
-        return
-    document = {"variants": _fitting(pattern, every=every), "stages": _stages()}
-    _answer(document, lambda *where: _print_rows(*where, whole=pattern is None), json=json)
+    with failures(as_json=page.json):
+        if changes:
+            document = {"changes": changed(pattern)}
+            page.write(document, partial(_draw, print_changes, document), beyond="page")
+        elif stage is not None:
+            chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
+            rows = [row for one in chosen.values() for row in _choices(one)]
+            draw = partial(_draw, print_choices, chosen)
+            page.write({"stages": chosen}, draw, rows=rows, beyond="page")
+        else:
+            variants = _fitting(pattern, every=every)
+            stages = _stages()
+            shown = {} if pattern else stages
+            page.write(
+                {"variants": variants, "stages": stages},
+                lambda console, screen: print_all(console, screen, variants, shown),
+                rows=[_flat(row) for row in variants],
+                beyond="page",
+            )
 
 
-Printer = Callable[[Console, Screen, dict[str, Any]], None]
+def _draw(drawn: Callable[..., None], document: Any, console: Console, screen: Screen) -> None:
+    drawn(console, screen, document)
 
 
-def _answer(document: dict[str, Any], printed: Printer, *, json: bool) -> None:
-    if json:
-        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        return
-    with destination(None) as stream:
-        screen = screen_of(stream)
-        console = screen.console()
-        printed(console, screen, document)
-        stream.write(written(console).encode())
-
-
-def _print_rows(console: Console, screen: Screen, document: dict[str, Any], *, whole: bool) -> None:
-    print_variants(console, screen, document["variants"])
-    if whole:
-        print_choices(console, screen, document["stages"])
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "stages"} | row["stages"]
 
 
 def _fitting(pattern: str | None, *, every: bool) -> list[dict[str, Any]]:
@@ -89,7 +110,7 @@ def _fitting(pattern: str | None, *, every: bool) -> list[dict[str, Any]]:
         rows |= {name: VARIANTS[name] for name in EARLIER}
     found = [row for row in _variants(rows) if pattern is None or fnmatchcase(row["name"], pattern)]
     if not found:
-        raise typer.BadParameter(f"no variant fits {pattern!r}; grpo variants lists them")
+        raise UsageError(f"no variant fits {pattern!r}; grpo variants lists them")
     return found
 
 
@@ -119,8 +140,8 @@ def _bound(row: Variant) -> dict[str, str]:
     }
 
 
-def _stages() -> dict[str, Any]:
-    return {
+def _stages(only: str | None = None, pattern: str | None = None) -> dict[str, Any]:
+    found = {
         name: {
             "question": stage.question,
             "choices": {
@@ -130,7 +151,16 @@ def _stages() -> dict[str, Any]:
                     "hyperparameters": list(one.hyperparameters),
                 }
                 for choice, one in stage.choices.items()
+                if pattern is None or fnmatchcase(choice, pattern)
             },
         }
         for name, stage in STAGES.items()
+        if only in (None, name)
     }
+    if only is not None and not found[only]["choices"]:
+        raise UsageError(f"no choice of --stage {only} fits {pattern!r}")
+    return found
+
+
+def _choices(stage: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"choice": name, **about} for name, about in stage["choices"].items()]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.grid import GAP, Column, column, fitting, grid, print_hidden, total_width
+from grpo_cli.terminal.grid import GAP, column, grid, print_hidden, with_words
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
@@ -18,16 +18,26 @@ Entry = Mapping[str, Any]
 _STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
 
 _SPARE: Sequence[str] = (
-    *("hyperparameters", "aliases", "version", "checked", "title", "paper"),
-    *("correction", "kl", "advantage", "ratio", "aggregate"),
+    *("hyperparameters", "version", "checked", "correction", "kl", "ratio", "paper"),
+    *("advantage", "aggregate", "surrogate"),
 )
-"""What a narrow terminal goes without, the first to go first."""
+"""What there may be no room for, the first to go first."""
+
+
+def print_all(
+    console: Console, screen: Screen, variants: Sequence[Entry], stages: Mapping[str, Entry]
+) -> None:
+    """Prints the variants, then the choices at each stage."""
+    print_variants(console, screen, variants)
+    if stages:
+        console.print()
+        print_choices(console, screen, stages)
 
 
 def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) -> None:
     """Prints one line per variant: its names, its stages, and where it comes from."""
-    rows = [{**row, **_stages(row)} for row in variants]
-    names = ("name", "aliases", "paper", "version", "checked", *_STAGES, "title")
+    rows = [{**row, **_stages(row), "title": _also(row, "title")} for row in variants]
+    names = ("name", "paper", "version", "checked", *_STAGES, "title")
     hidden = _print(console, screen, rows, names)
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
 
@@ -41,27 +51,33 @@ def _stages(variant: Entry) -> dict[str, str]:
 def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry]) -> None:
     """Prints the choices at each stage, stage by stage."""
     hidden: dict[str, None] = {}
-    for name, stage in stages.items():
-        console.print(Text.assemble("\n", (name, "bold cyan"), f": {stage['question']}"))
-        rows = [{"choice": choice, **one} for choice, one in stage["choices"].items()]
-        names = ("choice", "aliases", "hyperparameters", "summary")
+    for at, (name, stage) in enumerate(stages.items()):
+        console.print(
+            Text.assemble("\n" if at else "", (name, "bold cyan"), f": {stage['question']}")
+        )
+        rows = [
+            {"choice": choice, **one, "summary": _also(one, "summary")}
+            for choice, one in stage["choices"].items()
+        ]
+        names = ("choice", "hyperparameters", "summary")
         hidden |= dict.fromkeys(_print(console, screen, rows, names))
     print_hidden(console, screen, hidden, "--json")
+
+
+def _also(row: Entry, about: str) -> str:
+    """What a row is, and its other names."""
+    others = ", ".join(row["aliases"])
+    return f"{row[about]} (also {others})" if others else str(row[about])
 
 
 def print_changes(console: Console, screen: Screen, document: Entry) -> None:
     """Prints one line per change, and what it changed below."""
     for change in document["changes"]:
         rows = ", ".join(change["rows"])
-        console.print(
-            Text.assemble((f"{change['framework']} {change['since']}", "bold cyan"), f"  {rows}")
-        )
+        name = (f"{change['framework']} {change['since']}", "bold cyan")
+        console.print(wrapped(Text.assemble(name, f"  {rows}"), screen.width, GAP))
         for text in (change["what"], f"before: {', '.join(change['before'])}"):
-            console.print(Text(textwrap.indent(_filled(text, screen.width), "  ")))
-
-
-def _filled(text: str, width: int | None) -> str:
-    return textwrap.fill(text, max((width or 100) - GAP, 20), break_on_hyphens=False)
+            console.print(wrapped(Text(f"  {text}"), screen.width, GAP))
 
 
 def _print(
@@ -73,18 +89,9 @@ def _print(
         for name in names
         if any(row.get(name) for row in rows)
     ]
-    kept, hidden = fitting(columns, _SPARE, screen.width)
-    console.print(grid([*kept[:-1], _wrapped(kept, screen.width)]))
+    kept, hidden = with_words(columns, _SPARE, screen.width)
+    console.print(grid(kept))
     return hidden
-
-
-def _wrapped(columns: Sequence[Column], width: int | None) -> Column:
-    """The last column, its text broken into lines where the terminal ends."""
-    last = columns[-1]
-    if width is None or (room := width - total_width(columns[:-1])) >= last.width:
-        return last
-    texts = [textwrap.fill(cell.plain, max(room - GAP, 20)) for cell in last.cells]
-    return column(last.name, texts, show=str)
 
 
 def _text(value: Any) -> str:

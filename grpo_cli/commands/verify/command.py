@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -130,9 +130,19 @@ def verify(
                 raise typer.Exit(InputError.exit_code)
             raise InputError(_HINT)
         document = run.document(rows)
-        page.write(document, lambda console, screen: print_verification(console, screen, document))
+        page.write(
+            document,
+            lambda console, screen: print_verification(console, screen, document),
+            rows=[_flat(row) for row in rows],
+        )
     raise typer.Exit(run.code(rows))
 
 
 def _within(rtol: float | None, atol: float | None) -> Tolerance:
     return Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A verdict as a row of a table; where it first differs is columns of their own."""
+    about = {name: value for name, value in row.items() if name not in ("first", "also", "rounded")}
+    return about | {f"first_{name}": value for name, value in (row["first"] or {}).items()}

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
@@ -19,15 +20,14 @@ _MOST = 20
 
 def print_verification(console: Console, screen: Screen, document: Row) -> None:
     """Prints one paragraph per record that differs, then the verdict."""
-    del screen
     differing = [row for row in document["records"] if not row["agrees"]]
     for row in differing[:_MOST]:
         for line in _paragraph(row):
-            console.print(line)
+            console.print(wrapped(line, screen.width, 11))
         console.print()
     if len(differing) > _MOST:
         console.print(Text(f"… {len(differing) - _MOST:,} more records differ (see --json)\n"))
-    console.print(_conclusion(document, differing))
+    console.print(wrapped(_conclusion(document, differing), screen.width, 2))
 
 
 def _paragraph(row: Row) -> Iterator[Text]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import ACTION, ALIASES
@@ -11,13 +13,42 @@ from grpo_cli.records.formats.format import Format, Object, Translated, keys
 _LOG_PROBS = {*ALIASES["log_probs_new"], *ALIASES["ratios"], "log_probs_new", "ratios", ACTION}
 
 
-def _text(name: str, title: str, has: str, source: str, *wanted: str) -> Format:
+class Signal(NamedTuple):
+    """What a dump without log-probs still says of its responses.
+
+    Attributes:
+        rewards: one a response; None where it is not known.
+        lengths: tokens of each; None where they are not known.
+        group: what the group is called; None where it has no name.
+        step: the step; None where the object does not say it.
+    """
+
+    rewards: list[float | None]
+    lengths: list[int | None]
+    group: Any = None
+    step: int | None = None
+
+
+class NoLogProbsError(InputError):
+    """A record of which nothing can be evaluated; ``signal`` is what it says."""
+
+    signal: Signal
+
+
+def _text(
+    name: str,
+    title: str,
+    has: str,
+    source: str,
+    signal: Callable[[Object], Signal],
+    *wanted: str,
+    advice: str = "have the trainer write log-probs as well",
+) -> Format:
     def read(value: Object) -> Iterator[Translated]:
-        del value
-        raise InputError(
-            f"this is {title}, which holds {has} but no log-probs: nothing can be evaluated; "
-            "have the trainer write log-probs as well"
-        )
+        lacks = "no log-probs: nothing can be evaluated"
+        error = NoLogProbsError(f"this is {title}, which holds {has} but {lacks}; {advice}")
+        error.signal = signal(value)
+        raise error
         yield
 
     return Format(
@@ -31,26 +62,78 @@ def _text(name: str, title: str, has: str, source: str, *wanted: str) -> Format:
     )
 
 
+def _number(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _verl(value: Object) -> Signal:
+    return Signal([_number(value["score"])], [None], value["input"], _whole(value.get("step")))
+
+
+_NOT_REWARDS = ("step", "prompt", "completion", "advantage", "images")
+
+
+def _trl(value: Object) -> Signal:
+    """A column for each reward function, which count equally: their weights are not there."""
+    each = [_number(one) for name, one in value.items() if name not in _NOT_REWARDS]
+    known = [one for one in each if one is not None]
+    prompt = value["prompt"]
+    group = prompt if isinstance(prompt, str) else repr(prompt)
+    return Signal([sum(known) if known else None], [None], group, _whole(value["step"]))
+
+
+def _areal(value: Object) -> Signal:
+    length = int(value["seqlen"]) - int(value["prompt_len"])
+    step = _whole(value.get("tail_version"))
+    return Signal([_number(value.get("reward"))], [length], value["task_id"], step)
+
+
+def _tinker(value: Object) -> Signal:
+    turns = value.get("steps") or []
+    lengths = [_whole(turn.get("ac_len")) for turn in turns if isinstance(turn, dict)]
+    length = sum(one for one in lengths if one is not None) if lengths else None
+    step = _whole(value.get("iteration"))
+    return Signal([_number(value["total_reward"])], [length], value["group_idx"], step)
+
+
+def _nemo(value: Object) -> Signal:
+    rewards = value.get("rewards") or []
+    return Signal([_number(one) for one in rewards], [None] * len(rewards))
+
+
+_TRL_HOOK = "record(trainer, path) of grpo_cli.hooks.trl has it write them"
+_VERL_HOOK = "grpo_cli.hooks.verl has it write them"
+
 TEXTS = (
     _text(
         "verl",
         "verl's rollout_data_dir/{step}.jsonl",
         "texts and scores",
         "verl ray_trainer.py:454-546",
+        _verl,
         *("input", "output", "gts", "score"),
+        advice=_VERL_HOOK,
     ),
     _text(
         "trl-completions",
         "TRL's completions_{step}.parquet",
         "texts, rewards and advantages",
         "TRL 1.16.0 grpo_trainer.py, log_completions",
+        _trl,
         *("step", "prompt", "completion", "advantage"),
+        advice=_TRL_HOOK,
     ),
     _text(
         "areal",
         "AReaL's {version}/{task_id}.jsonl",
         "texts and rewards",
         "AReaL workflow_executor.py:818-921",
+        _areal,
         *("task_id", "sample_idx", "seqlen", "prompt_len", "completion"),
     ),
     _text(
@@ -58,6 +141,7 @@ TEXTS = (
         "Tinker's *_rollout_summaries.jsonl",
         "rewards and lengths",
         "tinker-cookbook rl/rollout_logging.py:72-146",
+        _tinker,
         *("group_idx", "traj_idx", "total_reward"),
     ),
     _text(
@@ -65,6 +149,7 @@ TEXTS = (
         "NeMo-RL's train_data_step{N}.jsonl without log-probs",
         "texts and rewards",
         "NeMo-RL nemo_rl/utils/logger.py:1071-1096",
+        _nemo,
         *("content", "input_lengths", "idx"),
     ),
 )

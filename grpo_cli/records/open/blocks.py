@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BufferedIOBase, RawIOBase
-from itertools import accumulate, chain, compress, repeat
+from itertools import accumulate, chain, compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -17,6 +17,7 @@ from grpo_cli.records.buffers import Decoder, decoder
 from grpo_cli.records.decode.chunks import (
     CHUNK_BYTES,
     DecodedChunk,
+    RawLines,
     in_chunks,
     keys_in_common,
     one_by_one,
@@ -35,7 +36,7 @@ from grpo_cli.records.open.streams import (
     unpacked,
 )
 from grpo_cli.records.parse.record import parse
-from grpo_cli.records.record import DROPPED, Raw, Record
+from grpo_cli.records.record import Raw, Record
 
 Lines = tuple[int, list[bytes]]
 
@@ -154,7 +155,7 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
 
 def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
     first, begun = _beginning(everything)
-    if _is_document(first):
+    if is_document(first):
         line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
@@ -206,7 +207,7 @@ def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
     raise InputError("no records: the input is empty")
 
 
-def _is_document(line: bytes) -> bool:
+def is_document(line: bytes) -> bool:
     """Whether the first line is only the beginning of a value, or a whole array of records.
 
     An object that ends on the line it begins on is a record, even if there is a mistake in it.
@@ -274,8 +275,8 @@ def _of_lines(
         if served is None:
             yield _decoded(source, few, places)
         else:
-            raws = _raws(source, repeat(DROPPED), few, places)
-            yield DecodedChunk(raws, served.keys, packed=served.packed, shown=served.shown)
+            lines = RawLines(source, few, places, None)
+            yield DecodedChunk(lines, served.keys, packed=served.packed, shown=served.shown)
         start = end
 
 
@@ -286,16 +287,7 @@ def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Dec
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:
         return DecodedChunk(list(_line_by_line(source, texts, numbers)))
-    return DecodedChunk(_raws(source, values, texts, numbers), keys_in_common(values))
-
-
-def _raws(
-    source: str, values: Iterable[Any], texts: Sequence[bytes], numbers: Sequence[int]
-) -> list[Raw | InputError]:
-    return [
-        Raw(value, source, number, "", len(text), text)
-        for value, number, text in zip(values, numbers, texts, strict=False)
-    ]
+    return DecodedChunk(RawLines(source, texts, numbers, values), keys_in_common(values))
 
 
 def _line_by_line(

@@ -25,6 +25,8 @@ _OTHERS = re.compile(
 )
 """What trainers write beside their dumps."""
 _OTHER_FOLDERS = re.compile(r"\..*|__pycache__|checkpoints?([-_]\d+)?|weights|wandb|tensorboard")
+_TWICE = (("effective", "all"), ("train", "eval"), ("train_data", "rollout_data"))
+"""Folders, beside which others have the same rollouts again, or those of an evaluation."""
 _FEW = 3
 
 
@@ -78,7 +80,8 @@ def _within(folder: str) -> list[str]:
 
 def _walk(folder: str) -> Iterator[str]:
     for place, below, names in os.walk(folder, followlinks=True):
-        below[:] = [one for one in below if not _OTHER_FOLDERS.fullmatch(one)]
+        twice = {other for kept, other in _TWICE if kept in below}
+        below[:] = [one for one in below if one not in twice and not _OTHER_FOLDERS.fullmatch(one)]
         yield from (os.path.join(place, one) for one in names if not one.startswith("."))  # noqa: PTH118 - quick
 
 

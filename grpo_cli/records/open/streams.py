@@ -50,7 +50,7 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
         error.source = shown(path)
         raise
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(_reason(error), source=shown(path)) from None
+        raise InputError(reason(error), source=shown(path)) from None
 
 
 def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
@@ -148,7 +148,8 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
         raise EOFError
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, in a few words."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, IsADirectoryError):

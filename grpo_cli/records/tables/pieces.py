@@ -1,4 +1,4 @@
-"""Binary files: Parquet, Arrow, ``.npz`` and ``.safetensors``.
+"""Binary files: Parquet, Arrow, ``.npz``, ``.safetensors`` and torch's ``.pt``.
 
 Numbers go from their columns into arrays; no Python float is made of them.
 """
@@ -18,6 +18,8 @@ from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.record import Raw
 
+_WHOLE = ("npz", "safetensors", "torch")
+"""Kinds of files that are one record."""
 _PARQUET, _ARROW_FILE, _ARROW_STREAM, _ZIP = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"PK\x03\x04"
 
 
@@ -73,11 +75,16 @@ class Rows(NamedTuple):
     @property
     def is_table(self) -> bool:
         """Whether it has columns of several records."""
-        return self.kind not in ("npz", "safetensors")
+        return self.kind not in _WHOLE
 
     def raws(self) -> Iterator[Raw | InputError]:
         """Its rows as records; in the place of what cannot be read stands the error."""
         try:
+            if self.kind == "torch":
+                from grpo_cli.records.tables import torch_file
+
+                yield from torch_file.raws(self.source, self.path)
+                return
             if not self.is_table:
                 from grpo_cli.records.tables import arrays
 
@@ -113,7 +120,7 @@ def slices(
         return None
     path = source.path
     size = path.version.size if isinstance(path, Address) else Path(path).stat().st_size
-    if kind in ("npz", "safetensors"):
+    if kind in _WHOLE:
         return iter([Rows(source.name, source.path, kind, None, 0, size)])
     from grpo_cli.records.tables import arrow
 
@@ -143,6 +150,8 @@ def kind_of(head: bytes, path: str) -> str | None:
         return "arrow-stream"
     if head.startswith(_ZIP) and path.endswith(".npz"):
         return "npz"
+    if head.startswith(_ZIP) and path.endswith((".pt", ".pth")):
+        return "torch"
     if len(head) == 9 and head[8:] == b"{" and struct.unpack("<Q", head[:8])[0] < 1 << 40:
         return "safetensors"
     return None

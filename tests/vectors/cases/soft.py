@@ -64,16 +64,16 @@ def vespo() -> Iterator[Vector]:
 
 FINE = ("float64", "float32")
 MOVES = {
-    "moved-up": (-1.5, -0.5),
+    "moved-up": (-1.5, -1.0),
     "little-up": (-1.5, -1.4375),
-    "moved-down": (-0.5, -1.5),
+    "moved-down": (-0.5, -0.75),
     "little-down": (-0.5, -0.5625),
 }
 """Old and new log-prob."""
 
 
 def dppo() -> Iterator[Vector]:
-    for kind, bound in (("tv", 0.125), ("kl", 0.0625)):
+    for kind, bound in (("tv", 0.125), ("kl", 0.03125)):
         how = {"surrogate": f"dppo-{kind}", "aggregate": "token-mean"}
         how |= {"divergence_low": bound, "divergence_high": bound}
         for place, (old, new) in MOVES.items():
@@ -105,12 +105,12 @@ def dppo() -> Iterator[Vector]:
 
 
 def covariance() -> Iterator[Vector]:
-    batch = random_columns("covariance", EVEN, advantages=[1.0, -0.75])
+    batch = random_columns("covariance", EVEN, advantages=[1.5, 0.25])
     masked = columns(
         [[-1.0, -6.0, -0.5, -0.25], [-2.0, -3.0, -1.5, -0.875]],
         old=[[-1.125, -0.5, -0.375, -0.5], [-1.875, -3.125, -1.625, -1.0]],
         mask=[[1, 0, 1, 1], [1, 1, 1, 0]],
-        advantages=[1.0, -0.75],
+        advantages=[1.5, 0.25],
     )
     kl = {"surrogate": "kl-cov", "aggregate": "token-mean", "ppo_kl_coef": 1.0}
     clip = {"surrogate": "clip-cov", "aggregate": "token-mean", "clip_cov_ratio": 1.0}

@@ -33,9 +33,13 @@ def _line(cells: Sequence[str], _: Sequence[str]) -> str:
 LINES = Lines(_cell, _line, infinite=True, quoted=True)
 
 
+def head(names: Sequence[str]) -> bytes:
+    """The first line."""
+    return ",".join(names).encode() + b"\n"
+
+
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
-    header = ",".join(printing.names).encode() + b"\n"
-    write_lines(run, printing, variant, stream, LINES, header)
+    write_lines(run, printing, variant, stream, LINES, head(printing.names))
 
 
 FORMAT = lines_format(LINES, _write)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +45,7 @@ class Format:
     """A format.
 
     Attributes:
-        encode: what encodes the records of a breakdown, one piece per record.
+        encode: what encodes the records of a breakdown, one piece per record or for all of them.
         write: writes the pieces and what stands around them.
         streams: whether it prints as it goes, so that a progress bar would be in the way.
     """
@@ -72,8 +71,8 @@ def total_of(run: Run, printing: Printing, variant: str) -> dict[str, Any]:
 
 
 def limited(
-    run: Run, printing: Printing, count: Callable[[bytes, int], tuple[bytes, int]]
-) -> Iterator[list[bytes]]:
+    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+) -> Iterator[list[Any]]:
     """The pieces of the first rows; the rest is evaluated and not printed.
 
     Args:
@@ -81,7 +80,10 @@ def limited(
         printing: says how many rows.
         count: the first rows of a piece, at most so many, and how many they are.
     """
-    room = printing.limit or sys.maxsize
+    if not printing.limit:
+        yield from run
+        return
+    room = printing.limit
     for pieces in run:
         first = []
         for piece in pieces if room else ():

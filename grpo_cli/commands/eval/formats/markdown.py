@@ -8,11 +8,14 @@ from typing import Any, BinaryIO
 from grpo_cli.commands.eval.formats.format import Printing, lines_format, write_lines
 from grpo_cli.commands.eval.formats.lines import Lines
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import shown, visible
 
 
 def _cell(value: Any) -> str:
-    return shown(value).replace("|", "\\|")
+    """As in a table, but no string is cut."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (visible(value) if isinstance(value, str) else shown(value)).replace("|", "\\|")
 
 
 def _line(cells: Sequence[str], _: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import Level
 from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.paging import deliver, lines_of
 from grpo_cli.terminal.screen import screen_of, written
 
 _LIMIT = {"token": 200}
@@ -37,12 +38,14 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
     page = screen_of(stream)
     console = page.console()
     if run.complete:
-        print_totals(console, printing.level, printing.fields, run.total, run.signature)
+        print_totals(console, page, printing.level, printing.fields, run.total, run.signature)
     shown = 0
     if printing.level != "batch":
         shown = print_rows(console, page, printing.level, printing.fields, records, limit)
-    stream.write(written(console).encode())
-    stream.flush()
+    below = (
+        0 if printing.quiet else sum(lines_of(f"grpo: note: {note}", page) for note in run.notices)
+    )
+    deliver(written(console), stream, page, "cut", below=below)
     if printing.level != "batch" and not printing.quiet:
         _tell_rest(ROWS[printing.level], run.total[ROWS[printing.level]] - shown)
 

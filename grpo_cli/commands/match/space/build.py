@@ -12,6 +12,7 @@ from grpo_cli.commands.match.space.conventions import Part, Space
 from grpo_cli.commands.match.space.known import Depth, Known
 from grpo_cli.commands.match.space.parts import MOST_CHANGES, Builder
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import Plan
 
 
@@ -23,6 +24,8 @@ def build(base: Plan, chunk: Chunk, betas: Sequence[float], depth: Depth) -> Spa
     for row in space.rows(base):
         if builder.is_new(row):
             made.parts += builder.parts(row)
+    if not made.parts:
+        raise InputError(next(iter(made.reasons.values()), "no convention can be tried"))
     made.same = builder.same
     _flatten(made)
     return made
@@ -31,8 +34,6 @@ def build(base: Plan, chunk: Chunk, betas: Sequence[float], depth: Depth) -> Spa
 def _flatten(made: Space) -> None:
     """The conventions of all parts side by side."""
     pieces = [_combined(number, part) for number, part in enumerate(made.parts)]
-    if not pieces:
-        return
     names = pieces[0].keys()
     merged = {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
     made.part, made.at = merged.pop("part"), merged.pop("at")

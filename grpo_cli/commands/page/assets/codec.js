@@ -8,10 +8,11 @@ async function inflated(base64) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-async function readBlock(base64) {
+async function readBlock(base64, { tokens = true } = {}) {
   const bytes = await inflated(base64);
   const size = new DataView(bytes.buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size)));
+  if (!tokens) return head;
   const starts = [0];
   for (const length of head.lengths) starts.push(starts[starts.length - 1] + length);
   const count = starts[starts.length - 1];

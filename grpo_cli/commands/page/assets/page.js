@@ -9,7 +9,7 @@ const HELP = [
   ["f", "fold or unfold; F all"],
   ["c", "next colour"],
   ["s", "next order"],
-  ["Esc", "close"],
+  ["Esc", "close, then one level up"],
 ];
 
 class Page {
@@ -34,15 +34,58 @@ class Page {
     record.only ??= null;
     this.current = null;
     this.tip.hide();
-    this.view = new RecordView(record, this);
+    this.view = this.showing = new RecordView(record, this);
     this.main.replaceChildren(this.view.element);
     this.drawBar(record);
     this.refresh();
   }
 
   refresh() {
-    this.drawLegend();
-    this.view.refresh();
+    if (this.view) this.drawLegend();
+    this.showing.refresh();
+  }
+
+  // What has no tokens: a run, a step.
+  plain(showing) {
+    this.view = null;
+    this.current = null;
+    this.tip.hide();
+    this.showing = showing;
+    this.main.replaceChildren(showing.element);
+    this.bar.replaceChildren();
+    scrollTo(0, 0);
+    this.refresh();
+  }
+
+  // Where we are in a run, and the way back.
+  crumbs(run, step, group) {
+    this.path ??= this.bar.parentNode.insertBefore(make("nav.crumbs", { "aria-label": "where" }), this.bar);
+    const known = run.kept[step] !== undefined;
+    const parts = [known ? link("#", "run") : make("b", {}, "run")];
+    if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
+    if (group !== null) {
+      const { group: name, record } = run.groups[step][group];
+      parts.push(" › ", make("b", {}, `group ${shown(name)} of record ${shown(record)}`));
+    }
+    this.path.replaceChildren(...parts);
+  }
+
+  // A response and the position of a token, as the record has them.
+  goTo(response, position) {
+    const { record, responses } = this.view;
+    const r = record.responses.findIndex((one) => one.response === response);
+    scrollTo(0, 0);
+    if (r < 0) return;
+    const [begin, end] = responses.range(r);
+    let t = begin;
+    const place = (at) => (record.columns.position ? record.columns.position[at] : at - begin);
+    while (t < end - 1 && place(t) !== (position ?? place(begin))) t++;
+    if (begin < end) this.go(record, t);
+  }
+
+  up() {
+    const { step, group } = address();
+    if (step !== null) location.hash = group === null ? "" : `step-${step}`;
   }
 
   // ---- the bar
@@ -140,7 +183,9 @@ class Page {
   mark() {
     if (!this.view) return;
     document.querySelector("bdi.current")?.classList.remove("current");
-    if (this.current !== null) this.view.responses.token(this.current)?.classList.add("current");
+    if (this.current === null) return;
+    this.view.responses.token(this.current)?.classList.add("current");
+    requestAnimationFrame(() => this.view && this.current !== null && this.tell()); // it may have moved
   }
 
   tell() {
@@ -236,12 +281,13 @@ class Page {
     let wait;
     addEventListener("resize", () => {
       clearTimeout(wait);
-      wait = setTimeout(() => this.view && !this.printing && this.refresh(), 150);
+      wait = setTimeout(() => this.showing && !this.printing && this.refresh(), 150);
     });
   }
 
   key(event) {
     const busy = event.target.closest?.("input, select, textarea");
+    if (!this.view && event.key === "Escape") return this.up();
     if (!this.view || busy || event.ctrlKey || event.metaKey || event.altKey) return;
     const cycle = (names, now) => names[(names.indexOf(now) + 1) % names.length];
     const { record } = this.view;
@@ -259,7 +305,7 @@ class Page {
       f: () => this.fold(),
       c: () => this.recolor(cycle(record.quantities.map(({ name }) => name), this.quantity(record).name)),
       s: () => this.reorder(cycle(Object.keys(SORTS), this.sort)),
-      Escape: () => (this.choose(null), this.tip.hide()),
+      Escape: () => (this.current === null ? this.up() : (this.choose(null), this.tip.hide())),
     };
     const action = actions[event.key];
     if (!action) return;
@@ -285,12 +331,43 @@ class Page {
   }
 }
 
+// The parts of an address: #step-3-group-1-response-0-token-17
+function address() {
+  const part = (name) => {
+    const found = location.hash.match(new RegExp(`${name}-(-?\\d+)`));
+    return found ? Number(found[1]) : null;
+  };
+  const by = location.hash.match(/by-(\w+)/)?.[1];
+  return { step: part("step"), group: part("group"), response: part("response"), token: part("token"), by };
+}
+
+// Shows what the address says: the run, a step, or a group of it.
+async function route(page, run) {
+  const { step, group, response, token, by } = address();
+  const block = group === null ? null : run.groups[step]?.[group]?.block;
+  page.crumbs(run, step, block ? group : null);
+  if (block) {
+    const record = await readBlock(document.getElementById(block).textContent);
+    if (address().group !== group || address().step !== step) return;
+    if (by) page.quantityName = by;
+    page.open(record);
+    page.goTo(response, token);
+  } else page.plain(run.kept[step] === undefined ? new RunView(run) : new StepView(run, step));
+}
+
 async function begin() {
   const settings = JSON.parse(document.querySelector("#settings").textContent);
   const page = new Page(settings);
-  const record = await readBlock(document.querySelector("#record").textContent);
-  record.only = settings.only;
-  page.open(record);
+  const run = document.querySelector("#run");
+  if (run) {
+    const head = (await readBlock(run.textContent, { tokens: false }));
+    addEventListener("hashchange", () => route(page, head));
+    await route(page, head);
+  } else {
+    const record = await readBlock(document.querySelector("#record").textContent);
+    record.only = settings.only;
+    page.open(record);
+  }
   globalThis.page = page;
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }

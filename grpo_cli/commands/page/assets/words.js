@@ -5,7 +5,8 @@ function shown(value, digits = 6) {
   if (typeof value === "number") {
     if (!Number.isFinite(value)) return String(value);
     if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
-    return String(Number(value.toPrecision(digits)));
+    const rounded = Number(value.toPrecision(digits));
+    return Math.abs(rounded) < 1e-4 ? rounded.toExponential() : String(rounded);
   }
   if (Array.isArray(value)) return value.map((one) => shown(one, digits)).join(" ");
   if (typeof value === "object") {

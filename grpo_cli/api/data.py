@@ -1,0 +1,148 @@
+"""Data in any shape: a path, several, a record, records; and how they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.api.words import speaking_of_arguments
+from grpo_cli.engine import Reader
+from grpo_cli.errors import UsageError
+from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.formats.translate import Notices
+from grpo_cli.records.tables.canonical import canonical
+
+Record = Mapping[str, Any]
+Path = str | os.PathLike[str]
+Data = Path | Record | Iterable[Path] | Iterable[Record]
+"""A path, several; a record under any of the names that files may use, several."""
+
+
+def read(
+    files: Path | Iterable[Path],
+    *,
+    format: str | None = None,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
+    record: str | int | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The records of files, one by one, under canonical names.
+
+    They are what ``grpo convert`` writes: whatever the files are (JSON, JSONL, Parquet, Arrow,
+    npz, safetensors, packed or not, the dump of a framework), each record is a dict that the other
+    functions here take and that evaluates to the same numbers, bit for bit.
+
+    Args:
+        files: a path, or several.
+        format: insist on a format (``grpo formats`` lists them); else it is told from the content.
+        where: read only what fits, as ``"step==120 && env!=math"``; all of several.
+        group_by: rows with the same value here are one group, as ``"uid"``.
+        group_size: every so many rows are one group.
+        record: only this record: its id, or else its number from 0.
+
+    Raises:
+        UsageError: for an argument that cannot be understood.
+        InputError: for what cannot be read, with file, line and place.
+    """
+    with speaking_of_arguments():
+        reading = Reading(
+            format=format,
+            where=read_conditions([where] if isinstance(where, str) else list(where)),
+            grouping=_grouping([group_by] if isinstance(group_by, str) else group_by, group_size),
+            record=None if record is None else str(record),
+        )
+        reader = Reader(_paths(files), reading)
+        for place, (raw, _) in enumerate(reader.records()):
+            yield canonical(raw, place)
+
+
+def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
+    if by and size is not None:
+        raise UsageError("group_by contradicts group_size; keep one")
+    if size is not None:
+        if size < 1:
+            raise UsageError(f"group_size: expected 1 or more, got {size}")
+        return Grouping(size=size)
+    return Grouping(tuple(read_path(name, "group_by") for name in by)) if by else None
+
+
+def reader_of(data: Data, jobs: int | None = 1) -> tuple[Reader, list[str]]:
+    """What reads the data, and the words that a command line would have for it."""
+    if isinstance(data, Mapping):
+        return Reader([_MEMORY], Held(objects=(data,), alone=True)), [_NAMELESS]
+    given = [data] if isinstance(data, str | os.PathLike) else list(data)
+    paths = [os.fspath(one) for one in given if isinstance(one, str | os.PathLike)]
+    if given and len(paths) == len(given):
+        return Reader(paths, jobs=jobs), paths
+    records = tuple(one for one in given if isinstance(one, Mapping))
+    if not records or len(records) < len(given):
+        odd = next((one for one in given if not isinstance(one, Mapping)), None)
+        got = "nothing" if odd is None else type(odd).__name__
+        raise UsageError(f"data: expected a record, records, a path or paths, got {got}")
+    return Reader([_MEMORY], Held(objects=records)), [_NAMELESS]
+
+
+_MEMORY = ""
+_NAMELESS = "-"
+
+
+@dataclass(frozen=True)
+class Held(Reading):
+    """Records that are in memory already.
+
+    Attributes:
+        objects: the records.
+        alone: whether it is one that was given by itself, whose errors need not say which it is.
+    """
+
+    objects: tuple[Record, ...] = ()
+    alone: bool = False
+
+    def pieces(
+        self, source: str | Source, size: int = 0, *, apart: bool = False
+    ) -> Iterator[Piece]:
+        """One piece, which stands for all of them."""
+        del source, size, apart
+        yield Block(_MEMORY, 1, [])
+
+    def decoded(
+        self, piece: Piece, notices: Notices, *, by_columns: bool = False
+    ) -> Iterator[DecodedChunk]:
+        """The records, new each time, since evaluating them takes them apart."""
+        del piece, by_columns
+        raws = (
+            Raw(plain(one), _MEMORY, None, "" if self.alone else f"[{place}].", _BYTES)
+            for place, one in enumerate(self.objects)
+        )
+        return in_chunks(self.made_of(raws, _MEMORY, notices))
+
+
+_BYTES = 1024
+"""About how many bytes a record has as text: it decides how many are evaluated together."""
+
+
+def plain(value: Any) -> Any:
+    """Arrays, tensors and tuples as the lists that a file would have."""
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def _paths(files: Path | Iterable[Path]) -> list[str]:
+    given = [files] if isinstance(files, str | os.PathLike) else list(files)
+    if not given:
+        raise UsageError("files: expected a path or several, got none")
+    return [os.fspath(path) for path in given]

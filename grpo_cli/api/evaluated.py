@@ -1,0 +1,160 @@
+"""What an evaluation comes to: totals, and every number below them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from grpo_cli.api.columns import LEVELS, Array, Part, columns, one_column
+from grpo_cli.api.html import page, table
+from grpo_cli.batch import F64
+from grpo_cli.errors import UsageError
+from grpo_cli.objective.breakdown import Breakdown
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluated:
+    """The result for a batch.
+
+    ``ratio``, ``kl`` and the others below are lists with one array per response, a number for each
+    token that counts; ``columns`` has the same and more, all tokens in one array. Weight, gradient
+    and contribution are those of the token's record by itself, as every row of ``grpo eval`` is;
+    of a single record they are the batch's.
+
+    Attributes:
+        total: the batch's numbers by name, as ``grpo eval --level batch`` prints them.
+        signature: one line that names every choice which changes the number.
+        notices: what was taken for granted, as a missing log_probs_old.
+        parts: the records, and every number of theirs; empty where only totals were asked for.
+    """
+
+    total: Mapping[str, Any]
+    signature: str
+    notices: Sequence[str] = ()
+    parts: Sequence[Part] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        return f"Evaluated(objective={self.objective!r}, signature={self.signature!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown = [(name, value) for name, value in self.total.items() if value is not None]
+        return page([table(("", "batch"), shown)], [self.signature, *self.notices])
+
+    @property
+    def objective(self) -> float:
+        """J, which is maximised."""
+        return float(self.total["objective"])
+
+    @property
+    def loss(self) -> float:
+        """−J."""
+        return float(self.total["loss"])
+
+    @property
+    def breakdown(self) -> Breakdown:
+        """Every number as flat arrays, of records that were evaluated together.
+
+        Raises:
+            UsageError: where they were not, since they differ in layout or hyperparameters.
+        """
+        if len(self.parts) != 1:
+            raise UsageError(
+                f"the records were evaluated in {len(self.parts)} parts; "
+                "columns() has all their numbers, parts each breakdown"
+            )
+        return self.parts[0].breakdown
+
+    @property
+    def breakdowns(self) -> list[Breakdown]:
+        """The same where there are several."""
+        return [part.breakdown for part in self.parts]
+
+    def columns(self, level: Literal["record", "response", "token"] = "token") -> dict[str, Array]:
+        """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
+
+        They have the names and values that ``grpo eval --level LEVEL`` prints. A number that is
+        unknown or of nothing is NaN; each of several reward functions is a column.
+
+        Raises:
+            UsageError: for a level that there is not, or where only totals were asked for.
+        """
+        if level not in LEVELS:
+            raise UsageError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
+        self._with_rows()
+        return columns(self.parts, level)
+
+    # ---- one array per response ---------------------------------------------------------------
+
+    @property
+    def ratio(self) -> list[F64]:
+        """ρ: π_θ over π_old, at the level of the objective."""
+        return self._tokens("ratio")
+
+    @property
+    def log_ratio(self) -> list[F64]:
+        """Log ρ."""
+        return self._tokens("log_ratio")
+
+    @property
+    def clip(self) -> list[Array]:
+        """The side on which the clip bound the token: "low", "high" or None."""
+        return self._tokens("clip")
+
+    @property
+    def kl(self) -> list[F64]:
+        """The KL estimate; NaN where there is nothing to estimate it from."""
+        return self._tokens("kl")
+
+    @property
+    def surrogate(self) -> list[F64]:
+        """The policy term."""
+        return self._tokens("surrogate")
+
+    @property
+    def correction(self) -> list[F64]:
+        """The weight of the rollout correction; 1 where there is none."""
+        return self._tokens("correction")
+
+    @property
+    def weight(self) -> list[F64]:
+        """What the aggregation gives each token."""
+        return self._tokens("weight")
+
+    @property
+    def advantage(self) -> list[F64]:
+        """The advantage of each token."""
+        return self._tokens("advantage")
+
+    @property
+    def gradient(self) -> list[F64]:
+        """∂J/∂(log_probs_new), J being the record's."""
+        return self._tokens("gradient")
+
+    @property
+    def contribution(self) -> list[F64]:
+        """Each token's part of its record's J; they add up to it."""
+        return self._tokens("contribution")
+
+    @property
+    def position(self) -> list[Array]:
+        """Each token's index in its response as it was written, masked tokens counted."""
+        return self._tokens("position")
+
+    advantages, contributions = advantage, contribution
+
+    def _tokens(self, name: str) -> list[Array]:
+        self._with_rows()
+        return self.per_response(one_column(self.parts, name))
+
+    def per_response(self, tokens: Array) -> list[Array]:
+        """Cuts a flat token array into responses."""
+        lengths = [part.breakdown.batch.responses.lengths for part in self.parts]
+        return np.split(tokens, np.cumsum(np.concatenate(lengths))[:-1])
+
+    def _with_rows(self) -> None:
+        if not self.parts:
+            raise UsageError("only totals were asked for (totals_only); there are no rows")

@@ -1,0 +1,90 @@
+"""``evaluate``: one record, many, or files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from grpo_cli.api.columns import Part
+from grpo_cli.api.data import Data, reader_of
+from grpo_cli.api.evaluated import Evaluated
+from grpo_cli.api.words import of_arguments, speaking_of_arguments
+from grpo_cli.engine.evaluation import Evaluation
+from grpo_cli.errors import UsageError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import Record
+from grpo_cli.variants import STAGES
+from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
+
+Hyperparameter = float | int | str | None
+
+
+def evaluate(
+    data: Data,
+    variant: str = "grpo",
+    *,
+    stages: Mapping[str, str] | None = None,
+    batch: Literal["input", "record"] = "input",
+    totals_only: bool = False,
+    **hyperparameters: Hyperparameter,
+) -> Evaluated:
+    """Evaluates a record, many, or files, as one batch.
+
+    J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ over the tokens that the mask keeps; loss = −J. The variant's
+    page (``grpo explain VARIANT``) has its formula and its paper.
+
+    Args:
+        data: a record under any of the names that files may use: ``log_probs_new`` and
+            ``log_probs_old`` as [G], [G][T] or [B][G][T] natural log-probs (nats, ragged or with
+            a ``mask``), ``rewards`` [G] or ``advantages`` [G] or [G][T], ``log_probs_ref``, and
+            ``hyperparameters``. Or several of them, a path, or several paths.
+        variant: a variant's name or alias.
+        stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
+        batch: what denominators span: all records, or each on its own.
+        totals_only: whether to keep no numbers of tokens: files of any size are read in flat
+            memory.
+        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+
+    Raises:
+        UsageError: for an unknown name, or a value outside its meaning.
+        InputError: for data that cannot be read, with its place in the record.
+
+    References:
+        Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), for ``grpo``; ``VARIANTS[name].paper``.
+    """
+    with speaking_of_arguments():
+        made = planned(variant, stages, hyperparameters, batch)
+        reader, _ = reader_of(data)
+        parts: list[Part] = []
+
+        def keep(records: Sequence[Record], breakdown: Breakdown) -> list[bytes]:
+            parts.append(Part(records, breakdown))
+            return []
+
+        run = Evaluation(reader, made, encode=None if totals_only else keep)
+        for _ in run:
+            pass
+        notices = [of_arguments(note) for note in run.notices]
+        return Evaluated(run.total, run.signature, notices, parts)
+
+
+def planned(
+    variant: str,
+    stages: Mapping[str, str] | None,
+    hyperparameters: Mapping[str, Hyperparameter],
+    batch: str = "input",
+) -> Plan:
+    """The objective; a stage among the hyperparameters is told where it goes.
+
+    Raises:
+        UsageError: for a name or value that cannot be used.
+    """
+    checked(hyperparameters)
+    return plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
+
+
+def checked(hyperparameters: Mapping[str, Hyperparameter]) -> None:
+    """Raises an error for a stage among the hyperparameters."""
+    for name, value in hyperparameters.items():
+        if name in STAGES or name in OWN_AGGREGATES:
+            raise UsageError(f'{name} is a stage: give stages={{"{name}": "{value}"}}')

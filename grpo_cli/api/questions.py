@@ -1,0 +1,209 @@
+"""``compare``, ``match``, ``verify``, ``check`` and ``split``, as the commands of these names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from grpo_cli.api.answers import Checked, Compared, Matched, SplitUp, Verified
+from grpo_cli.api.data import Data, reader_of
+from grpo_cli.api.evaluation import Hyperparameter, checked, planned
+from grpo_cli.api.words import speaking_of_arguments
+from grpo_cli.errors import InputError, UsageError
+
+Stages = Mapping[str, str] | None
+
+
+def compare(
+    data: Data,
+    variants: str | Iterable[str] = "grpo,dr,dapo,bnpo,gspo,cispo",
+    *,
+    stages: Stages = None,
+    batch: Literal["input", "record"] = "input",
+    **hyperparameters: Hyperparameter,
+) -> Compared:
+    """Several variants on the same data.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        variants: names, or patterns as ``"trl/*"``; ``"all"`` is every one. Cosines are with the
+            first.
+        stages, batch, **hyperparameters: as ``evaluate`` takes them, for every variant that takes
+            them.
+
+    Raises:
+        UsageError: for an unknown name, or what none of the variants takes.
+        InputError: for data that cannot be read. What a variant lacks is told in ``skipped``.
+    """
+    from grpo_cli.commands.compare.compare import Comparison
+    from grpo_cli.commands.compare.plans import names, plans
+
+    with speaking_of_arguments():
+        checked(hyperparameters)
+        chosen = names(variants if isinstance(variants, str) else ",".join(variants))
+        made, _ = plans(chosen, stages or {}, hyperparameters, batch)
+        reader, _ = reader_of(data)
+        return Compared.from_document(Comparison(made, reader).document())
+
+
+def match(
+    data: Data,
+    *,
+    loss: float | str | None = None,
+    objective: float | str | None = None,
+    kl: float | str | None = None,
+    clip_fraction: float | str | None = None,
+    gradient_norm: float | str | None = None,
+    logged: str | None = None,
+    rtol: float | None = None,
+    betas: Sequence[float] = (),
+    variant: str = "grpo",
+    stages: Stages = None,
+    batch: Literal["input", "record"] = "input",
+    **hyperparameters: Hyperparameter,
+) -> Matched:
+    """Which conventions reproduce a number that a trainer logged.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        loss, objective: the number that was logged, one of them. A text says by its digits how
+            exact it is (``"0.0256"`` is ±0.00005), as does the shortest text of a float.
+        kl, clip_fraction, gradient_norm: what was logged beside it.
+        logged: where the records carry the number, as ``"loss=metrics.loss"``.
+        rtol: the relative tolerance, where the digits do not say it.
+        betas: values of β to try.
+        variant, stages, batch, **hyperparameters: what is known of the objective.
+
+    Raises:
+        UsageError: for an unknown name, or no number.
+        InputError: for data that cannot be read.
+    """
+    from grpo_cli.commands.match.ask import ask
+
+    given = {"loss": loss, "objective": objective, "kl": kl}
+    given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
+    with speaking_of_arguments():
+        plan = planned(variant, stages, hyperparameters, batch)
+        reader, words = reader_of(data, jobs=None)
+        return Matched.from_document(
+            ask(
+                plan,
+                reader,
+                words,
+                (),
+                numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
+                at=() if logged is None else (logged,),
+                rtol=rtol,
+                betas=betas,
+            )
+        )
+
+
+def _digits(name: str, number: float | str) -> str:
+    text = number if isinstance(number, str) else repr(float(number))
+    try:
+        finite = abs(float(text)) < float("inf")
+    except ValueError:
+        finite = False
+    if not finite or "_" in text:
+        raise UsageError(f"{name}: expected a finite number, got {number!r}")
+    return text
+
+
+def verify(
+    data: Data,
+    variant: str | None = None,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    causes: int = 20,
+    stages: Stages = None,
+    **hyperparameters: Hyperparameter,
+) -> Verified:
+    """Whether records evaluate to what they expect, and where they first differ.
+
+    Args:
+        data: as ``evaluate`` takes it; records with ``expected``.
+        variant: None: what each record's ``framework`` says, else grpo.
+        rtol, atol: when two numbers agree; None: 1e-4, and a part of that of their scale.
+        causes: how many differing records are searched for a cause.
+        stages, **hyperparameters: as ``evaluate`` takes them.
+
+    Raises:
+        UsageError: for an unknown name.
+        InputError: for data that cannot be read, or expects nothing.
+    """
+    from grpo_cli.commands.verify.compare import Tolerance
+    from grpo_cli.commands.verify.judging import Judging
+    from grpo_cli.commands.verify.verification import Verification
+
+    with speaking_of_arguments():
+        checked(hyperparameters)
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if value is not None and not 0 <= value < float("inf"):
+                raise UsageError(f"{name}: expected a number >= 0, got {value}")
+        within = Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
+        reader, _ = reader_of(data)
+        judging = Judging(variant or "", stages or {}, hyperparameters, within, skip=False)
+        run = Verification(judging, reader, causes)
+        rows = [*run.rows()]
+        if not rows:
+            raise InputError('no record has "expected": put what your own loss returned there')
+        return Verified.from_document(run.document(rows))
+
+
+def check(data: Data, *, limit: int = 3) -> Checked:
+    """Whether a dump is sane: shifts, padding, temperatures, dead groups, duplicates and more.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        limit: findings of one kind in full; 0 for all.
+
+    Raises:
+        InputError: for data that cannot be read.
+    """
+    from grpo_cli.commands.check.run import check as look
+
+    with speaking_of_arguments():
+        reader, _ = reader_of(data)
+        return Checked.from_document(look(reader, limit).document())
+
+
+def split(
+    data: Data,
+    micro_batch: int,
+    *,
+    accumulate: int | None = None,
+    ranks: int = 1,
+    variant: str = "grpo",
+    stages: Stages = None,
+    batch: Literal["input", "record"] = "input",
+    **hyperparameters: Hyperparameter,
+) -> SplitUp:
+    """A batch beside the same batch cut into micro-batches and ranks, per aggregation.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        micro_batch: responses of a micro-batch.
+        accumulate: micro-batches that a rank accumulates; None: until the input is one step.
+        ranks: data-parallel ranks.
+        variant, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+
+    Raises:
+        UsageError: for an unknown name, or a cut that cannot be made.
+        InputError: for data that cannot be read. What an aggregation lacks is told in ``skipped``.
+    """
+    from grpo_cli.commands.split.microbatches import cut
+    from grpo_cli.commands.split.responses import gather
+    from grpo_cli.commands.split.split import split as split_up
+
+    with speaking_of_arguments():
+        counts = {"micro_batch": micro_batch, "accumulate": accumulate or 1, "ranks": ranks}
+        for name, value in counts.items():
+            if not 1 <= value < 2**31:
+                raise UsageError(f"{name}: expected 1 or more, got {value}")
+        plan = planned(variant, stages, hyperparameters, batch)
+        reader, _ = reader_of(data)
+        responses = gather(plan, reader)
+        cutting = cut(responses.count, micro_batch, accumulate, ranks)
+        return SplitUp.from_document(split_up(plan, responses, cutting))

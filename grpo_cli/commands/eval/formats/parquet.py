@@ -1,0 +1,77 @@
+"""The ``parquet`` format: a file with a column for each field, written as rows are computed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, BinaryIO
+
+from grpo_cli.commands.eval.formats.format import Format, Printing, limited, total_of
+from grpo_cli.commands.eval.run import Run
+from grpo_cli.engine.evaluation import Encode
+from grpo_cli.engine.rows.tables import batch_of, column, none_of, row_of, texts
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records.tables.files import package
+from grpo_cli.records.tables.sink import Sink
+
+
+def _encode(printing: Printing) -> Encode:
+    try:
+        package()
+    except InputError as error:
+        raise UsageError(error.message) from None
+    return partial(batch_of, level=printing.level, fields=printing.names)
+
+
+def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+    with Sink(stream) as sink:
+        schema = None
+        for pieces in limited(run, printing, _first_rows):
+            for batch in pieces:
+                fitted = batch if schema is None else _fitted(batch, schema)
+                schema = fitted.schema
+                sink.add(fitted)
+        if run.empty or not run.complete:
+            return
+        if printing.level == "batch":
+            sink.add(row_of(total_of(run, printing, variant)))
+        elif schema is None:
+            sink.add(none_of(printing.names))
+
+
+def _first_rows(batch: Any, most: int) -> tuple[Any, int]:
+    """The first rows of a batch."""
+    return batch.slice(0, most), min(most, batch.num_rows)
+
+
+def _fitted(batch: Any, schema: Any) -> Any:
+    """A batch with the columns of the first one; what was text there is text.
+
+    Raises:
+        UsageError: where it has something of another type.
+    """
+    if batch.schema == schema:
+        return batch
+    columns = [
+        one if one.type == field.type else _column(field, one)
+        for field, one in zip(schema, batch.columns, strict=True)
+    ]
+    return package().record_batch(columns, schema=schema)
+
+
+def _column(field: Any, values: Any) -> Any:
+    pa = package()
+    encoded = isinstance(field.type, pa.DictionaryType)
+    wanted = field.type.value_type if encoded else field.type
+    listed = values.to_pylist()
+    try:
+        made = pa.array(texts(listed) if wanted == pa.string() else listed, wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"--format parquet: {field.name} is {wanted} in the first rows and "
+            f"{column(field.name, listed).type} later; a column has one type: "
+            "choose --fields without it, or another format"
+        ) from None
+    return made.dictionary_encode().cast(field.type) if encoded else made
+
+
+FORMAT = Format(_encode, _write)

@@ -1,0 +1,68 @@
+"""The flags that every command has: colours, and what happens to a page higher than the screen."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from grpo_cli.terminal.display import Display, When, displaying
+
+_PANEL = "on a terminal"
+
+Color = Annotated[
+    When,
+    typer.Option(
+        "--color",
+        help="auto: on a terminal, unless NO_COLOR is set; or FORCE_COLOR, CLICOLOR_FORCE.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="All of a page, also beyond the screen.", rich_help_panel=_PANEL),
+]
+NoPager = Annotated[
+    bool,
+    typer.Option(
+        "--no-pager", help="Never through PAGER (else less, more).", rich_help_panel=_PANEL
+    ),
+]
+
+_OPTIONS: dict[str, tuple[Any, object]] = {
+    "color": (Color, "auto"),
+    "full": (Full, False),
+    "no_pager": (NoPager, False),
+}
+
+
+def displayed(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these flags, those that it does not have already."""
+    signature = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+    added = {name: option for name, option in _OPTIONS.items() if name not in signature.parameters}
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in added}
+        given |= {name: values[name] for name in _OPTIONS if name in values}
+        display = Display(given["color"], full=given["full"], pager=not given["no_pager"])
+        with displaying(display):
+            command(**values)
+
+    parameters = [
+        one.replace(annotation=hints.get(name, one.annotation))
+        for name, one in signature.parameters.items()
+    ]
+    parameters += [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for name, (annotation, default) in added.items()
+    ]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run

@@ -1,0 +1,83 @@
+"""Which steps of a run a report keeps, and which groups of them it is to look for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
+
+from grpo_cli.commands.trend.step import Finding, Place, Step
+
+Owner = tuple[str, str | int | float]
+"""A record: its file, and what ``--record`` takes."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is kept of a run.
+
+    Attributes:
+        steps: the number of each step that is kept, and why.
+        wanted: record → the responses in it that something points at.
+        groups: how many groups of a step are sampled besides those.
+        seed: of the sample.
+    """
+
+    steps: Mapping[int, str]
+    wanted: Mapping[Owner, frozenset[int]]
+    groups: int
+    seed: int
+
+    def priority(self, *name: object) -> int:
+        """A number that decides about a sample: the same for the same group, whoever asks."""
+        text = "\\0".join(map(str, (self.seed, *name)))
+        return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
+
+
+def choose(
+    steps: Sequence[Step], findings: Sequence[Finding], *, most: int, groups: int, seed: int
+) -> Choice:
+    """Keeps what findings point at and the ends of the run, and samples the rest.
+
+    Args:
+        steps: all of the run, by number.
+        findings: what was found.
+        most: how many steps are kept where findings do not point at more.
+        groups: how many groups of a step are sampled.
+        seed: of the sample.
+    """
+    numbers = [step.number for step in steps]
+    kept = dict(_pointed_at(numbers, findings))
+    for number in (numbers[0], numbers[-1]) if numbers else ():
+        kept.setdefault(number, "end")
+    rest = [number for number in numbers if number not in kept]
+    room = max(most - len(kept), 0)
+    sampled = rest if len(rest) <= room else random.Random(seed).sample(rest, room)
+    why = "all" if len(rest) <= room else "sampled"
+    kept |= dict.fromkeys(sampled, why)
+    places = chain(
+        (one.worst for one in findings if one.worst is not None),
+        *(step.worst.values() for step in steps if step.number in kept),
+    )
+    steps_kept = {number: kept[number] for number in numbers if number in kept}
+    return Choice(steps_kept, _owners(places), groups, seed)
+
+
+def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[int, str]:
+    """The step before each onset, the onset, and the worst step."""
+    kept: dict[int, str] = {}
+    for finding in findings:
+        at = numbers.index(finding.onset)
+        for number in (finding.onset, finding.worst_step, numbers[max(at - 1, 0)]):
+            kept[number] = "finding"
+    return kept
+
+
+def _owners(places: chain[Place]) -> dict[Owner, frozenset[int]]:
+    found: dict[Owner, frozenset[int]] = {}
+    for place in places:
+        owner = (place.source, place.record)
+        found[owner] = found.get(owner, frozenset()) | {place.response}
+    return found

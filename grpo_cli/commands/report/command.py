@@ -1,0 +1,191 @@
+"""``grpo report``: a run in one page, from its series to its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from grpo_cli.commands.eval.printing import Quiet
+from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.command_line import command_line
+from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.page.block import deflated, told
+from grpo_cli.commands.page.page import html
+from grpo_cli.commands.report.choose import Choice, choose
+from grpo_cli.commands.report.groups import Keeper
+from grpo_cli.commands.report.kept import Kept, within
+from grpo_cli.commands.trend.command import _words
+from grpo_cli.commands.trend.findings import findings as look
+from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.view import known
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine import Reader
+from grpo_cli.errors import InputError
+from grpo_cli.records.choose.paths import read_path
+from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.messages import failures, say
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What of the run is kept, and where the page goes."""
+
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Write the page here.")
+    ] = "report.html"
+    html: Annotated[
+        bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
+    ] = True
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="FIELD",
+            help="Where a record says its step, as in trend; file: each file is one.",
+            show_default=False,
+        ),
+    ] = None
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=1,
+            help="Steps whose groups are kept; those that findings point at always are.",
+        ),
+    ] = 40
+    groups: Annotated[
+        int,
+        typer.Option(
+            "--groups",
+            metavar="N",
+            min=0,
+            help="Groups of a step whose tokens are kept, besides its worst ones.",
+        ),
+    ] = 2
+    tokens: Annotated[
+        int,
+        typer.Option(
+            "--tokens", metavar="N", min=0, help="Sampled tokens that are kept in all, about."
+        ),
+    ] = 500_000
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the sample of steps and groups.")
+    ] = 0
+    quiet: Quiet = False
+
+
+@bundled
+def report(
+    *,
+    files: Files = None,
+    objective: ObjectiveOptions,
+    reading: ReadingOptions,
+    options: ReportOptions,
+) -> None:
+    """Write a run as one page: its series, its steps, their groups, their tokens.
+
+    \b
+    grpo report run/rollouts --html -o report.html
+    grpo report 'steps/*.jsonl.zst' -v dapo --steps 100 -o report.html
+
+    Series and findings are those of `grpo trend`. What findings point at is kept,
+    and of the rest a sample: the page says which. It asks nothing of the network.
+    Exit codes: 0 done, 2 usage, 3 bad input.
+    """  # noqa: D301 - \b is for the help's formatter
+    with failures():
+        plan, places = objective.plan(), paths(files)
+        reader = reading.reader(places, None)
+        reader.keep_input()
+        step_of = _step_of(options.step, places)
+        run = Run(reader, plan, step_of)
+        steps = run.read()
+        found = look(steps, _words(objective, reading))
+        choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
+        kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
+        lost = within(kept, options.groups, options.tokens)
+        with destination(options.output) as stream:
+            for part in _page(steps, found, choice, kept, lost, places, run):
+                stream.write(part.encode())
+        tell_notes(reader.notices | run.notices, quiet=options.quiet)
+        tell_errors(run.skipped, as_json=False)
+        if run.skipped:
+            tell_more_errors(run.skipped)
+            say(f"skipped {len(run.skipped)} records that cannot be used")
+    raise typer.Exit(InputError.exit_code if run.skipped else 0)
+
+
+def _step_of(field: str | None, places: Sequence[str]) -> StepOf:
+    if field is None:
+        return StepOf()
+    if field == "file":
+        return StepOf(files={place: at for at, place in enumerate(places)})
+    return StepOf(field=read_path(field, "--step"))
+
+
+def _kept(reader: Reader, keeper: Keeper) -> Kept:
+    kept = Kept()
+    for _, part in reader.map(keeper):
+        kept.merge(part)
+    return kept
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A finding, and what shows it best: a quantity that tokens can be coloured by."""
+    worst = METRICS[finding.metric].worst
+    return told(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
+
+
+def _page(
+    steps: Sequence[Step],
+    findings: Sequence[Finding],
+    choice: Choice,
+    kept: Kept,
+    lost: int,
+    places: Sequence[str],
+    run: Run,
+) -> Iterator[str]:
+    blocks: list[tuple[str, str]] = []
+    numbered: dict[str, list[dict[str, Any]]] = {}
+    for step in sorted(kept.steps):
+        rows = numbered[str(step)] = []
+        for group in kept.steps[step]:
+            facts = told(group.facts) | {"tokens": group.tokens, "block": None}
+            if group.block:
+                facts["block"] = f"block-{len(blocks)}"
+                blocks.append((facts["block"], group.block))
+            rows.append(facts)
+    head = {
+        "steps": [step.number for step in steps],
+        "files": [step.file for step in steps],
+        "metrics": [
+            {
+                "name": name,
+                "family": METRICS[name].family,
+                "usual": METRICS[name].spare < 20,
+                "values": [step.metrics[name] for step in steps],
+            }
+            for name in known(steps)
+        ],
+        "findings": [_finding(finding) for finding in findings],
+        "kept": {str(number): why for number, why in choice.steps.items()},
+        "groups": numbered,
+        "seed": choice.seed,
+        "sampled": choice.groups,
+        "lost": lost,
+    }
+    first, last = places[0], places[-1]
+    yield from html(
+        title="a run of one step" if len(steps) == 1 else f"a run of {len(steps):,} steps",
+        place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
+        command=command_line(),
+        signature="\n".join(run.signatures),
+        settings={"color_by": None, "top": 10},
+        blocks=[("run", deflated(head)), *blocks],
+    )

@@ -1,0 +1,259 @@
+"""Ray: one that is started here, or a cluster that is there; what travels to it, and its errors."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from grpo_cli.engine.cluster import tasks
+from grpo_cli.engine.cluster.tasks import ClusterError, versions
+from grpo_cli.errors import UsageError
+
+_SHIPPED = (
+    *("orjson", "typer", "rich", "markdown_it", "mdurl", "pygments", "shellingham"),
+    "annotated_doc",
+)
+"""What a worker imports and a node of a cluster may lack; numpy it has to have."""
+_STORE = 1 << 30  # bytes of shared memory, where Ray is started here
+_RETRIES = 5
+_LOOK_AGAIN = 5.0  # seconds after which a cluster may have grown
+
+
+class Session:
+    """A connection to Ray; there is one in a process.
+
+    Attributes:
+        ray: the package.
+        here: whether it was started here.
+    """
+
+    def __init__(self, address: str | None, jobs: int | None) -> None:
+        self.ray = _package()
+        self.here = address is None
+        self._folder = ""
+        self._looked = 0.0
+        self._cores = 1
+        self._signals = _Signals()
+        with _connecting(address):
+            if address is None:
+                self._start(jobs)
+            else:
+                self._join(address)
+        self._signals.restore()
+        atexit.register(self.close)
+        options = {"max_retries": _RETRIES, "num_cpus": 1}
+        remote = self.ray.remote
+        read = {"num_returns": 2, "num_cpus": 0.01, "scheduling_strategy": "SPREAD"}
+        self.read = remote(tasks.read).options(max_retries=_RETRIES, **read)
+        self.evaluate = remote(tasks.evaluate).options(**options)
+        self.evaluate_range = remote(tasks.evaluate_range).options(**options)
+        self.merge = remote(tasks.merge).options(max_retries=_RETRIES, num_cpus=0.01)
+
+    def _start(self, jobs: int | None) -> None:
+        from grpo_cli.engine.pool import cores
+
+        self._folder = tempfile.mkdtemp(prefix="grpo-ray-")
+        self.ray.init(
+            address="local",
+            num_cpus=jobs or cores(),
+            object_store_memory=_STORE,
+            include_dashboard=False,
+            _temp_dir=self._folder,
+            **_QUIET,
+        )
+
+    def _join(self, address: str) -> None:
+        self.ray.init(address=address, **_QUIET)
+        lacking = self._lacking()
+        self.ray.shutdown()
+        modules = [str(Path(__file__).parents[2]), *map(_folder_of, sorted(lacking))]
+        self.ray.init(address=address, runtime_env={"py_modules": modules}, **_QUIET)
+
+    def _lacking(self) -> set[str]:
+        """The modules that a node of the cluster lacks, which then travel with the job.
+
+        Raises:
+            ClusterError: where its versions are others than here.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        mine, names = versions(), _SHIPPED
+        system = (sys.platform, platform.machine())
+
+        def about() -> tuple[dict[str, str | None], list[str], tuple[str, str]]:
+            import importlib.util
+            import platform
+            import sys
+
+            def version(name: str) -> str | None:
+                missing = importlib.util.find_spec(name) is None
+                return None if missing else str(importlib.import_module(name).__version__)
+
+            found = {
+                "Python": ".".join(platform.python_version_tuple()[:2]),
+                "numpy": version("numpy"),
+                "orjson": version("orjson"),
+            }
+            absent = [name for name in names if importlib.util.find_spec(name) is None]
+            return found, absent, (sys.platform, platform.machine())
+
+        lacking: set[str] = set()
+        for node in self.ray.nodes():
+            if not node["Alive"] or not node["Resources"].get("CPU"):
+                continue
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = self.ray.remote(about).options(num_cpus=0, scheduling_strategy=there)
+            found, absent, other = self.ray.get(task.remote())
+            place = f"node {node['NodeManagerAddress']}"
+            for name, theirs in found.items():
+                if theirs is None and (name == "numpy" or other != system):
+                    raise ClusterError(f"{place} lacks {name} {mine[name]}: install it there")
+                if theirs not in (None, mine[name]):
+                    raise ClusterError(
+                        f"{place} has {name} {theirs}, here it is {mine[name]}: numbers may "
+                        "differ; install the same"
+                    )
+            lacking |= set(absent)
+        return lacking
+
+    def cores(self) -> int:
+        """How many cores the cluster has; it may grow and shrink."""
+        if time.monotonic() - self._looked > _LOOK_AGAIN:
+            self._looked = time.monotonic()
+            self._cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        return self._cores
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While Ray waits, a signal's exit code is its own."""
+        try:
+            yield
+        except SystemExit:
+            if self._signals.ended_by is None:
+                raise
+            raise SystemExit(128 + self._signals.ended_by) from None
+
+    def close(self) -> None:
+        """Ends what was started here, and what is under way elsewhere."""
+        self.ray.shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_QUIET: dict[str, Any] = {
+    "log_to_driver": False,
+    "logging_level": "CRITICAL",
+}
+_SESSIONS: dict[str | None, Session] = {}
+
+
+def session(on: str, jobs: int | None) -> Session:
+    """The connection to what ``--on`` names; of a Ray that is started here, with so many cores.
+
+    Raises:
+        UsageError: where that is not understood, or the package is missing.
+        ClusterError: where it cannot be reached, or has other versions.
+    """
+    address = address_of(on)
+    if address not in _SESSIONS:
+        for other in list(_SESSIONS.values()):
+            other.close()
+        _SESSIONS.clear()
+        _SESSIONS[address] = Session(address, jobs)
+    return _SESSIONS[address]
+
+
+def address_of(on: str) -> str | None:
+    """The address of a cluster; None where Ray is to be started here.
+
+    Raises:
+        UsageError: where it is none.
+    """
+    if on.startswith("ray://") and on.rpartition(":")[2].isdecimal():
+        return on
+    if on != "ray":
+        raise UsageError(f"--on: expected ray or ray://HOST:PORT, got {on!r}")
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def _package() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))  # without end otherwise
+    try:
+        import ray
+    except ImportError:
+        advice = "pip install 'grpo-cli[ray]'"
+        raise UsageError(f"--on ray needs one more package: {advice}") from None
+    return ray
+
+
+class _Signals:
+    """Signals that end the command, which Ray would take for itself, or end with a code of its own.
+
+    Attributes:
+        ended_by: the one that came, if any.
+    """
+
+    def __init__(self) -> None:
+        self.ended_by: int | None = None
+        names = ("SIGTERM", "SIGHUP")
+        self._kept = {
+            getattr(signal, name): signal.getsignal(getattr(signal, name))
+            for name in names
+            if hasattr(signal, name)
+        }
+
+    def restore(self) -> None:
+        """Handles them as before, and remembers which came."""
+        if threading.current_thread() is threading.main_thread():
+            for number, kept in self._kept.items():
+                signal.signal(number, self._handle if callable(kept) else kept)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.ended_by = number
+        kept = self._kept[signal.Signals(number)]
+        if callable(kept):
+            kept(number, frame)
+
+
+@contextmanager
+def _connecting(address: str | None) -> Iterator[None]:
+    """Whatever goes wrong with connecting is one line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:3]) or type(error).__name__
+        what = "cannot start Ray" if address is None else f"cannot connect to Ray at {address}"
+        raise ClusterError(f"{what}: {reason}") from None
+
+
+def _folder_of(module: str) -> str:
+    """Where a package is that has to travel.
+
+    Raises:
+        ClusterError: where it is not here either.
+    """
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ClusterError(f"a node of the cluster lacks {module}, and so does this machine")
+    place = Path(spec.origin)
+    return str(place.parent if place.name == "__init__.py" else place)

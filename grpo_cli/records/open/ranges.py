@@ -1,0 +1,175 @@
+"""Ranges of a file's bytes, read by whoever, and put together to whole lines.
+
+A range is cut anywhere. Whoever reads it says where its first line begins and how many it has; what
+it has of a line that began before goes to the range where that began. So every byte is read once,
+nobody goes through the file first, and lines still have their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.open.address import Address, Version
+from grpo_cli.records.open.blocks import Block, Source, is_document
+from grpo_cli.records.open.streams import BLOCK, LIMIT, plain, reason, split
+
+Bytes = NDArray[np.uint8]
+_FIRST = 64 << 10
+_AT_ONCE = 16 << 20  # fetched by one connection
+
+
+class Range(NamedTuple):
+    """Bytes of a file.
+
+    Attributes:
+        source: the file as the user named it.
+        path: where it is.
+        start, end: the place of the bytes.
+        version: the version of the file that is meant.
+        head: those bytes of it that were read already.
+    """
+
+    source: str
+    path: str
+    start: int
+    end: int
+    version: Version
+    head: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self.end - self.start
+
+
+class Ends(NamedTuple):
+    """What there is to know of a range that was read.
+
+    Attributes:
+        head: what it has of a line that began before it, with the line's end if that is here.
+        rest: how many bytes follow.
+        lines: how many lines end in these.
+    """
+
+    head: bytes
+    rest: int
+    lines: int
+
+    @property
+    def closes(self) -> bool:
+        """Whether the line that began before ends here."""
+        return self.head.endswith(b"\n")
+
+
+def size_of(path: str) -> int:
+    """The size of a file."""
+    return version_of(path).size
+
+
+def version_of(path: str) -> Version:
+    """The version that a file has: of a remote one, when the run began."""
+    if isinstance(path, Address):
+        return path.version
+    about = Path(path).stat()
+    return Version(about.st_size, str(about.st_mtime_ns))
+
+
+def ranges(source: Source, size: int) -> list[Range] | None:
+    """A file in ranges of about equal sizes; None where it has to be read whole.
+
+    That is what is packed, what is no lines but one document, and what is not in UTF-8.
+    """
+    version = version_of(source.path)
+    head = _head(source.path, version.size)
+    first = head.lstrip(b"\n\r\t ").partition(b"\n")[0]
+    if not plain(head[:4]) or not first or is_document(first):
+        return None
+    starts = [*range(0, version.size, size), version.size]
+    made = [Range(source.name, source.path, start, end, version) for start, end in pairwise(starts)]
+    made[0] = made[0]._replace(head=head[: made[0].end])
+    return made
+
+
+def _head(path: str, size: int) -> bytes:
+    """The first line that is not empty, and what was read with it."""
+    head = path.head if isinstance(path, Address) else _local(path, 0, min(size, _FIRST))
+    while len(head) < min(size, LIMIT) and b"\n" not in head.lstrip(b"\n\r\t "):
+        head += _bytes_of(path, len(head), min(size, 4 * len(head)))
+    return head
+
+
+def fetch(wanted: Range) -> tuple[Ends, Bytes]:
+    """Reads a range: what there is to know of it, and its bytes behind its head.
+
+    Raises:
+        InputError: where it cannot be read, or is not of the version that is meant.
+    """
+    try:
+        data = wanted.head + _bytes_of(wanted.path, wanted.start + len(wanted.head), wanted.end)
+        now = version_now(wanted.path)
+    except OSError as error:
+        raise InputError(reason(error), source=wanted.source) from None
+    if len(data) < wanted.size or now != wanted.version:
+        message = "the file changed while it was read; start again when it is complete"
+        raise InputError(message, source=wanted.source)
+    found = data.find(b"\n")
+    begin = 0 if not wanted.start else found + 1 if found >= 0 else len(data)
+    rest = np.frombuffer(data, dtype=np.uint8)[begin:]
+    return Ends(data[:begin], len(rest), int(np.count_nonzero(rest == ord("\n")))), rest
+
+
+def version_now(path: str) -> Version:
+    """The version that a file has now; what is remote was looked at when it was read."""
+    return path.version if isinstance(path, Address) else version_of(path)
+
+
+def _bytes_of(path: str, start: int, end: int) -> bytes:
+    if not isinstance(path, Address):
+        return _local(path, start, end)
+    from concurrent.futures import ThreadPoolExecutor
+
+    from grpo_cli.records.open import remote
+
+    starts = range(start, end, _AT_ONCE)
+    with ThreadPoolExecutor(4) as connections:
+        read = connections.map(
+            lambda begin: remote.read(path, begin, min(end, begin + _AT_ONCE)), starts
+        )
+        return b"".join(read)
+
+
+def _local(path: str, start: int, end: int) -> bytes:
+    with Path(path).open("rb") as stream:
+        stream.seek(start)
+        return stream.read(end - start)
+
+
+def blocks_of(source: str, line: int, rest: Bytes, completion: Sequence[bytes]) -> Iterator[Block]:
+    """The lines of a range that was read, in blocks.
+
+    Args:
+        source: the file as the user named it.
+        line: the 1-based number of the first of them.
+        rest: the bytes behind the range's head.
+        completion: what follows of its last line in the ranges behind it.
+
+    """
+    start = 0
+    while start < len(rest):
+        part = rest[start : start + BLOCK].tobytes()
+        whole = part.rfind(b"\n") + 1
+        if not whole:
+            break
+        lines = split(part, whole)
+        yield Block(source, line, lines)
+        start, line = start + whole, line + len(lines)
+    last = b"".join([rest[start:].tobytes(), *completion])
+    if last:
+        yield Block(source, line, split(last, len(last)))

@@ -1,0 +1,176 @@
+"""``torch.save``'s files, without torch: a zip of raw tensors and a pickle that says what they are.
+
+A pickle may call anything that it names. This one may name what rebuilds a tensor, and nothing
+else: any other name is refused before it is looked up.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_cli.errors import InputError
+from grpo_cli.records.open.streams import most_unpacked, opened
+from grpo_cli.records.record import Raw
+
+_DAMAGE = (
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, NotImplementedError),
+    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
+    *(RuntimeError, MemoryError, AssertionError),
+)
+_STORAGES = {
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "BFloat16Storage": "bf16",
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "?",
+}
+_FEWEST, _A_BYTE = 100_000, 64
+"""Lists may hold each other many times over in a few bytes, and a tensor may repeat one number: so
+many values are read of any file, and so many for each of its bytes."""
+
+
+class _Kind(NamedTuple):
+    """What a storage's numbers are."""
+
+    dtype: str
+
+
+class _Storage(NamedTuple):
+    """The raw bytes of tensors, and what their numbers are."""
+
+    data: bytes
+    dtype: str
+
+
+class _Tensor(NamedTuple):
+    """A tensor that is taken out of its storage when everything is read."""
+
+    storage: _Storage
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def _rebuilt(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
+    if not isinstance(storage, _Storage):
+        raise ValueError("a tensor without its numbers")
+    return _Tensor(storage, int(offset), tuple(map(int, size)), tuple(map(int, stride)))
+
+
+def _mapping(*items: Any) -> dict[Any, Any]:
+    return dict(*items)
+
+
+_NAMES: Mapping[tuple[str, str], Callable[..., Any] | _Kind] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+    ("torch", "Size"): lambda values=(): tuple(values),
+    ("collections", "OrderedDict"): _mapping,
+    **{("torch", name): _Kind(dtype) for name, dtype in _STORAGES.items()},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Rebuilds tensors, and refuses every name but theirs."""
+
+    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
+        super().__init__(archive.open(f"{folder}data.pkl"))
+        self._archive, self._folder = archive, folder
+        self._storages: dict[str, bytes] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _NAMES.get((module, name))
+        if found is None:
+            raise InputError(
+                f"the file wants to load {module}.{name}, which may run code; only tensors, "
+                "numbers, texts, lists and dicts are read"
+            )
+        return found
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        _, kind, key, _, _ = pid
+        if not isinstance(kind, _Kind) or not isinstance(key, str):
+            raise ValueError("a storage of an unknown kind")
+        if key not in self._storages:
+            self._storages[key] = self._archive.read(f"{self._folder}data/{key}")
+        return _Storage(self._storages[key], kind.dtype)
+
+
+def raws(source: str, path: str) -> Iterator[Raw | InputError]:
+    """The only record of a file."""
+    try:
+        most = most_unpacked(path)
+        with opened(path) as stream, zipfile.ZipFile(stream) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > most:
+                raise InputError(f"tensors of more than {most >> 20} MiB, unpacked")
+            value = _Plain(_FEWEST + _A_BYTE * size).of(_load(archive))
+    except _DAMAGE as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"the file is damaged, or none of torch.save's: {what}") from None
+    yield Raw(value, source, None, "", size)
+
+
+def _load(archive: zipfile.ZipFile) -> Any:
+    names = archive.namelist()
+    pickled = [name for name in names if name.endswith("data.pkl")]
+    if len(pickled) != 1:
+        raise ValueError("expected one data.pkl in it")
+    folder = pickled[0].removesuffix("data.pkl")
+    order = f"{folder}byteorder"
+    if order in names and archive.read(order) != b"little":
+        raise ValueError("its numbers are big-endian")
+    return _Unpickler(archive, folder).load()
+
+
+class _Plain:
+    """What was unpickled as lists, dicts, numbers and texts."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._room = most
+
+    def of(self, value: Any) -> Any:
+        """A value, and everything in it."""
+        self._take(1)
+        if isinstance(value, _Tensor):
+            self._take(math.prod(value.size))
+            return _array(value).tolist()
+        if isinstance(value, dict):
+            return {str(key): self.of(one) for key, one in value.items()}
+        if isinstance(value, list | tuple | set):
+            return [self.of(one) for one in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise ValueError(f"a {type(value).__name__} in it")
+
+    def _take(self, count: int) -> None:
+        self._room -= count
+        if self._room < 0:
+            raise InputError(f"more than {self._most:,} values in so small a file")
+
+
+def _array(tensor: _Tensor) -> Any:
+    storage, offset, size, stride = tensor
+    kind = "<u2" if storage.dtype == "bf16" else storage.dtype
+    flat = np.frombuffer(storage.data, dtype=kind)
+    if len(size) != len(stride) or min((offset, *size, *stride), default=0) < 0:
+        raise ValueError("a tensor with a shape that cannot be")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 in size:
+        return np.zeros(size)
+    if last >= len(flat):
+        raise ValueError("a tensor that is larger than its numbers")
+    steps = [step * flat.itemsize for step in stride]
+    array = np.lib.stride_tricks.as_strided(flat[offset:], size, steps, writeable=False)
+    return (array.astype(np.uint32) << 16).view(np.float32) if storage.dtype == "bf16" else array

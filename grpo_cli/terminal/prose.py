@@ -1,0 +1,55 @@
+"""Text in lines that fit, each word whole, and what continues a line indented."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from rich.cells import cell_len
+from rich.text import Text
+
+_WORD_ENDS = re.compile(r" +")
+_PART_ENDS = re.compile(r"(?<=\|)| +")
+
+
+def wrapped(text: Text, width: int | None, indent: int = 0, *, bars: bool = False) -> Text:
+    """The text in lines of at most ``width`` cells; a longer word stands alone, and whole.
+
+    Args:
+        text: one line.
+        width: the room; None for no limit.
+        indent: the spaces before every line but the first.
+        bars: whether it may be broken behind a bar too, as signatures are.
+    """
+    if width is None or text.cell_len <= width:
+        return text
+    lines: list[Text] = []
+    for line in text.split("\n"):
+        lines += _lines(line, width, indent, _PART_ENDS if bars else _WORD_ENDS)
+    return Text("\n" + " " * indent).join(lines)
+
+
+def _lines(text: Text, width: int, indent: int, ends: re.Pattern[str]) -> list[Text]:
+    plain, start = text.plain, 0
+    breaks: list[int] = []
+    first = len(plain) - len(plain.lstrip())
+    last = None
+    for end in _ends(plain, first, width - indent, ends):
+        room = width - (indent if breaks else 0)
+        if last is not None and cell_len(plain[start:end].rstrip()) > room:
+            breaks.append(last)
+            start = last
+        last = end
+    lines = text.divide(breaks)
+    for line in lines:
+        line.rstrip()
+    return list(lines)
+
+
+def _ends(plain: str, first: int, room: int, ends: re.Pattern[str]) -> list[int]:
+    """Where a line may end; in a word that has no room, behind its commas too."""
+    found = [one.end() for one in ends.finditer(plain) if one.end() > first] + [len(plain)]
+    for start, end in pairwise([first, *found]):
+        if cell_len(plain[start:end].rstrip()) > room:
+            found += [start + one.end() for one in re.finditer(",(?=.)", plain[start:end])]
+    return sorted(set(found))

@@ -1,0 +1,200 @@
+"""What the commands do, as functions: the same bits, by the names of arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import grpo_cli
+from grpo_cli import GrpoError, compare, evaluate, match, read, split, verify
+from grpo_cli.api.words import of_arguments
+from grpo_cli.commands.main import app
+from grpo_cli.engine.rows.fields import COLUMNS
+
+DATA = Path(__file__).parent.parent / "data"
+DAPO = str(DATA / "rollouts/trl-1.16.0-dapo.jsonl")
+VERL = str(DATA / "verl-0.9.1.jsonl")
+GRPO = str(DATA / "trl-1.16.0-grpo.jsonl")
+EMPTY = {
+    "id": "some",
+    "log_probs_new": [[-0.9, -0.2, -1.3], [-1.1, -0.4]],
+    "log_probs_old": [[-1.0, -0.25, -1.6], [-1.0, -0.9]],
+    "mask": [[1, 0, 1], [0, 0]],
+    "rewards": [[1.0, 0.5], [0.0, 0.25]],
+    "tokens": [["a", "b", "c"], ["d", "e"]],
+}
+"""A masked token, a response without tokens, two reward functions."""
+SAMPLED = {name: value for name, value in EMPTY.items() if name != "rewards"} | {
+    "log_probs_rollout": [[-0.95, -0.3, -1.5], [-1.0, -0.9]],
+    "rewards": [1.0, 0.0],
+}
+
+
+def printed(*arguments: str) -> bytes:
+    """What a command prints on standard output."""
+    return CliRunner().invoke(app, arguments).stdout_bytes
+
+
+def test_rows_of_an_answer_are_answers() -> None:
+    assert compare(DAPO, "dapo,grpo").variants[1].cosine < 1.0
+    assert split(DAPO, 4).splits[0].global_ == split(DAPO, 4).document()["splits"][0]["global"]
+    assert verify(DAPO, "grpo", beta=0.0).records[0].first.stage
+
+
+@pytest.mark.parametrize("path", [DAPO, VERL])
+def test_files_give_the_totals_of_the_command(path: str) -> None:
+    found = evaluate(path, "dapo", epsilon_high=0.3)
+    wanted = printed("eval", path, "-v", "dapo", "--epsilon-high", "0.3", "--json", "-q")
+    assert dict(found.total) == json.loads(wanted)["total"]
+    assert found.signature == json.loads(wanted)["signature"]
+    assert evaluate(path, "dapo", epsilon_high=0.3, totals_only=True).total == found.total
+
+
+@pytest.mark.parametrize("variant", ["dapo", "lite-ppo"])
+def test_records_in_memory_are_one_batch_as_those_of_files(variant: str) -> None:
+    records = list(read(DAPO))
+    for record in records:
+        del record["advantages"]
+        record["rewards"] = [float(i % 3) for i in range(len(record["log_probs_new"]))]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    result = CliRunner().invoke(app, ["eval", "-v", variant, "--json", "-q"], input=lines)
+    assert dict(evaluate(records, variant).total) == json.loads(result.stdout)["total"]
+
+
+def test_read_yields_what_convert_writes() -> None:
+    wanted = [json.loads(line) for line in printed("convert", VERL, "-q").splitlines()]
+    assert list(read(VERL)) == wanted
+    assert [one["id"] for one in read([DAPO, VERL])][:1] == ["dapo/0"]
+    assert next(read(DAPO, record="dapo/3"))["id"] == "dapo/3"
+    assert len(list(read(DAPO, where="id==dapo/3"))) == 1
+
+
+def test_a_dump_is_read_as_it_is_from_memory_too(tmp_path: Path) -> None:
+    rows = [
+        {"uid": n // 2, "logprobs": [-1.0 - n / 8, -0.5], "reward": float(n % 2)} for n in range(4)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    groups = list(read(path, group_by="uid"))
+    assert [len(group["rewards"]) for group in groups] == [2, 2]
+    assert evaluate(groups, "dr").total["groups"] == 2
+
+
+@pytest.mark.parametrize("level", ["record", "response", "token"])
+@pytest.mark.parametrize("variant", ["dapo", "tis"])
+def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path: Path) -> None:
+    path = DAPO if variant == "dapo" else str(tmp_path / "sampled.jsonl")
+    if variant == "tis":
+        Path(path).write_text(json.dumps(SAMPLED), encoding="utf-8")
+    found = evaluate(path, variant).columns(level)  # type: ignore[arg-type]
+    rows = printed("eval", path, "-v", variant, "--level", level, "--format", "jsonl", "-q")
+    lines = [json.loads(line) for line in rows.splitlines()]
+    names = [name for name in COLUMNS[level] if name in found]  # type: ignore[index]
+    assert len(names) > 8
+    for name in names:
+        values = [None if value != value else value for value in found[name].tolist()]
+        assert values == [line[name] for line in lines], name
+
+
+def test_what_is_unknown_is_nan_and_what_nothing_has_is_not_there() -> None:
+    found = evaluate(EMPTY, "dr")
+    tokens, responses = found.columns("token"), found.columns("response")
+    assert np.isnan(responses["clip_fraction"]).tolist() == [False, True]
+    assert responses["reward.0"].tolist() == [1.0, 0.0]
+    assert responses["reward.1"].tolist() == [0.5, 0.25]
+    assert tokens["token"].tolist() == ["a", "c"]
+    assert tokens["position"].tolist() == [0, 2]
+    assert "correction" not in tokens
+
+
+@pytest.mark.parametrize("level", ["record", "response", "token"])
+def test_arrow_takes_columns_as_they_are(level: str) -> None:
+    for data in (DAPO, VERL, EMPTY, [EMPTY, next(read(DAPO)) | {"id": 3}]):
+        columns = evaluate(data, "dapo").columns(level)  # type: ignore[arg-type]
+        if data == [EMPTY]:
+            continue
+        columns.pop("id")  # of two kinds in the last
+        assert pa.table(columns).num_rows == len(next(iter(columns.values())))
+
+
+def test_names_are_one_array_per_response() -> None:
+    found = evaluate([SAMPLED, SAMPLED], "tis")
+    lengths = [len(row) for row in found.gradient]
+    for name in ("ratio", "log_ratio", "clip", "kl", "surrogate", "correction", "weight"):
+        assert [len(row) for row in getattr(found, name)] == lengths
+    alone = evaluate(SAMPLED, "tis")
+    assert sum(row.sum() for row in alone.contribution) == pytest.approx(alone.objective)
+    assert found.columns("record")["objective"].tolist() == [alone.objective] * 2
+    assert [len(row) for row in found.advantages] == lengths
+    assert evaluate(EMPTY, "dr").correction[0].tolist() == [1.0, 1.0]
+    assert [row.tolist() for row in evaluate(EMPTY, "dr").position] == [[0, 2], []]
+
+
+def test_arrays_and_what_makes_lists_are_data() -> None:
+    class Tensor(list):  # type: ignore[type-arg]
+        def tolist(self) -> list[Any]:
+            return [float(value) for value in self]
+
+    record = dict(EMPTY, rewards=np.array(EMPTY["rewards"]), mask=[Tensor([1, 0, 1]), (0, 0)])
+    assert evaluate(record, "dr").total == evaluate(EMPTY, "dr").total
+
+
+def test_a_result_shows_itself() -> None:
+    found = evaluate(dict(EMPTY, log_probs_old=None), "dr")
+    assert "<table>" in found._repr_html_()
+    assert "on-policy" in found._repr_html_()
+    assert repr(found).startswith("Evaluated(objective=")
+    assert grpo_cli.__version__ in found.signature
+
+
+MISTAKES = {
+    'stages={"aggregate": "token-mean"}': lambda: evaluate(EMPTY, aggregate="token-mean"),
+    "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
+    "beta=0 does without": lambda: evaluate(EMPTY, "grpo"),
+    'stages={"kl": "k3"} would add': lambda: evaluate(EMPTY, "dr", beta=0.1),
+    "loss=X or objective=X": lambda: match(EMPTY),
+    "loss: expected a finite number": lambda: match(EMPTY, loss="a"),
+    "ranks=9: 2 responses": lambda: split(EMPTY, 1, ranks=9, variant="dr"),
+    "micro_batch: expected 1 or more": lambda: split(EMPTY, 0),
+    "[1].log_probs_new": lambda: evaluate([EMPTY, {"log_probs_new": [["x"]]}], "dr"),
+    "data: expected a record, records, a path or paths": lambda: evaluate([1]),  # type: ignore[list-item]
+    "got nothing": lambda: evaluate([]),
+    "level: expected one of record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
+    "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
+    "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
+    "rtol: expected a number >= 0": lambda: verify(EMPTY, rtol=-1.0),
+    'no record has "expected"': lambda: verify(EMPTY),
+    "none of the variants takes it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
+    "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
+    "where: expected a comparison": lambda: next(read(DAPO, where="step")),
+    "files: expected a path": lambda: next(read([])),
+}
+
+
+@pytest.mark.parametrize("said", MISTAKES)
+def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
+    with pytest.raises(GrpoError) as error:
+        MISTAKES[said]()
+    assert said in str(error.value)
+    assert "--" not in str(error.value)
+    assert " -p " not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"),
+    [
+        ("else --kl k1-in-reward -p kl_output_clamp=10", "kl_output_clamp=10"),
+        ("(--advantage to change it)", '(stages={"advantage": …} to change it)'),
+        ("say --group-by FIELD or --group-size N", "say group_by=FIELD or group_size=N"),
+        ("--kl-aggregate token-mean", 'stages={"kl_aggregate": "token-mean"}'),
+        ("a plain - text -- with dashes", "a plain - text -- with dashes"),
+    ],
+)
+def test_flags_in_words_are_arguments(flags: str, arguments: str) -> None:
+    assert arguments in of_arguments(flags)

@@ -1,0 +1,210 @@
+"""A cluster of three nodes: the bytes of one process, whatever happens to workers and nodes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from grpo_cli.commands.check.run import check
+from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.cluster import run
+from grpo_cli.engine.cluster.tasks import ClusterError, versions
+from grpo_cli.engine.evaluation import Task
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import InputError
+from grpo_cli.records import Reading
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.open.address import addresses
+from grpo_cli.variants.plan import plan
+
+SEED = 3_016
+
+
+@pytest.fixture(scope="module")
+def files(text, records, tmp_path_factory) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    folder = tmp_path_factory.mktemp("files")
+    lines = text.splitlines()
+    lines[100] = b'{"log_probs_new": [[0.5]], "rewards": [1]}'
+    lines[250] = b"{broken"
+    (folder / "a.jsonl").write_bytes(b"\n".join(lines))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(text[:200_000].rpartition(b"\n")[0]))
+    rows = [{key: one[key] for key in ("id", "log_probs_new", "rewards")} for one in records]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), folder / "c.parquet", row_group_size=70)
+    (folder / "d.jsonl").write_bytes(b"\n" + text)
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+def answer(paths, variant="dr", *, rows=True, skip=True, **options):
+    encode = partial(encode_nested, level="token", fields=None) if rows else None
+    found = Evaluation(Reader(paths, skip=skip, **options), plan(variant), encode=encode)
+    pieces, error = [], None
+    try:
+        for some in found:
+            pieces += some
+    except InputError as stopped:
+        error = str(stopped)
+    told = [str(one) for one in found.skipped], found.notices
+    return b"\n".join(pieces), error, told, json.dumps(found.total), found.signature
+
+
+@pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
+@pytest.mark.parametrize(("jobs", "size"), [(1, 40_000), (3, 300_000), (5, 15_000), (None, None)])
+def test_the_same_bytes(cluster, files, variant, jobs, size):
+    for rows in (True, False):
+        expected = answer(files, variant, rows=rows)
+        assert len(expected[2][0]) == 2
+        assert answer(files, variant, rows=rows, on="ray", jobs=jobs, task_bytes=size) == expected
+
+
+def test_two_processes_too(files):
+    assert answer(files, jobs=2, block_bytes=30_000) == answer(files)
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_it_stops_where_one_process_does(cluster, files, rows):
+    expected = answer(files, rows=rows, skip=False)
+    assert "a.jsonl:101: log_probs_new[0][0]" in expected[1]
+    assert answer(files, rows=rows, skip=False, on="ray", task_bytes=9_000)[:2] == expected[:2]
+
+
+def test_check_says_the_same(cluster, files):
+    here, there = (
+        check(Reader(files, skip=True, **more))
+        for more in ({}, {"on": "ray", "task_bytes": 50_000})
+    )
+    assert there.findings.rows == here.findings.rows
+    assert there.findings.codes == here.findings.codes
+    assert (there.records, there.tokens) == (here.records, here.tokens)
+
+
+def test_groups_stay_whole(cluster, tmp_path):
+    rng = random.Random(SEED)
+    rows = [
+        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
+        for at in range(500)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reading = Reading(grouping=Grouping((("uid",),)))
+    options = {"reading": reading}
+    assert answer([str(path)], on="ray", task_bytes=300, **options) == answer(
+        [str(path)], **options
+    )
+
+
+@pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
+def test_a_store_whose_connections_fail(cluster, store, files, text, variant):
+    store.client.put_object(Bucket="runs", Key="d.jsonl", Body=text)
+    paths = [str(one) for one in addresses("s3://runs/")]
+    expected = answer(paths, variant)
+    store.calm()
+    assert answer(paths, variant, on="ray", task_bytes=70_000) == expected
+    passes = 2 if variant == "lite-ppo" else 1
+    assert sum(store.sent.values()) <= passes * len(text)
+    store.share = 0.3
+    assert answer(paths, variant, on="ray", task_bytes=70_000) == expected
+    assert store.faults["drop"] + store.faults["throttle"] + store.faults["truncate"]
+
+
+# ---- what happens to workers ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unlucky:
+    """Work to which something happens a few times; ``folder`` counts how often."""
+
+    task: Task
+    folder: str
+    times: int
+    what: object
+
+    def __call__(self, decoded):
+        for number in range(self.times):
+            try:
+                (Path(self.folder) / str(number)).touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            self.what()
+        return self.task.evaluate(decoded)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def slow() -> None:
+    time.sleep(3)
+
+
+def totals(paths, work, **options) -> str:
+    whole = work.nothing()
+    folded = work.evaluate
+    if "unlucky" in options:
+        folded = Unlucky(work, *options.pop("unlucky"))
+    for _, part in Reader(paths, skip=True, **options).map(folded, together=True):
+        whole.merge(part)
+    return json.dumps(whole.totals.row())
+
+
+@pytest.fixture
+def by_value():
+    """Workers do not have this module."""
+    import sys
+
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.parametrize("what", [killed, slow])
+def test_a_worker_is_killed_twice_or_slow(cluster, files, tmp_path, by_value, what):
+    work = Task(Evaluator(plan("dr")), None, skip=True)
+    unlucky = (str(tmp_path), 2, what)
+    found = totals(files, work, on="ray", task_bytes=60_000, unlucky=unlucky)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert found == totals(files, work)
+
+
+def test_workers_that_die_again_and_again(cluster, files, tmp_path, by_value):
+    work = Task(Evaluator(plan("dr")), None, skip=True)
+    with pytest.raises(ClusterError, match=r"died again and again on .*jsonl") as died:
+        totals(files[:1], work, on="ray", task_bytes=1 << 20, unlucky=(str(tmp_path), 99, killed))
+    assert died.value.exit_code == 70
+    assert answer(files, on="ray", task_bytes=60_000) == answer(files)
+
+
+@pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
+def test_a_node_is_killed_in_the_middle(cluster, files, variant):
+    node = cluster.add_node(**cluster.node)
+    cluster.wait_for_nodes()
+    reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
+    encode = partial(encode_nested, level="token", fields=None)
+    found = Evaluation(reader, plan(variant), encode=encode)
+    pieces = []
+    for number, some in enumerate(found):
+        pieces += some
+        if number == 5:
+            cluster.remove_node(node, allow_graceful=False)
+    expected = answer(files, variant)
+    assert (b"\n".join(pieces), json.dumps(found.total)) == (expected[0], expected[3])
+
+
+def test_versions_that_differ_are_told(cluster, files, monkeypatch):
+    monkeypatch.setattr(run, "versions", lambda: {**versions(), "numpy": "1.26.4"})
+    with pytest.raises(ClusterError, match=r"numpy is 2\S+ on a worker and 1\.26\.4 here"):
+        answer(files, on="ray")

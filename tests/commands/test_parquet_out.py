@@ -1,0 +1,158 @@
+"""``eval --format parquet``: the rows of ``--format jsonl``, bit for bit, in columns."""
+
+import math
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from grpo_cli.commands.main import application
+from grpo_cli.records.tables import sink
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    ROOT / "samples" / "arithmetic.jsonl",
+    ROOT / "tests" / "data" / "rollouts" / "trl-1.16.0-gspo.jsonl",
+    ROOT / "tests" / "data" / "rollouts" / "verl-0.9.1-cases.jsonl",
+]
+LEVELS = ("batch", "record", "response", "token")
+
+
+@pytest.fixture(scope="module")
+def grpo():
+    app = application()
+
+    def run(*arguments, **more):
+        return CliRunner().invoke(app, [str(one) for one in arguments], **more)
+
+    return run
+
+
+@pytest.fixture
+def both(grpo, tmp_path):
+    """The rows of a Parquet file, and those that are printed as lines."""
+
+    def run(*arguments):
+        out = tmp_path / "out.parquet"
+        done = grpo("eval", *arguments, "-f", "parquet", "-o", out)
+        assert done.exit_code == 0, done.output
+        printed = grpo("eval", *arguments, "-f", "jsonl").stdout
+        return pq.read_table(out), [orjson.loads(line) for line in printed.splitlines()]
+
+    return run
+
+
+def bits(value):
+    """A value in which floats are told apart by their bits; infinity is null in JSON."""
+    if isinstance(value, list):
+        return [bits(one) for one in value]
+    if isinstance(value, float):
+        return value.hex() if math.isfinite(value) else None
+    return value
+
+
+def same(table, rows):
+    assert table.num_rows == len(rows)
+    for name in rows[0]:
+        kind = str(table.schema.field(name).type)
+        wanted = [float(one) if kind == "double" and one is not None else one
+                  for one in (row[name] for row in rows)]  # fmt: skip
+        assert bits(table.column(name).to_pylist()) == bits(wanted), name
+    assert table.column_names == list(rows[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rows_are_those_of_jsonl(both, path, level):
+    same(*both(path, "--level", level, "-v", "dr"))
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_fields_and_limits(both, level):
+    fields = {"record": "loss,id", "response": "line,contribution,id,response"}
+    fields["token"] = "ratio,reward,line,clip,id,group"
+    found = both(FILES[0], "--level", level, "--fields", fields[level], "--limit", "3")
+    same(*found)
+
+
+RECORDS = [
+    {"id": "a", "logps": [[-1.0, -2.0], [-0.5]], "rewards": [1, 0], "uid": ["x", "x"]},
+    {"id": 7, "logps": [[], [-0.5, -0.25]], "rewards": [0.5, 1], "uid": ["y", "z"],
+     "old_logp_per_token": [[], [-1.5, -0.25]], "tokens": [[], ["a", "b"]]},
+    {"logps": [[-3.0]], "advantages": [1.0], "mask": [[0]]},
+]  # fmt: skip
+
+
+def written(path, records):
+    path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in records))
+    return path
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rewards", [[1, 0], {"a": [1, 0], "b": [0.5, 1]}, [[1, 0.5], [0, 1]]])
+def test_what_users_write(both, tmp_path, level, rewards):
+    path = written(tmp_path / "in.jsonl", [{**RECORDS[0], "rewards": rewards}])
+    same(*both(path, "--level", level, "--kl", "none", "-v", "dr"))
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_ids_of_several_types_are_text(both, tmp_path, level):
+    table, rows = both(
+        written(tmp_path / "in.jsonl", RECORDS), "--level", level, "-v", "dr", "--kl", "none"
+    )
+    assert len(rows) == table.num_rows
+    assert table.column("id").to_pylist() == [str(row["id"]) for row in rows]
+
+
+def test_a_type_that_changes_is_one_line(grpo, tmp_path):
+    records = [{**one, "id": "b" if at == 2 else at} for at, one in enumerate(RECORDS * 2)]
+    path = written(tmp_path / "in.jsonl", records)
+    done = grpo("eval", path, "-v", "dr", "--kl", "none", "-f", "parquet", "-o", tmp_path / "o")
+    assert done.exit_code == 2
+    assert "id is int64 in the first rows and string later; a column has one type" in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_row_groups(grpo, tmp_path, monkeypatch, jobs):
+    monkeypatch.setattr(sink, "GROUP_BYTES", 1 << 14)
+    path = written(tmp_path / "in.jsonl", [{**RECORDS[0], "id": at} for at in range(9000)])
+    out = tmp_path / "out.parquet"
+    more = ("--level", "token", "--kl", "none", "--jobs", jobs)
+    assert grpo("eval", path, *more, "-f", "parquet", "-o", out).exit_code == 0
+    meta = pq.ParquetFile(out).metadata
+    assert meta.num_row_groups > 1
+    lines = grpo("eval", path, *more, "-f", "jsonl").stdout.splitlines()
+    same(pq.read_table(out), list(map(orjson.loads, lines)))
+
+
+@pytest.mark.parametrize("to", [(), ("-o", "-")])
+def test_not_to_standard_output(grpo, to):
+    done = grpo("eval", FILES[0], "-f", "parquet", *to)
+    assert done.exit_code == 2
+    assert "--format parquet is no text: name its file with -o FILE" in done.stderr
+    assert not done.stdout
+
+
+def test_without_the_package(grpo, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = grpo("eval", FILES[0], "-f", "parquet", "-o", tmp_path / "o")
+    assert done.exit_code == 2
+    assert "pip install 'grpo-cli[parquet]'" in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+def test_whole_or_not_at_all(grpo, tmp_path):
+    path = written(tmp_path / "in.jsonl", [RECORDS[0], {"logps": 3}])
+    out = tmp_path / "out.parquet"
+    out.write_bytes(b"before")
+    done = grpo("eval", path, "--kl", "none", "-f", "parquet", "-o", out)
+    assert done.exit_code == 3
+    assert out.read_bytes() == b"before"
+    done = grpo("eval", path, "--kl", "none", "-f", "parquet", "-o", out, "--on-error", "skip")
+    assert done.exit_code == 3
+    assert pq.read_table(out).num_rows == 1

@@ -1,0 +1,238 @@
+"""``grpo report``: what of a run its page keeps; its numbers are those of trend and eval."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import statistics
+import zlib
+
+import pytest
+from drifting import BEGINS, drifting
+
+from grpo_cli.commands.report.choose import choose
+from grpo_cli.commands.trend.step import Finding, Place, Step
+
+BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
+
+
+def blocks(text: str) -> dict[str, dict]:
+    """What the page's script reads."""
+    found = {}
+    for name, data in BLOCK.findall(text):
+        if name != "settings":
+            whole = zlib.decompress(base64.b64decode(data))
+            size = int.from_bytes(whole[:4], "little")
+            found[name] = json.loads(whole[4 : 4 + size])
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "rollouts"
+    return folder, drifting(folder)
+
+
+@pytest.fixture
+def report(grpo, run, tmp_path):
+    def make(*flags: str) -> str:
+        out = tmp_path / "report.html"
+        flags = flags if "--jobs" in flags else ("--jobs", "1", *flags)
+        result = grpo("report", str(run[0]), "-v", "dr", "--html", "-o", str(out), *flags)
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout == ""
+        return out.read_text(encoding="utf-8")
+
+    return make
+
+
+def test_series_and_findings_are_those_of_trend(report, grpo, run):
+    page = blocks(report())["run"]
+    trend = json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)
+    assert page["steps"] == [step["step"] for step in trend["steps"]] == list(range(40))
+    for metric in page["metrics"]:
+        assert metric["values"] == [step[metric["name"]] for step in trend["steps"]]
+    assert [one["sentence"] for one in page["findings"]] == [
+        one["sentence"] for one in trend["findings"]
+    ]
+    onsets = [one["onset"] for one in page["findings"] if one["metric"] == "mismatch.k3"]
+    assert onsets
+    assert abs(onsets[0] - BEGINS) <= 5
+
+
+def test_groups_have_the_rewards_and_lengths_of_their_records(report, run):
+    page = blocks(report("--steps", "100"))["run"]
+    assert set(page["kept"]) == {str(number) for number in range(40)}
+    records = {one["id"]: one for one in run[1]}
+    for step, groups in page["groups"].items():
+        assert [group["record"] for group in groups] == [f"{step}-{number}" for number in range(3)]
+        for group in groups:
+            record = records[group["record"]]
+            lengths = [len(row) for row in record["log_probs_new"]]
+            assert group["reward_mean"] == pytest.approx(statistics.mean(record["rewards"]))
+            assert group["reward_std"] == pytest.approx(statistics.stdev(record["rewards"]))
+            assert group["length_mean"] == statistics.mean(lengths)
+            assert (group["length_max"], group["tokens"]) == (max(lengths), sum(lengths))
+            pairs = zip(record["log_probs_new"], record["log_probs_old"], strict=True)
+            changes = [abs(a - b) for new, old in pairs for a, b in zip(new, old, strict=True)]
+            assert group["log_ratio_max"] == pytest.approx(max(changes))
+
+
+def test_what_findings_point_at_is_kept(report):
+    found = blocks(report("--steps", "3", "--groups", "0"))
+    page = found["run"]
+    for finding in page["findings"]:
+        for step in (finding["onset"], finding["worst_step"]):
+            assert page["kept"][str(step)] == "finding"
+        place = finding["worst"]
+        if place is not None:
+            (group,) = (
+                one
+                for one in page["groups"][str(finding["worst_step"])]
+                if one["record"] == place["record"]
+            )
+            assert place["response"] in group["pointed"]
+            assert found[group["block"]]["prompts"] == [f"what is {place['record'].split('-')[1]}?"]
+
+
+def kept_tokens(page: dict) -> list[tuple[str, int]]:
+    """The step and place of each group whose tokens are kept."""
+    steps = page["groups"].items()
+    return [(step, at) for step, groups in steps for at, one in enumerate(groups) if one["block"]]
+
+
+def test_the_rest_is_sampled_by_seed(report):
+    pages = {seed: blocks(report("--steps", "25", "--seed", seed))["run"] for seed in "01"}
+    kept = {seed: set(page["kept"]) for seed, page in pages.items()}
+    assert len(kept["0"]) == len(kept["1"]) == 25
+    assert kept["0"] != kept["1"]
+    with_tokens = {seed: kept_tokens(page) for seed, page in pages.items()}
+    assert with_tokens["0"] != with_tokens["1"]
+
+
+def test_a_page_has_no_more_tokens_than_it_may(report):
+    page = blocks(report("--tokens", "0"))["run"]
+    groups = [group for several in page["groups"].values() for group in several]
+    assert all(bool(group["block"]) == bool(group["pointed"]) for group in groups)
+    assert page["lost"] > 0
+    pointed = sum(group["tokens"] for group in groups if group["pointed"])
+    budget = pointed + 500
+    some = blocks(report("--tokens", str(budget)))["run"]
+    kept = sum(some["groups"][step][at]["tokens"] for step, at in kept_tokens(some))
+    assert pointed < kept <= budget
+    assert 0 < some["lost"] < page["lost"]
+
+
+def test_the_same_bytes_however_it_is_read(report):
+    assert report("--jobs", "1") == report("--jobs", "3")
+
+
+def test_a_record_of_several_groups_is_cut_into_them(grpo, dump, tmp_path):
+    record = {
+        "log_probs_new": [[-0.1, -0.9], [-0.5], [-0.3, -0.2, -0.4], [-1.0]],
+        "log_probs_old": [[-0.4, -0.5], [-0.1], [-0.3, -0.2, -0.9], [-1.1]],
+        "rewards": [1.0, 0.0, 0.0, 1.0],
+        "group_ids": ["a", "b", "a", "b"],
+        "step": 3,
+    }
+    path = str(dump({"log_probs_ref": None} | record))
+    out = tmp_path / "report.html"
+    assert grpo("report", path, "-v", "dr", "-o", str(out)).exit_code == 0
+    found = blocks(out.read_text(encoding="utf-8"))
+    first, second = found["run"]["groups"]["3"]
+    assert (first["group"], first["tokens"], second["group"], second["tokens"]) == ("a", 5, "b", 2)
+    whole = json.loads(grpo("eval", path, "-v", "dr", "--level", "response", "--json").stdout)
+    for group, rows in ((first, (0, 2)), (second, (1, 3))):
+        block = found[group["block"]]
+        assert [one["response"] for one in block["responses"]] == list(rows)
+        for one in block["responses"]:
+            wanted = whole["records"][0]["responses"][one["response"]]
+            assert one == {name: wanted[name] for name in one}
+
+
+def test_nothing_of_the_run_s_is_markup(grpo, dump, tmp_path):
+    hostile = "</script><script>alert(1)</script>"
+    path = dump({"id": hostile, "prompt": hostile, "step": 1, "log_probs_ref": None})
+    out = tmp_path / "report.html"
+    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
+    text = out.read_text(encoding="utf-8")
+    assert "alert(1)" not in text
+    assert text.count("<script>") == 1
+
+
+def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_path):
+    out = tmp_path / "report.html"
+    result = grpo("report", str(dump({"step": 1, "log_probs_ref": None})), "-o", str(out))
+    assert result.exit_code == 0
+    page = blocks(out.read_text(encoding="utf-8"))["run"]
+    assert [group["block"] for group in page["groups"]["1"]] == [None]
+    assert "no columns of the update" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--steps", "0"), 2, "steps"),
+        (("-o", "/nowhere/report.html"), 2, "cannot write"),
+        (("--step", "nothing"), 3, "expected a whole number"),
+    ],
+)
+def test_errors_are_one_line(grpo, run, tmp_path, flags, code, said):
+    output = () if "-o" in flags else ("-o", str(tmp_path / "x.html"))
+    result = grpo("report", str(run[0]), *flags, *output)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert not list(tmp_path.glob("x.html"))
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+def stepped(count: int) -> list[Step]:
+    return [
+        Step(n, f"{n}.jsonl", {}, {"ratio": Place(f"{n}.jsonl", 1, n, 2, 3, 0.5)})
+        for n in range(count)
+    ]
+
+
+def test_a_thousand_steps_keep_what_matters_and_a_sample():
+    worst = Place("x.jsonl", 9, "bad", 5, 7, 2.0)
+    finding = Finding("kl_k3", "drift", 500, "", "", 700, worst)
+    choice = choose(stepped(1000), [finding], most=40, groups=2, seed=0)
+    assert len(choice.steps) == 40
+    assert list(choice.steps) == sorted(choice.steps)
+    assert {n for n, why in choice.steps.items() if why == "finding"} == {499, 500, 700}
+    assert {n for n, why in choice.steps.items() if why == "end"} == {0, 999}
+    assert choice.wanted["x.jsonl", "bad"] == {5}
+    assert choice.wanted["0.jsonl", 0] == {2}
+    again = choose(stepped(1000), [finding], most=40, groups=2, seed=0)
+    other = choose(stepped(1000), [finding], most=40, groups=2, seed=1)
+    assert choice == again
+    assert choice.steps != other.steps
+
+
+def test_a_short_run_is_kept_whole():
+    choice = choose(stepped(5), [], most=40, groups=2, seed=0)
+    assert list(choice.steps.values()) == ["end", "all", "all", "all", "end"]
+
+
+def test_every_step_is_as_likely_to_be_sampled():
+    counts = [0] * 100
+    for seed in range(400):
+        for number in choose(stepped(100), [], most=22, groups=0, seed=seed).steps:
+            counts[number] += 1
+    assert counts[0] == counts[99] == 400
+    inner = counts[1:99]  # 20 of 98, 400 times: 81.6 ± 8.1
+    assert statistics.mean(inner) == pytest.approx(400 * 20 / 98)
+    assert min(inner) > 50
+    assert max(inner) < 115
+
+
+def test_groups_are_sampled_without_regard_to_their_place():
+    choice = choose(stepped(3), [], most=3, groups=1, seed=4)
+    first = sum(
+        min(range(8), key=lambda line: choice.priority(f"{n}.jsonl", line, "", 0)) < 4
+        for n in range(1000)
+    )
+    assert first == pytest.approx(500, abs=60)

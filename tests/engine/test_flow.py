@@ -1,0 +1,250 @@
+"""Portions through a cluster that is played by this process: any cut, any order, one answer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import tracemalloc
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from test_engine_same_bytes import made
+
+from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.cluster import run, tasks
+from grpo_cli.engine.cluster.flow import Flow
+from grpo_cli.engine.cluster.portions import Files, portions
+from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import InputError
+from grpo_cli.records import PLAIN, Reading, Source
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.variants.plan import plan
+
+SEED = 1_016
+
+
+class Played:
+    """A cluster: what it is given is done late, in any order."""
+
+    def __init__(self, job: Job, room: int, seed: int) -> None:
+        self.job, self.limit, self.random = job, room, random.Random(seed)
+        self.values: dict[int, object] = {}
+        self.work: dict[int, object] = {}
+        self.most = self.count = 0
+
+    def room(self) -> int:
+        return self.limit
+
+    def _later(self, function, *arguments) -> int:
+        self.count += 1
+        self.work[self.count] = (function, arguments)
+        self.most = max(self.most, len(self.work))
+        return self.count
+
+    def read(self, wanted) -> tuple[int, int]:
+        ends = self._later(tasks.read, wanted)
+        return ends, -ends
+
+    def evaluate(self, portion) -> int:
+        return self._later(tasks.evaluate, self.job, portion)
+
+    def evaluate_range(self, wanted, line, rest, completion) -> int:
+        data = self.values.pop(rest)
+        return self._later(tasks.evaluate_range, self.job, wanted.source, line, data, completion)
+
+    def merge(self, answers) -> int:
+        return self._later(lambda: tasks.merge(*(self.values.pop(one) for one in answers)))
+
+    def ready(self, refs, *, at_least) -> list[int]:
+        waiting = [ref for ref in refs if ref in self.work]
+        if (at_least and len(waiting) == len(refs)) or (waiting and self.random.random() < 0.3):
+            self._do(self.random.choice(waiting))
+        return [ref for ref in refs if ref not in self.work]
+
+    def _do(self, ref: int) -> None:
+        function, arguments = self.work.pop(ref)
+        found = function(*arguments)
+        if function is tasks.read:
+            found, self.values[-ref] = found
+        self.values[ref] = found
+
+    def get(self, ref, place):
+        return self.values.pop(ref)
+
+    def cancel(self, refs) -> None:
+        for ref in refs:
+            self.work.pop(ref, None)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Puts a played cluster in the place of Ray; the function sets its room and its order."""
+
+    def played(room: int, seed: int = SEED) -> None:
+        monkeypatch.setattr(run, "session", lambda on, jobs: None)
+        monkeypatch.setattr(run, "_Tasks", lambda connected, job, jobs: Played(job, room, seed))
+
+    return played
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[bytes]:
+    rng = random.Random(SEED)
+    made_lines = [json.dumps(made(number, rng)).encode() for number in range(60)]
+    made_lines[20] = b'{"log_probs_new": [[0.5]], "rewards": [1]}'
+    made_lines[30:30] = [b"", b"", b" "]
+    made_lines[50] = b"{broken"
+    return made_lines
+
+
+@pytest.fixture
+def files(lines, tmp_path) -> list[str]:
+    """Lines with and without a last end, packed, empty lines before, a document."""
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / "b.jsonl").write_bytes(b"\n\n" + b"\n".join(lines[:40]))
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b"\n".join(lines[:15])))
+    (tmp_path / "d.json").write_bytes(b"[" + b",\n".join(lines[:9]) + b"]")
+    (tmp_path / "e.jsonl").write_bytes(lines[3])
+    return [str(path) for path in sorted(tmp_path.iterdir())]
+
+
+def answer(paths, variant, *, rows=True, skip=True, reading=PLAIN, **options):
+    encode = partial(encode_nested, level="token", fields=None) if rows else None
+    reader = Reader(paths, reading, skip=skip, **options)
+    found = Evaluation(reader, plan(variant), encode=encode)
+    pieces, error = [], None
+    try:
+        for some in found:
+            pieces += some
+    except InputError as stopped:
+        error = str(stopped)
+    told = [str(one) for one in found.skipped], found.notices
+    return pieces, error, told, json.dumps(found.total), found.signature
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("variant", ["gspo", "lite-ppo"])
+def test_any_size_and_order_gives_the_bytes_of_one_process(files, cluster, variant, rows):
+    expected = answer(files, variant, rows=rows)
+    assert len(expected[2][0]) == 3
+    for seed, (size, room) in enumerate([(500, 3), (2_000, 1), (7_001, 5), (1 << 20, 2)]):
+        cluster(room, seed)
+        assert answer(files, variant, rows=rows, on="ray", task_bytes=size) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_lines_of_many_ranges(tmp_path, cluster, lines, size):
+    path = tmp_path / "a.jsonl"
+    short = [b'{"log_probs_new": [[-1.5]], "rewards": [1]}', b"", b"7", b"", b"{", b"[]", b""]
+    path.write_bytes(b"\n".join([*short, short[0]]))
+    expected = answer([str(path)], "dr")
+    cluster(4)
+    assert answer([str(path)], "dr", on="ray", task_bytes=size) == expected
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_it_stops_at_the_first_bad_record(files, cluster, rows):
+    expected = answer(files, "dr", skip=False, rows=rows)
+    assert "a.jsonl:21" in expected[1]
+    cluster(4)
+    found = answer(files, "dr", skip=False, rows=rows, on="ray", task_bytes=900)
+    assert found[:2] == expected[:2]
+
+
+def test_where_reading_fails_all_before_is_told(files, cluster, lines, tmp_path):
+    broken = tmp_path / "broken.jsonl.gz"
+    packed = gzip.compress(b"\n".join(lines))
+    broken.write_bytes(packed[: len(packed) // 2])
+    paths = [files[0], str(broken), files[1]]
+    expected = answer(paths, "dr", rows=False)
+    assert "is the file cut off" in expected[1]
+    cluster(3)
+    assert answer(paths, "dr", rows=False, on="ray", task_bytes=2000) == expected
+    paths[1] = str(tmp_path / "none.jsonl")
+    expected = answer(paths, "dr")
+    cluster(3)
+    assert "no such file" in expected[1]
+    assert answer(paths, "dr", on="ray", task_bytes=2000) == expected
+
+
+def test_groups_stay_whole(tmp_path, cluster):
+    rng = random.Random(SEED)
+    rows = [
+        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
+        for at in range(200)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reading = Reading(grouping=Grouping((("uid",),)))
+    expected = answer([str(path)], "dr", reading=reading)
+    cluster(3)
+    assert answer([str(path)], "dr", reading=reading, on="ray", task_bytes=300) == expected
+
+
+def test_a_file_that_changes_is_an_error(files, cluster, monkeypatch):
+    cluster(2)
+    fetch = tasks.fetch
+    seen = []
+
+    def changing(wanted):
+        seen.append(wanted)
+        if len(seen) == 5:
+            with open(files[0], "ab") as stream:  # noqa: PTH123
+                stream.write(b"\n")
+        return fetch(wanted)
+
+    monkeypatch.setattr(tasks, "fetch", changing)
+    found = answer(files, "dr", on="ray", task_bytes=900)
+    assert (
+        found[1]
+        == f"{files[0]}: the file changed while it was read; start again when it is complete"
+    )
+
+
+def test_versions_that_differ_are_an_error(files, cluster, monkeypatch):
+    cluster(2)
+    monkeypatch.setattr(run, "versions", lambda: {**tasks.versions(), "numpy": "1.26.4"})
+    with pytest.raises(tasks.ClusterError, match=r"numpy is 2\S+ on a worker and 1\.26\.4 here"):
+        answer(files, "dr", on="ray", task_bytes=900)
+
+
+class MadeUp(Played):
+    """Answers that nobody has worked for."""
+
+    def evaluate(self, portion) -> int:
+        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), {})]))
+
+
+def made_up(count: int) -> Iterator[Files]:
+    for number in range(count):
+        yield Files((Source(f"{number}", f"{number}"),), 1)
+
+
+def test_what_is_held_here_does_not_grow():
+    held = []
+    for count in (1_000, 5_000):
+        tracemalloc.start()
+        played = MadeUp(None, 8, SEED)
+        sizes = [
+            result.done.size
+            for answer in Flow(played, made_up(count), together=True)
+            for result in answer.results
+        ]
+        assert sum(sizes) == count
+        assert not played.work
+        assert not played.values
+        held.append((tracemalloc.get_traced_memory()[1], played.most))
+        tracemalloc.stop()
+    assert held[1][0] < 1.5 * held[0][0]
+    assert held[1][1] == held[0][1] <= 40
+
+
+def test_small_files_share_a_task_and_large_ones_are_cut(files):
+    found = list(portions([Source.of(path) for path in files], PLAIN, 1 << 20))
+    assert [len(one.sources) for one in found] == [5]
+    found = list(portions([Source.of(path) for path in files], PLAIN, 9_000))
+    assert len(found) == 10

@@ -1,0 +1,173 @@
+"""``torch.save``'s files without torch: what slime dumps, and what a hostile file tries."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from files import records
+
+from formats.dumps import ADVANTAGES, IDS, NEW, OLD, REF, REWARDS
+from grpo_cli.errors import InputError
+from grpo_cli.records import assemble
+from grpo_cli.records.tables.torch_file import raws
+
+SLIME = Path(__file__).parent.parent / "data" / "slime" / "train_data" / "7.pt"
+"""Made with torch 2.13's save and slime 624b824's own _build_dump_payload, of two ranks."""
+
+
+def test_slime(tmp_path: Path) -> None:
+    notes: dict[str, None] = {}
+    (record,) = records(SLIME, notes)
+    batch = assemble([record])
+    assert batch.log_probs_new.tolist() == [one for row in NEW for one in row]
+    assert batch.log_probs_rollout.tolist() == [one for row in OLD for one in row]
+    assert batch.log_probs_ref.tolist() == [one for row in REF for one in row]  # in bfloat16
+    assert batch.rewards.tolist() == REWARDS
+    assert batch.groups.tolist() == [0, 0, 1, 1]
+    assert record.token_ids == IDS
+    spread = [a for a, row in zip(ADVANTAGES, NEW, strict=True) for _ in row]
+    assert batch.token_advantages.tolist() == spread
+    assert next(iter(notes)).startswith("read as slime")
+
+
+def saved(value: Any, path: Path, **storages: bytes) -> Path:
+    """A zip as torch's, with any pickle."""
+    data = value if isinstance(value, bytes) else pickle.dumps(value, protocol=2)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", data)
+        for key, raw in storages.items():
+            archive.writestr(f"x/data/{key}", raw)
+    return path
+
+
+def message(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        list(raws(str(path), str(path)))
+    return str(caught.value)
+
+
+class _Runs:
+    def __init__(self, function: Any, *given: Any) -> None:
+        self.given = function, given
+
+    def __reduce__(self) -> Any:
+        return self.given
+
+
+HOSTILE = {
+    "os.system": _Runs(os.system, "touch /nowhere/ran"),
+    "builtins.eval": _Runs(eval, "1"),
+    "builtins.getattr": _Runs(getattr, "a", "upper"),
+    "builtins.exec": _Runs(exec, "import os"),
+    "io.open": _Runs(io.open, "/etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_would_run_code_is_refused(name: str, tmp_path: Path) -> None:
+    found = message(saved({"samples": [HOSTILE[name]]}, tmp_path / "a.pt"))
+    assert "the file wants to load " in found
+    assert "which may run code" in found
+
+
+PICKLES = {
+    "torch's own functions but one": b"\x80\x02ctorch\nload\nX\x01\x00\x00\x00a\x85R.",
+    "by a dotted name": b"\x80\x04\x8c\x0ccollections\x8c\x14OrderedDict.__init__\x93.",
+    "by the extension registry": b"\x80\x02\x82\x01.",
+    "no pickle": b"hello",
+    "ends early": b"\x80\x02]",
+    "of another protocol": b"\x80\x63.",
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_a_pickle_written_by_hand(name: str, tmp_path: Path) -> None:
+    assert message(saved(PICKLES[name], tmp_path / "a.pt"))
+
+
+class _Pickler(pickle.Pickler):
+    """Writes tensors as torch does."""
+
+    def persistent_id(self, one: Any) -> Any:
+        return one.pid if isinstance(one, _Storage) else None
+
+    def reducer_override(self, one: Any) -> Any:
+        if isinstance(one, _Tensor):
+            return _NAME, one.given
+        return NotImplemented
+
+
+class _Storage:
+    def __init__(self, *pid: Any) -> None:
+        self.pid = pid
+
+
+class _Tensor:
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+
+def _NAME(*_: Any) -> None:
+    raise AssertionError
+
+
+class FloatStorage:
+    """Stands for torch's."""
+
+
+def tensor(
+    path: Path, offset: Any, size: Any, stride: Any, key: Any = "0", kind: Any = None
+) -> Path:
+    stream = io.BytesIO()
+    storage = _Storage("storage", FloatStorage if kind is None else kind, key, "cpu", 4)
+    _Pickler(stream, protocol=2).dump(
+        [_Tensor(storage, offset, size, stride, False, OrderedDict())]
+    )
+    own = __name__.encode()
+    data = stream.getvalue().replace(b"c" + own + b"\n_NAME", b"ctorch._utils\n_rebuild_tensor_v2")
+    data = data.replace(b"c" + own + b"\nFloatStorage", b"ctorch\nFloatStorage")
+    return saved(data, path, **{"0": b"\0\0\x80\x3f" * 4})
+
+
+def test_a_tensor_is_read(tmp_path: Path) -> None:
+    (raw,) = raws("a", str(tensor(tmp_path / "a.pt", 0, (2, 2), (2, 1))))
+    assert raw.value == [[[1.0, 1.0], [1.0, 1.0]]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (0, (5,), (1,)),
+        (3, (2,), (1,)),
+        (-1, (2,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2, 2), (1,)),
+        (0, (10**12,), (0,)),
+        (0, (2,), (1,), "../../etc/passwd"),
+        (0, (2,), (1,), 7),
+        (0, (2,), (1,), "0", "FloatStorage"),
+    ],
+)
+def test_a_tensor_that_cannot_be(given: tuple[Any, ...], tmp_path: Path) -> None:
+    found = message(tensor(tmp_path / "a.pt", *given))
+    assert "the file is damaged" in found or "values in so small a file" in found
+
+
+def test_lists_that_hold_each_other_many_times_over(tmp_path: Path) -> None:
+    value: list[Any] = [0]
+    for _ in range(60):
+        value = [value, value]
+    assert "values in so small a file" in message(saved(value, tmp_path / "a.pt"))
+
+
+def test_a_list_that_holds_itself(tmp_path: Path) -> None:
+    value: list[Any] = []
+    value.append(value)
+    assert message(saved(value, tmp_path / "a.pt"))
