@@ -58,10 +58,6 @@ def _count(case: Case) -> float:
     return float(case.batch.responses.count)
 
 
-def _widest(case: Case) -> float:
-    return float(max(case.record.widths, default=0))
-
-
 def _with_cut(case: Case) -> float:
     """The tokens that count, and those of responses of which none does, their padding aside."""
     cut = np.flatnonzero(case.batch.responses.lengths == 0).tolist()
@@ -91,7 +87,7 @@ _EQUAL: tuple[tuple[str, Divisor], ...] = (
     ),
     (
         "responses × the longest response (mean over padded positions, the width)",
-        lambda case: _count(case) * _widest(case),
+        lambda case: _count(case) * max(case.record.widths, default=0),
     ),
     (
         "the tokens as written, masked ones too (the mask is not in the denominator)",
