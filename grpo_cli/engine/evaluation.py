@@ -187,7 +187,7 @@ class Evaluation:
             if outcome.error is not None:
                 raise outcome.error
         if not outcome.totals.records and not outcome.skipped:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
 
     @property
     def skipped(self) -> Skipped:

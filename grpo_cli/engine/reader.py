@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Notices, OnPiece
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.packing import alike, chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Record, Source, record
+from grpo_cli.records import (
+    PLAIN,
+    Block,
+    DecodedChunk,
+    Packed,
+    Piece,
+    Raw,
+    Reading,
+    Record,
+    Source,
+    record,
+)
 from grpo_cli.records.open.streams import BLOCK
 
 if TYPE_CHECKING:
@@ -92,7 +103,7 @@ class Reader:
                 else:
                     self.bad(chunk)
         if not read and self.reading.selects:
-            raise self.reading.nothing()
+            raise self.nothing()
 
     def records(self) -> Iterator[tuple[Raw, Record]]:
         """The records of all files one by one, beside the objects that they were read from.
@@ -111,6 +122,42 @@ class Reader:
                 else:
                     assert isinstance(raw, Raw)
                     yield raw.with_lists(), found
+        if not read and self.reading.selects:
+            raise self.nothing()
+
+    def nothing(self) -> InputError:
+        """What to say where no record is left, and which there are."""
+        return self.reading.nothing(self._beginning())
+
+    def _beginning(self) -> Iterator[Raw | InputError]:
+        """The first objects of all; of standard input only where it was kept."""
+        reading = self.reading.everything
+        for source in self._sources:
+            if source.path != "-":
+                for piece in reading.pieces(source):
+                    yield from reading.raws(piece, {})
+
+    def objects(self) -> Iterator[tuple[list[Raw], Packed | None]]:
+        """The objects of all files that are records: many alike beside their columns, others alone.
+
+        Raises:
+            InputError: at the first bad record, unless it is to be skipped.
+        """
+        self.skipped = Skipped(self.most_errors)
+        read = False
+        for piece in self._pieces(apart=False):
+            for few in self.reading.decoded(piece, self.notices):
+                read = True
+                for items, packed in alike(few):
+                    if packed is not None:
+                        yield items, packed  # type: ignore[misc]  # none of them is an error
+                        continue
+                    for raw in items:
+                        found = raw if isinstance(raw, InputError) else record(raw)
+                        if isinstance(found, InputError):
+                            self.bad(found)
+                        else:
+                            yield [raw], None  # type: ignore[list-item]
         if not read and self.reading.selects:
             raise self.reading.nothing()
 

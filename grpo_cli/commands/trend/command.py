@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -16,12 +16,22 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.trend.beside import Beside, beside, framework_of, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.findings import findings as look
+from grpo_cli.commands.trend.logs import Log, read_log
 from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.view import known, print_charts, print_findings, print_steps, rows
+from grpo_cli.commands.trend.view import (
+    known,
+    print_beside,
+    print_charts,
+    print_findings,
+    print_steps,
+    rows,
+)
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.paths import read_path
@@ -65,6 +75,19 @@ class TrendOptions:
         typer.Option("--format", "-f", help="Default: table.", show_default=False),
     ] = None
     json: Json = False
+    names: Annotated[
+        Literal["grpo", "trl", "verl", "prime-rl", "slime"],
+        typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
+    ] = "grpo"
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
+            show_default=False,
+        ),
+    ] = None
     plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
         False
     )
@@ -107,7 +130,15 @@ class TrendOptions:
         if self.fields is None:
             return None
         names = [one.strip() for one in self.fields.split(",")]
-        return [complete.known("--fields", name, (*METRICS, "file")) for name in names]
+        metrics = METRICS if self.names == "grpo" else NAMES[self.names]
+        return [complete.known("--fields", name, (*metrics, "file")) for name in names]
+
+    def reads(self, log: Log | None) -> tuple[str, Mapping[str, Read] | None]:
+        """Whose metrics are to be computed beside ours."""
+        whose: str = self.names
+        if log is not None and whose == "grpo":
+            whose = framework_of(log, NAMES)
+        return whose, NAMES.get(whose)
 
     def step_of(self, places: Sequence[str]) -> StepOf:
         """How records say their step."""
@@ -143,11 +174,15 @@ def trend(
         conditions = [read_condition(one) for one in options.fail_on or ()]
         columns, plan, places = options.columns(), objective.plan(), paths(files)
         reader = reading.reader(places, None)
-        run = Run(reader, plan, options.step_of(places))
+        log = None if options.log is None else read_log(options.log)
+        whose, names = options.reads(log)
+        run = Run(reader, plan, options.step_of(places), names)
         steps = run.read()
         found = look(steps, _words(objective, reading))
+        compared = None if log is None else beside(whose, log, run.logged, steps)
+        shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
         with destination(options.output) as stream:
-            _write(stream, steps, found, plan, columns, options, run)
+            _write(stream, shown_steps, found, plan, columns, options, run, compared)
         tell_notes(reader.notices | run.notices, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
@@ -174,10 +209,14 @@ def _write(
     columns: list[str] | None,
     options: TrendOptions,
     run: Run,
+    compared: Beside | None,
 ) -> None:
-    names = [*_CONTEXT, *(columns or METRICS)]
+    metrics = list(steps[0].metrics if steps else METRICS)
+    names = [*_CONTEXT, *(columns or metrics)]
     if options.kind == "json":
-        stream.write(_json(_document(steps, found, plan, run)) + b"\n")
+        document = _document(steps, found, plan, run)
+        document |= {} if compared is None else {"log": compared}
+        stream.write(_json(document) + b"\n")
     elif options.kind == "jsonl":
         for row in rows(steps):
             stream.write(_json({name: row[name] for name in names}, indent=False) + b"\n")
@@ -192,6 +231,8 @@ def _write(
         else:
             print_steps(console, screen, steps, columns, options.limit)
         print_findings(console, found)
+        if compared is not None:
+            print_beside(console, compared)
         stream.write(written(console).encode())
 
 
