@@ -213,7 +213,7 @@ class Run:
             self.logged[number] = {name: read(own) for name, read in self._names.items()}
         files = Counter(sums.file for sums in self._sums.values())
         return [
-            _step(number, sums, shares_file=files[sums.file] > 1)
+            step_from(number, sums, shares_file=files[sums.file] > 1)
             for number, sums in sorted(self._sums.items())
         ]
 
@@ -243,5 +243,6 @@ def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step
     return Run(reader, plan, step_of).read()
 
 
-def _step(number: int, sums: Sums, *, shares_file: bool) -> Step:
+def step_from(number: int, sums: Sums, *, shares_file: bool) -> Step:
+    """The numbers of a step."""
     return Step(number, sums.file, values(sums), dict(sums.worst), shares_file)
