@@ -8,10 +8,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from grpo_cli.commands.help.layout import PanelCommand, WholeGroup
 from grpo_cli.commands.options.everywhere import displayed
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
@@ -65,8 +67,21 @@ def _grpo(
     """What a GRPO-family objective is on the data you have, token by token.
 
     \b
-    grpo eval rollouts.jsonl --variant dr
-    zcat dump.jsonl.gz | grpo eval --level token --format jsonl | jq .loss
+    Why is my loss 0, or negative, or rising?     grpo explain FILE
+    Which convention gives the loss I logged?     grpo match FILE --loss 0.0123
+    What do other losses say of this batch?       grpo compare FILE -v all
+    Do micro-batches or ranks change the loss?    grpo split FILE -n 8
+    Are groups dead, masks shifted, values NaN?   grpo check FILE
+    Do trainer and rollout engine disagree?       grpo check FILE
+    What does this KL do to loss and gradient?    grpo eval FILE --kl k1
+    Why is the clip fraction 0? What is clipped?  grpo eval FILE --level token
+    Which tokens carry this update?               grpo show FILE
+    What is GSPO, or k3, or a framework's loss?   grpo explain gspo
+    I wrote a loss. Is it right?                  grpo verify FILE
+    Where did the run go wrong?                   grpo trend RUN
+    What is in the dump I have?                   grpo formats, grpo help input
+
+    No file yet? grpo help recording. Everything else: grpo help.
     """  # noqa: D301 - \b is for the help's formatter
     del version
 
@@ -79,6 +94,7 @@ def application(only: str | None = None) -> typer.Typer:
     """
     made = typer.Typer(
         name="grpo",
+        cls=WholeGroup,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -87,7 +103,7 @@ def application(only: str | None = None) -> typer.Typer:
     )
     made.callback()(_grpo)
     for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
-        made.command(name)(displayed(_imported(name)))
+        made.command(name, cls=PanelCommand)(displayed(_imported(name)))
     return made
 
 
@@ -164,6 +180,21 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+def _meant(message: str) -> str:
+    """What a word that is no command may have been meant for."""
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if not message.startswith("No such command"):
+        return ""
+    from grpo_cli.commands.help.topics import topics
+    from grpo_cli.variants import NAMES
+
+    if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
+        return f"for a file: grpo eval {' '.join(sys.argv[1:])}"
+    if word in NAMES:
+        return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
+    return f"for the page: grpo help {word}" if word in topics() else ""
+
+
 def _tell_usage(error: Any) -> NoReturn:
     """Typer's complaint about the command line, in one line; or its help, where it has that."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -172,7 +203,8 @@ def _tell_usage(error: Any) -> NoReturn:
         message = error.format_message().rstrip(".")
         context = getattr(error, "ctx", None)
         path = "grpo" if context is None else context.command_path
-        say(f"{message[:1].lower()}{message[1:]} (see {path} --help)")
+        said = f"{message[:1].lower()}{message[1:]}"
+        say(f"{said}; {meant}" if (meant := _meant(message)) else f"{said} (see {path} --help)")
     sys.exit(error.exit_code)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from grpo_cli.errors import InputError
@@ -166,14 +166,23 @@ class Reading:
             error.source = error.source or source
             yield DecodedChunk([error])
 
-    def nothing(self) -> InputError:
-        """What to say where no record is left."""
+    def nothing(self, beginning: Iterable[Raw | InputError] = ()) -> InputError:
+        """What to say where no record is left; ``beginning``: the first that there were."""
         said = [*(["--where"] if self.where else [])]
         said += [f"--record {self.record}"] if self.record is not None else []
         said += [f"--group {self.group}"] if self.group is not None else []
         if not said:
             return InputError("no records: there are only headers, or empty tables")
-        return InputError(f"no record matches {' and '.join(said)}")
+        from grpo_cli.records.choose.missing import LOOKED_AT, hint
+
+        raws = [raw for raw in islice(beginning, LOOKED_AT) if isinstance(raw, Raw)]
+        there = hint(raws, self.where, self.record, self.group)
+        return InputError(f"no record matches {' and '.join(said)}{there}")
+
+    @property
+    def everything(self) -> Reading:
+        """The same, with no record left out."""
+        return replace(self, where=(), record=None, group=None)
 
     @property
     def _wanted(self) -> Callable[[bytes, int], bool] | None:

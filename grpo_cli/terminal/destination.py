@@ -14,8 +14,8 @@ from grpo_cli.errors import GrpoError, UsageError
 
 
 @contextmanager
-def destination(path: str | None) -> Iterator[BinaryIO]:
-    """The stream to write to.
+def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
+    """The stream to write to; ``flag`` is where the path was given.
 
     A file is written beside its place and renamed when the block ends well; otherwise nothing of
     it is left, and a file that was there before stays as it was.
@@ -30,12 +30,12 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         return
     place = Path(os.path.realpath(path))
     if place.is_symlink():
-        raise UsageError(f"--output: cannot write {path}: its links go round in a loop")
+        raise UsageError(f"{flag}: cannot write {path}: its links go round in a loop")
     if place.exists() and not place.is_file():  # a device, a pipe
-        with naming(path), _opened(path, lambda: place.open("wb")) as stream:
+        with naming(path), _opened(path, flag, lambda: place.open("wb")) as stream:
             yield stream
         return
-    with naming(path), _renamed(path, place) as stream:
+    with naming(path), _renamed(path, flag, place) as stream:
         yield stream
 
 
@@ -61,20 +61,20 @@ def naming(place: str) -> Iterator[None]:
         raise
 
 
-def _opened(path: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:
+def _opened(path: str, flag: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:
     try:
         return attempt()
     except OSError as error:
-        raise UsageError(f"--output: cannot write {path}: {error.strerror or error}") from None
+        raise UsageError(f"{flag}: cannot write {path}: {error.strerror or error}") from None
 
 
 @contextmanager
-def _renamed(path: str, place: Path) -> Iterator[BinaryIO]:
+def _renamed(path: str, flag: str, place: Path) -> Iterator[BinaryIO]:
     def beside() -> BinaryIO:
         directory, prefix = place.parent, f".{place.name}."
         return cast(BinaryIO, NamedTemporaryFile(dir=directory, prefix=prefix, delete=False))
 
-    with _opened(path, beside) as stream:
+    with _opened(path, flag, beside) as stream:
         written = Path(stream.name)
         try:
             yield stream

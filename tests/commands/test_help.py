@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
+import zstandard
+from formats.dumps import nemo_rl
 from rich.console import Console
 
+from grpo_cli import evaluate
+from grpo_cli.commands import main
 from grpo_cli.commands.help.topics import PAGES, topics
 from grpo_cli.commands.help.view import print_topic
 from grpo_cli.commands.main import COMMANDS
@@ -85,3 +96,120 @@ def test_an_unknown_topic_is_one_line_with_the_near_match(grpo):
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("grpo: grpo help: unknown name 'inptu'; did you mean input? (one of ")
+
+
+def example(name: str) -> list[str]:
+    """The command lines at the top of a command's help, without what only pipes beside them."""
+    text = described_in_full()[name]
+    lines = [line.strip() for line in text.split("\b", 1)[1].split("\n\n")[0].splitlines()]
+    pieces = (line.split(" | ") for line in lines if line)
+    return [next(one for one in parts if one.startswith("grpo ")) for parts in pieces]
+
+
+def described_in_full() -> dict[str, str]:
+    return {name: main._imported(name).__doc__ or "" for name in COMMANDS}
+
+
+EXAMPLES = [(name, line) for name in COMMANDS for line in example(name)]
+
+
+@pytest.fixture
+def dumps(tmp_path, monkeypatch):
+    """The files that the examples name, in the folder that they run in."""
+    monkeypatch.chdir(tmp_path)
+    group = {
+        "log_probs_new": [[-0.9, -0.2], [-1.1], [-0.3, -0.4], [-0.5]],
+        "log_probs_old": [[-1.0, -0.25], [-1.0], [-0.35, -0.5], [-0.45]],
+        "log_probs_ref": [[-1.0, -0.25], [-1.0], [-0.3, -0.4], [-0.5]],
+        "rewards": [1.0, 0.0, 0.5, 0.0],
+        "metrics": {"loss": 0.1},
+    }
+    records = [group | {"id": f"step-{step}", "step": step} for step in range(13)]
+    for record in records:
+        record["expected"] = {"loss": -evaluate(record).objective}
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    for path in ("rollouts.jsonl", "dump.jsonl", "run.jsonl", "before.jsonl", "after.jsonl"):
+        Path(path).write_text(lines)
+    for path in ("run/rollouts", "run-a/rollouts", "run-b/rollouts", "steps"):
+        Path(path).mkdir(parents=True)
+        Path(path, "step.jsonl").write_text(lines)
+    Path("steps/0.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+    rows = nemo_rl() * 4
+    Path("train_data_step7.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return lines
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_the_examples_of_a_command_run(grpo, dumps, name, line):
+    words = shlex.split(line.partition(" > ")[0])[1:]
+    result = grpo(*words, stdin=dumps)
+    asks = name in ("match", "verify", "check", "diff", "trend")
+    assert result.exit_code in ((0, 1) if asks else (0,)), result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_two_examples_of_itself(name):
+    assert len(example(name)) >= 2
+    assert all(line.split()[1] == name for line in example(name))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_stand_in_panels(grpo, name):
+    text = grpo(name, "--help").stdout
+    assert text.startswith("Usage: ")
+    assert "\nWhat is printed:\n" in text
+    assert text.index("\n  --color <") > text.index("What is printed:")
+    if name in ("eval", "compare", "match", "split"):
+        own, objective, read, printed, run = (
+            text.index(title)
+            for title in ("Arguments:", "Which objective", "What is read:", "What is printed:",
+                          "How it runs:")
+        )  # fmt: skip
+        assert (
+            own < objective < text.index("\n  --kl ") < read < text.index("--map") < printed < run
+        )
+        assert "[FILE…]" in text
+
+
+def test_help_asks_what_people_ask(grpo):
+    text = grpo("--help").stdout
+    for name in ("explain", "match", "compare", "split", "check", "eval", "show", "verify"):
+        assert re.search(rf"\?\s+grpo {name} ", text)
+    assert "..." not in text.split("Commands:")[1], "what a command does is said to its end"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dump.jsonl -v dr", "for a file: grpo eval dump.jsonl -v dr"),
+        ("missing.parquet", "for a file: grpo eval missing.parquet"),
+        ("dapo", "dapo is a variant: grpo eval FILE -v dapo, or grpo explain dapo"),
+        ("input", "for the page: grpo help input"),
+        ("evl", "Did you mean 'eval'? (see grpo --help)"),
+    ],
+)
+def test_a_word_that_is_no_command(shell, tmp_path, words, said):
+    (tmp_path / "dump.jsonl").write_text("{}")
+    result = shell(f"cd {tmp_path}; grpo {words}")
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"grpo: no such command '{words.split()[0]}'")
+    assert line.replace("python -m grpo_cli", "grpo").endswith(said)
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+def test_the_manual_page_is_one_that_man_reads(grpo):
+    page = grpo("help", "--man").stdout
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-k"], input=page, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert "EXIT STATUS" in re.sub(".\b", "", done.stdout)
+
+
+def test_the_manual_page_has_every_command_and_option(grpo):
+    page = grpo("help", "--man").stdout
+    assert page.startswith(".TH GRPO 1")
+    for name in COMMANDS:
+        assert f"\n.SH {name.upper()}\ngrpo {name} " in page
+    assert "\\-\\-micro\\-batch N" in page

@@ -164,5 +164,5 @@ def check(reader: Reader, limit: int = 3) -> Check:
             raise partial.skipped.first[0]
     found.end()
     if reader.reading.selects and not found.records and not found.skipped:
-        raise reader.reading.nothing()
+        raise reader.nothing()
     return found

@@ -8,6 +8,7 @@ import typer
 
 from grpo_cli.commands import main
 from grpo_cli.commands.help import topics
+from grpo_cli.commands.help.manual import manual
 from grpo_cli.commands.help.view import print_contents, print_topic
 from grpo_cli.commands.options import complete
 from grpo_cli.terminal.destination import destination
@@ -24,19 +25,26 @@ Topic = Annotated[
         show_default=False,
     ),
 ]
+Man = Annotated[bool, typer.Option("--man", help="The manual page, as man(1) reads it.")]
 
 
-def show_help(*, topic: Topic = None) -> None:
+def show_help(*, topic: Topic = None, man: Man = False) -> None:
     """Show a page of help, or the flags of a command.
 
     \b
     grpo help
     grpo help eval
     grpo help input
+    grpo help --man > grpo.1
 
     A page is Markdown: laid out on a terminal, as it was written in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
+        if man:
+            page = manual(main.application(), topics.topics())
+            with destination(None) as stream:
+                stream.write(page.encode())
+            return
         name = None if topic is None else complete.known("grpo help", topic, _names())
         if name is None or name in topics.topics():
             _print_page(name)

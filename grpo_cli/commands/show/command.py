@@ -57,11 +57,11 @@ def show(
         breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
         _check(record, breakdown, options)
         if options.html is not None:
-            with destination(options.html) as stream:
+            with destination(options.html, "--html") as stream:
                 for part in _page(raw, record, breakdown, options):
                     stream.write(part.encode())
         if options.svg is not None:
-            with destination(options.svg) as stream:
+            with destination(options.svg, "--svg") as stream:
                 drawn, left_out = figure(_picture(record, breakdown, options))
                 stream.write(drawn.encode())
             _tell(left_out, options)

@@ -46,7 +46,7 @@ class Verification:
                 else:
                     yield self._row(item)
         if not self._count and self._reader.reading.selects:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
 
     def _row(self, item: Judged) -> dict[str, Any]:
         verdict = item.verdict

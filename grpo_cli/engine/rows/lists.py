@@ -55,6 +55,12 @@ def _sum(parts: list[float]) -> float:
         return math.inf
 
 
+def one_number(values: NDArray[Any]) -> bool:
+    """Whether all of some numbers of 8 bytes are the same, to the bit."""
+    bits = values.view(np.int64)
+    return bool(bits[0] == bits[-1] and (bits == bits[0]).all())
+
+
 def kept(written: list[Any], positions: NDArray[Any]) -> list[Any]:
     """The elements of a response's list that count."""
     if len(written) == len(positions):

@@ -104,7 +104,15 @@ def read_conditions(texts: list[str] | None) -> tuple[Condition, ...]:
     return tuple(_read(part) for text in texts or () for part in text.split("&&"))
 
 
+_OR = re.compile(r"""(\|\|?|\bor\b)(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
+
+
 def _read(text: str) -> Condition:
+    if found_or := _OR.search(text):
+        raise UsageError(
+            f"--where: {found_or[1]!r} cannot be said: all tests have to hold (&&); put a value "
+            "with that in it in quotes, or read the file once for each"
+        )
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise UsageError(

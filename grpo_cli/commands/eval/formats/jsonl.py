@@ -30,12 +30,8 @@ LINES = Lines(_cell, _line, infinite=False)
 
 def _encode(printing: Printing) -> Encode:
     if printing.nested:
-        return partial(_nested, level=printing.level, fields=printing.fields)
+        return partial(encode_nested, level=printing.level, fields=printing.fields, lines=True)
     return partial(encode_lines, level=printing.level, fields=printing.names, lines=LINES)
-
-
-def _nested(*arguments: Any, **options: Any) -> list[bytes]:
-    return [piece + b"\n" for piece in encode_nested(*arguments, **options)]
 
 
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:

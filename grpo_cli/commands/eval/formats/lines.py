@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from grpo_cli.engine.rows.fields import (
     RECORD,
@@ -22,7 +23,7 @@ from grpo_cli.engine.rows.fields import (
     Field,
     Level,
 )
-from grpo_cli.engine.rows.lists import bounds
+from grpo_cli.engine.rows.lists import bounds, one_number
 from grpo_cli.engine.rows.rows import Source, lacking, token_columns
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from grpo_cli.records.record import Record
 
 Columns = dict[str, Any]
+Texts = str | Sequence[str]
+"""The cells of a column: one for all lines, or one for each."""
 
 _TOKENS = 1 << 14
 """Tokens whose cells are held as text at once: ten and more objects each."""
@@ -102,17 +105,14 @@ def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[b
         for response, (first, last) in islice(cuts, len(record.widths)):
             shared = {name: lines.cell(values[number]) for name, values in about[0].items()}
             shared |= {name: lines.cell(values[response]) for name, values in about[1].items()}
+            own = {name: values for name, values in columns.items() if name not in absent}
             for begin in range(first, last, _TOKENS):
                 end = min(begin + _TOKENS, last)
-                texts: list[Iterable[str]] = []
-                for name in fields:
-                    if name in shared:
-                        texts.append(repeat(shared[name], end - begin))
-                    else:
-                        values = None if name in absent else columns.get(name)
-                        texts.append(_texts(values, begin, end, lines))
-                written = [lines.line(cells, fields) for cells in zip(*texts, strict=True)]
-                text.write(("\n".join(written) + "\n").encode())
+                texts = [
+                    shared[name] if name in shared else _texts(own.get(name), begin, end, lines)
+                    for name in fields
+                ]
+                text.write(_together(texts, end - begin, fields, lines).encode())
         yield text.getvalue()
 
 
@@ -127,15 +127,48 @@ def _line(row: Sequence[Any], fields: Sequence[str], lines: Lines) -> bytes:
     return lines.line([lines.cell(value) for value in row], fields).encode() + b"\n"
 
 
-def _texts(values: Any, begin: int, end: int, lines: Lines) -> Iterable[str]:
-    """A column of a response's tokens as text; numbers by one call, as JSON writes them."""
-    if values is None:
-        return repeat(lines.cell(None), end - begin)
-    part = values[begin:end]
-    if not isinstance(part, np.ndarray):
-        return map(lines.cell, part)
-    if not lines.as_json:
-        return map(lines.cell, part.tolist())
-    if lines.infinite and not np.isfinite(part).all():
-        return map(lines.cell, part.tolist())
-    return orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
+def _texts(column: Any, begin: int, end: int, lines: Lines) -> Texts:
+    """A part of a column of tokens as text; numbers by one call, as JSON writes them."""
+    if column is None:
+        return lines.cell(None)
+    values = column[begin:end]
+    if not isinstance(values, np.ndarray):
+        texts = {value: lines.cell(value) for value in set(values)}
+        return texts[values[0]] if len(texts) == 1 else [texts[value] for value in values]
+    if one_number(values):
+        return _numbers(values[:1], lines)[0]
+    return _numbers(values, lines)
+
+
+def _numbers(values: NDArray[Any], lines: Lines) -> Sequence[str]:
+    if not lines.as_json or (lines.infinite and not np.isfinite(values).all()):
+        return list(map(lines.cell, values.tolist()))
+    return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
+
+
+_CELL = "\0"
+"""Stands for a cell in a line; no text of a cell has it."""
+
+
+def _together(texts: Sequence[Texts], count: int, fields: Sequence[str], lines: Lines) -> str:
+    """So many lines, with their ends, of columns of text."""
+    line = lines.line([text if isinstance(text, str) else _CELL for text in texts], fields) + "\n"
+    columns = [text for text in texts if not isinstance(text, str)]
+    if not columns:
+        return line * count
+    first, *between, last = line.split(_CELL)
+    rows = map(*_joining(columns, between))
+    return first + (last + first).join(rows) + last
+
+
+def _joining(columns: Sequence[Sequence[str]], between: Sequence[str]) -> Any:
+    """What puts a line together of its parts, and these, line by line.
+
+    ``join`` writes a comma faster than it takes one.
+    """
+    comma = "," if all(text[0] == text[-1] == "," for text in between) else ""
+    parts: list[Iterable[str]] = [columns[0]]
+    for text, column in zip(between, columns[1:], strict=True):
+        inner = repeat(text[len(comma) : len(text) - len(comma)])
+        parts += [column] if text == comma else [inner, column]
+    return comma.join, zip(*parts, strict=False)

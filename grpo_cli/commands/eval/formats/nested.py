@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
+from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import Row, rows
 from grpo_cli.terminal.escapes import escaped_json
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from grpo_cli.records.record import Record
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+_MANY = 64  # tokens of which a look at whether they are one number is worth it
+_LARGE = 1 << 17  # bytes beside which 8 KiB are nothing
 
 
 def encode_nested(
@@ -27,8 +31,9 @@ def encode_nested(
     *,
     level: Level,
     fields: tuple[str, ...] | None,
+    lines: bool = False,
 ) -> list[bytes]:
-    """One JSON object per record, without a newline.
+    """One JSON object per record.
 
     Args:
         records: those that ``breakdown`` is of.
@@ -36,16 +41,34 @@ def encode_nested(
         level: the deepest rows inside.
         fields: the names that a row of that level has, in this order; None for all of them. A
             record that holds responses keeps its ``id``, and a response its number.
+        lines: whether each has the end of a line.
     """
     result = rows(records, breakdown, level)
     if fields is not None:
         result = [_selected(row, level, fields) for row in result]
-    return [_fitted(escaped_json(orjson.dumps(row, option=_OPTIONS))) for row in result]
+    if level == "token":
+        for row in result:
+            for response in row["responses"]:
+                response["tokens"] = _shortened(response["tokens"])
+    option = _OPTIONS | orjson.OPT_APPEND_NEWLINE if lines else _OPTIONS
+    return [_fitted(escaped_json(orjson.dumps(row, option=option))) for row in result]
+
+
+def _shortened(tokens: Row) -> Row:
+    """The same columns; those of one number over and over, as weights are, are text already."""
+    return {name: _text(values) for name, values in tokens.items()}
+
+
+def _text(values: Any) -> Any:
+    if not isinstance(values, np.ndarray) or len(values) < _MANY or not one_number(values):
+        return values
+    number = orjson.dumps(values[:1], option=_OPTIONS)[1:-1]
+    return orjson.Fragment(b"[%b]" % b",".join([number] * len(values)))
 
 
 def _fitted(piece: bytes) -> bytes:
     """The same bytes in no more memory than they need; orjson leaves room for 8 KiB."""
-    return memoryview(piece).tobytes()
+    return memoryview(piece).tobytes() if len(piece) < _LARGE else piece
 
 
 def _selected(row: Row, level: Level, fields: tuple[str, ...]) -> Row:

@@ -1,0 +1,71 @@
+"""How ``--help`` is laid out: options by what they are about, commands with all their words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand, TyperGroup
+
+PANELS: Mapping[str, tuple[str, ...]] = {
+    "Which objective (`grpo variants --stage kl` lists the choices of --kl)": (
+        *("--variant", "--variants", "--advantage", "--ratio", "--surrogate", "--kl"),
+        *("--correction", "--aggregate", "--kl-aggregate", "--entropy-aggregate", "--epsilon"),
+        *("--epsilon-low", "--epsilon-high", "--beta", "--param", "--batch"),
+    ),
+    "What is read": (
+        *("--from", "--map", "--where", "--record", "--response", "--group", "--group-by"),
+        *("--group-size", "--group-anywhere", "--on-error", "--max-errors"),
+    ),
+    "What is printed": (
+        *("--level", "--format", "--json", "--fields", "--only", "--nest", "--limit", "--output"),
+        *("--quiet", "--color", "--full", "--no-pager"),
+    ),
+    "How it runs": ("--jobs", "--help"),
+}
+"""Options that several commands have, by what they are about. Those of one command come first."""
+
+_OWN = "Options"
+
+if TYPE_CHECKING:
+    Context = Any
+    Formatter = Any
+
+
+class PanelCommand(TyperCommand):
+    """A command whose options are printed in panels."""
+
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes the arguments, the command's own options, and the panels of the others."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], _OWN: []}
+        panels |= {name: [] for name in PANELS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                panels["Arguments" if argument else panel_of(parameter.opts)].append(record)
+        for name, records in panels.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+def panel_of(flags: list[str]) -> str:
+    """The panel that an option stands in."""
+    found = (name for name, known in PANELS.items() if not set(flags).isdisjoint(known))
+    return next(found, _OWN)
+
+
+class WholeGroup(TyperGroup):
+    """A group that says all of what each command does, in as many lines as that takes."""
+
+    def format_commands(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes the commands, each with the first line of its help."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, (command.help or "").partition("\n")[0])
+            for name, command in commands
+            if command is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

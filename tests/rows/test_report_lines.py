@@ -1,0 +1,93 @@
+"""Lines of tokens are made column by column: the same bytes as cell by cell."""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+import numpy as np
+import orjson
+import pytest
+
+from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only
+from grpo_cli.commands.eval.formats.lines import encode_lines
+from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
+from grpo_cli.engine.rows.lists import one_number
+from grpo_cli.engine.rows.rows import rows
+
+FORMATS = {one.__name__.rpartition(".")[2]: one.LINES for one in (csv, jsonl, markdown, only)}
+WORDS = ['a,"b"', "%s", "100%", "{}", "\0", "\n", "é", ""]
+
+
+def record(lengths: list[int], seed: int, **more: object) -> dict:
+    draw = np.random.default_rng(seed)
+    column = [(-draw.exponential(0.5, length)).tolist() for length in lengths]
+    other = [(-draw.exponential(0.5, length)).tolist() for length in lengths]
+    rewards = draw.integers(0, 2, len(lengths)).astype(float).tolist()
+    return {"log_probs_new": column, "log_probs_old": other, "rewards": rewards} | more
+
+
+RECORDS = {
+    "plain": [record([3, 1, 0, 5], 1), record([2, 2], 2)],
+    "words": [
+        record([8, 8], 3, id='%s,"x"', tokens=[WORDS, WORDS[::-1]], group_ids=["%d", "a,b"]),
+        record([2], 4, tokens=[["a", "a"]], token_ids=[[7, 7]]),
+    ],
+    "on policy": [record([4, 4], 5) | {"log_probs_old": record([4, 4], 5)["log_probs_new"]}],
+    "infinite": [
+        {"log_probs_new": [[-0.1, -0.1]], "log_probs_old": [[-0.1, -800.0]], "rewards": [1]}
+    ],
+    "masked": [record([5, 4], 6, mask=[[1, 0, 1, 0, 1], [0, 0, 0, 0]])],
+    "long": [record([150, 70], 7)],
+    "ends alike": [
+        record([3], 8, log_probs_new=[[-1.0, -0.5, -1.0]], log_probs_old=[[-1.2, -0.6, -1.2]])
+    ],
+}
+
+
+def cell_by_cell(evaluated, fields, lines) -> list[bytes]:
+    """Each line of its own cells."""
+    found = []
+    for row in rows(*evaluated, "token"):
+        text = ""
+        for response in row["responses"]:
+            tokens = response["tokens"]
+            count = len(tokens["position"])
+            columns = []
+            for name in fields:
+                if name in (*RECORD_CONTEXT, *RESPONSE_CONTEXT):
+                    columns.append(repeat((row if name in RECORD_CONTEXT else response)[name]))
+                    continue
+                values = tokens.get(name)
+                values = values.tolist() if isinstance(values, np.ndarray) else values
+                columns.append(repeat(None) if values is None else values)
+            for _, *values in zip(range(count), *columns, strict=False):
+                text += lines.line([lines.cell(value) for value in values], fields) + "\n"
+        found.append(text.encode())
+    return found
+
+
+@pytest.mark.parametrize("fields", [COLUMNS["token"], FIELDS["token"], ("clip", "kl"), ("id",)])
+@pytest.mark.parametrize("lines", FORMATS.values(), ids=[*FORMATS])
+@pytest.mark.parametrize("records", RECORDS.values(), ids=[*RECORDS])
+def test_lines_of_tokens(evaluated, records, lines, fields):
+    made = evaluated(*records, variant="dr")
+    found = encode_lines(*made, level="token", fields=fields, lines=lines)
+    assert found == cell_by_cell(made, fields, lines)
+
+
+@pytest.mark.parametrize("records", RECORDS.values(), ids=[*RECORDS])
+def test_columns_of_one_number(evaluated, records):
+    made = evaluated(*records, variant="dr")
+    expected = [
+        orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows(*made, "token")
+    ]
+    found = encode_nested(*made, level="token", fields=None)
+    assert found == [one.replace(b"\x7f", rb"\u007f") for one in expected]
+    lines = encode_nested(*made, level="token", fields=None, lines=True)
+    assert lines == [one + b"\n" for one in found]
+
+
+def test_zeros_of_both_signs_are_not_one_number():
+    assert one_number(np.zeros(3))
+    assert not one_number(np.array([0.0, -0.0, 0.0]))
