@@ -140,7 +140,7 @@ def test_pointing_tells_six_digits_and_choosing_all_of_them(browse, grpo):
     assert re.search(rf"ratio ρ\s+{tokens['ratio'][2]:.6g}\b", told)
     assert re.search(rf"advantage A\s+{tokens['advantage'][2]:.6g}\b", told)
     assert f"▾ clipped {tokens['clip'][2]} at 0.8" in told
-    tab.run("page.go(page.view.record, 2)")
+    tab.run("page.jumps.go(page.view.record, 2)")
     told = tab.run("page.tip.element.innerText")
     assert re.search(rf"gradient\s+{tokens['gradient'][2]!r}\b", told)
     assert re.search(rf"KL estimate\s+{tokens['kl'][2]!r}\b", told)
