@@ -99,6 +99,16 @@ def test_log_probs_are_those_of_the_file_and_ratios_their_exponentials(browse, d
     assert tab.run("[...page.view.record.columns.mismatch]") == mismatch.ravel().tolist()
 
 
+def test_differences_carry_from_the_low_bits_to_the_high(browse, dump):
+    tab = browse(dump({}))
+    for bits, apart in ((0x3FF00000_FFFFFFFF, 1), (0x3FF00001_00000000, -1), (5, -2)):
+        value = np.array([bits], dtype=np.int64).view(np.float64)[0]
+        wanted = np.array([bits + apart], dtype=np.int64).view(np.float64)[0]
+        columns = f"{{ columns: {{ x: [{value!r}] }} }}".replace("np.float64(", "(")
+        read = tab.run(f"near(new Int32Array([{apart}]), [], 'x', {columns})[0]")
+        assert read == wanted
+
+
 def test_a_real_record_is_seen(browse, grpo):
     tab = browse(DATA, "--record", "grpo/3")
     record = evaluated(grpo, DATA, 3)
