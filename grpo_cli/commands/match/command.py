@@ -54,7 +54,8 @@ def match_number(
         typer.Option(
             "--logged",
             metavar="NAME=PATH",
-            help="Where the records carry the number, as loss=metrics.loss.",
+            help="Where the records carry a number, as loss=metrics.loss; again for kl=PATH, "
+            "gradient_norm=PATH, clip_fraction=PATH.",
             show_default=False,
         ),
     ] = None,
