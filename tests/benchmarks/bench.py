@@ -6,9 +6,9 @@
     python tests/benchmarks/bench.py --only scaling --gigabytes 0.1,0.5,2,8
 
 Tables: ``peers`` (scripts, numba, torch, duckdb and polars on the same JSON, each number checked
-against ours), ``parquet`` (the same on Parquet), ``commands`` and ``match`` (against ``eval``), ``levels``
-(what rows cost), ``start``, ``memory``, ``jobs``, ``profile`` (stage by stage), ``scaling``. A peer
-that is not installed is named; numpy, orjson and pyarrow have to be.
+against ours), ``parquet`` (the same on Parquet), ``commands`` and ``match`` (against ``eval``),
+``levels`` (what rows cost), ``start``, ``memory``, ``jobs``, ``profile`` (stage by stage),
+``scaling``. A peer that is not installed is named; numpy, orjson and pyarrow have to be.
 
 Each pair is run in turns. A ratio is that of the best process times, threads and worker processes
 included; in brackets the least and the greatest of a turn. Times on a shared machine are noisy.
