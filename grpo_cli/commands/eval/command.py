@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from grpo_cli.commands.eval.formats import format_of
+from grpo_cli.commands.eval.parts import manifest_of, write_parts
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options.bundle import bundled
@@ -41,8 +42,14 @@ def evaluate(
         bar = Bar(places, wanted=printing.bar(format))
         reader = reading.reader(places, chosen.record)
         encode = printing.encode(format, wanted)
-        evaluation = Evaluation(reader, plan, encode=encode, progress=bar.advance)
-        run = Run(evaluation, as_json=printing.wants_json)
+        manifest = manifest_of(printing, wanted, plan, reader)
+        run = Run(
+            Evaluation(reader, plan, encode=encode, progress=bar.advance, manifest=manifest),
+            as_json=printing.wants_json,
+        )
+        if manifest is not None:
+            with bar:
+                raise typer.Exit(write_parts(run, manifest, quiet=printing.quiet))
         with destination(printing.output) as stream:
             with bar:
                 format.write(run, wanted, plan.variant, stream)

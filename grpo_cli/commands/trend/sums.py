@@ -77,9 +77,8 @@ class Sums:
 
     def merge(self, later: Sums) -> None:
         """Adds those of records that follow."""
-        if self.totals is None:
-            self.totals = later.totals
-        elif later.totals is not None:
+        if later.totals is not None:
+            self.totals = self.totals or Totals(later.totals.batch)
             self.totals.merge(later.totals)
         self.rows.merge(later.rows)
         for name, part in later.sums.items():

@@ -57,11 +57,11 @@ class Session:
         atexit.register(self.close)
         options = {"max_retries": _RETRIES, "num_cpus": 1}
         remote = self.ray.remote
-        read = {"num_returns": 2, "num_cpus": 0.01, "scheduling_strategy": "SPREAD"}
+        read = {"num_returns": 2, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
         self.read = remote(tasks.read).options(max_retries=_RETRIES, **read)
         self.evaluate = remote(tasks.evaluate).options(**options)
         self.evaluate_range = remote(tasks.evaluate_range).options(**options)
-        self.merge = remote(tasks.merge).options(max_retries=_RETRIES, num_cpus=0.01)
+        self.merge = remote(tasks.merge).options(max_retries=_RETRIES, num_cpus=0)
 
     def _start(self, jobs: int | None) -> None:
         from grpo_cli.engine.pool import cores
@@ -193,7 +193,6 @@ def address_of(on: str) -> str | None:
 def _package() -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))  # without end otherwise
     try:
         import ray
