@@ -7,6 +7,7 @@ import typer
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.options.advice import advised
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.source import RecordOption
@@ -42,7 +43,11 @@ def evaluate(
         reader = reading.reader(places, chosen.record)
         encode = printing.encode(format, wanted)
         evaluation = Evaluation(reader, plan, encode=encode, progress=bar.advance)
-        run = Run(evaluation, as_json=printing.wants_json)
+        run = Run(
+            evaluation,
+            as_json=printing.wants_json,
+            advised=lambda error: advised(error, "eval", reader, objective),
+        )
         with destination(printing.output) as stream:
             with bar:
                 format.write(run, wanted, plan.variant, stream)

@@ -76,6 +76,8 @@ def _said(error: json.JSONDecodeError) -> str:
     rest = error.doc[error.pos :].strip()
     if words.startswith("expected"):
         words += f", got {_beginning(rest)}" if rest else ", got the end"
+    if not rest or words.startswith("the string that begins"):
+        words += ": the line is cut off (was it still being written?)" if len(error.doc) > 1 else ""
     return words
 
 
