@@ -42,7 +42,7 @@ def packed(kind: str) -> bytes:
         (b"log_probs:\n  - [-0.5]\n", "this looks like YAML; records are JSON: yq -o json"),
         (b"---\nid: 3\n", "this looks like YAML"),
         (b"- id: 3\n", "this looks like YAML"),
-        (b"PAR1....", "Parquet and Arrow are read from files, not from pipes"),
+        (b"PAR1....", "Parquet, Arrow and npz are read from files, not from pipes"),
     ],
 )
 @pytest.mark.parametrize("piped", [False, True])
@@ -69,6 +69,8 @@ def test_what_may_be_json_is_told_by_its_place(tmp_path, text):
 
 REFERENCE = "; keys that mean nothing here: ref_logps, note (--map log_probs_ref=ref_logps)"
 GOOD = {"log_probs_new": ROWS, "log_probs_ref": ROWS, "rewards": [1.0, 0.0]}
+LOW = [[0.5, 0.3, 0.7, 0.1], [0.2, 0.9]]
+HIGH = [[0.5, 1.3, 0.1, 7.0], [2.0, 1.0]]
 MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
 
 
@@ -88,8 +90,14 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
             "a number per response: tokens of a response are [[…]]",
         ),
         ({"log_probs_new": MANY, "log_probs_ref": MANY}, "; these look like logits: take log_soft"),
-        ({"log_probs_new": [[0.5, 0.3], [0.2]]}, "; these look like probabilities: take their nat"),
-        ({"log_probs_new": [[0.5, 1.3], [2.0]]}, "; these look like −log p, as losses are: negate"),
+        (
+            {"log_probs_new": LOW, "log_probs_ref": LOW},
+            "; these look like probabilities: take their nat",
+        ),
+        (
+            {"log_probs_new": HIGH, "log_probs_ref": HIGH},
+            "; these look like −log p, as losses are: negate",
+        ),
         ({"log_probs_ref": None, "ref_logps": ROWS, "note": "x"}, REFERENCE),
         (
             {"rewards": None, "token_level_scores": [[0.0, 1.0], [0.0]]},
@@ -121,8 +129,8 @@ BARE = ("--beta", "0", "--level", "response", "--only", "reward,advantage", "-q"
 
 
 def test_a_line_that_is_cut_off(grpo, dump):
-    whole = json.dumps(GOOD)
-    for cut in (whole[:40], whole[:-1], whole[: whole.index("rewards") + 3]):
+    whole = json.dumps({"prompt": "x" * 200} | GOOD)
+    for cut in (whole[:150], whole[:-1], whole[: whole.index("rewards") + 3]):
         result = grpo("eval", str(dump(whole, cut)))
         assert ":2: malformed JSON" in result.stderr
         assert result.stderr.rstrip().endswith("the line is cut off (was it still being written?)")
@@ -161,7 +169,7 @@ def test_without_a_reference_the_default_names_the_commands_that_work(
     result = grpo(command, path, *extra)
     assert result.exit_code == 3
     line = result.stderr.splitlines()[-1]
-    assert "log_probs_ref: missing, and the default is GRPO's paper" in line
+    assert "log_probs_ref: missing; the kl stage (k3) needs log-probs under the refer" in line
     places = [line.index(f"grpo {command} {path} {way}") for way in ways]
     assert places == sorted(places)
     for way in ways:

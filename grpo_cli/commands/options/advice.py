@@ -36,10 +36,9 @@ def advised(
     if objective.variant != _DEFAULT or objective.kl is not None or objective.beta is not None:
         return error
     paths = shlex.join(reader.paths)
-    said = "missing, and the default is GRPO's paper, with a KL of β = 0.04 against it"
-    mapping = error.message.partition("; keys that mean nothing here")
+    said, mark, keys = error.message.partition("; keys that mean nothing here")
     ways = [f"grpo {command} {paths} {flags}" for flags in _ways(reader)]
-    message = f"{said}: {', or '.join(ways)}{mapping[1]}{mapping[2]}"
+    message = f"{said}: {', or '.join(ways)}{mark}{keys}"
     return MissingColumnError(message, path=error.path, source=error.source, line=error.line)
 
 

@@ -18,7 +18,7 @@ _CSV = re.compile(rb"[\w\"' .()/-]+([,;\t][\w\"' .()/-]+)+\r?$")
 def foreign(head: bytes) -> str | None:
     """Why a file that begins so cannot be read; None where it may be JSON."""
     if head.startswith(_COLUMNS):
-        return "Parquet and Arrow are read from files, not from pipes"
+        return "Parquet, Arrow and npz are read from files, not from pipes"
     if head.startswith(_ZIP):
         return (
             "this is a zip archive: unzip it, and read the files in it; npz, and what torch.save "

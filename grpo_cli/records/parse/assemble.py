@@ -28,7 +28,7 @@ _BOUNDS: dict[str, tuple[float, float, str]] = {
     "token_advantages": (-LARGEST, LARGEST, WITHIN.removeprefix("a ")),
 }
 _ANY = (-np.inf, np.inf, "number")
-_MANY = 0.2  # of the values are no rounding, but another quantity
+_MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
 
 
 def layout(record: Record) -> Hashable:
@@ -164,7 +164,7 @@ def _check(records: Sequence[Record], columns: dict[str, F64], mask: Mask | None
         record, _, name, within, value, wanted = min(faults)
         message = _expectation(value, wanted)
         if name.startswith("log_probs"):
-            message += _instead(columns[name])
+            message += _instead(_of_record(records, columns[name], record))
         raise _fault(records[record], record, name, within, message)
 
 
@@ -192,11 +192,16 @@ def _expectation(value: float, wanted: str) -> str:
     return f"expected {article} {kind}, got {places.got(value)}"
 
 
+def _of_record(records: Sequence[Record], column: F64, number: int) -> F64:
+    """The record's own part: what is said of it must not depend on what it stands beside."""
+    sizes = [sum(record.widths) for record in records[: number + 1]]
+    return column[sum(sizes[:-1]) : sum(sizes)]
+
+
 def _instead(column: F64) -> str:
-    """What a column seems to hold, where that is no log-probs."""
+    """What a record's column seems to hold, where that is no log-probs."""
     values = column[np.isfinite(column)]
-    above = float(np.mean(values > 0.0)) if values.size else 0.0
-    if above < _MANY:
+    if values.size < _ENOUGH or np.mean(values > 0.0) < _MANY:
         return ""
     if values.min() < 0.0:
         return "; these look like logits: take log_softmax of them, and each token's own entry"

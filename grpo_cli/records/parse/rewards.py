@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -24,8 +22,6 @@ def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[
         return _named(key, value, shape)
     values, place = per_response(key, value, shape, "reward")
     if type(values[0]) is list:
-        if len(set(shape.widths)) > 1 and _as_tokens(values, shape):
-            return _summed(values, place), ()
         return _by_function(values, place), ()
     return finite(values, place), ()
 
@@ -37,18 +33,6 @@ def _named(key: str, value: dict[str, Any], shape: Shape) -> tuple[Rewards, tupl
         finite(*per_response(f"{key}.{name}", one, shape, "reward")) for name, one in value.items()
     ]
     return [list(row) for row in zip(*columns, strict=True)], tuple(value)
-
-
-def _summed(rows: list[Any], place: Place) -> list[float]:
-    """[R] the sums of scores that are given per token."""
-    return [
-        math.fsum(finite(row, partial("{}[{}]".format, place(number))))
-        for number, row in enumerate(rows)
-    ]
-
-
-def _as_tokens(rows: list[Any], shape: Shape) -> bool:
-    return all(type(row) is list for row in rows) and list(map(len, rows)) == shape.widths
 
 
 def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
