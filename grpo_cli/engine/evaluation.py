@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Raw, Record
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.registry import NAMES
+
+if TYPE_CHECKING:
+    from grpo_cli.engine.cluster.parts import Manifest
 
 T = TypeVar("T")
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
@@ -142,6 +145,7 @@ class Evaluation:
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
+        manifest: of the parts to which workers of a cluster write the output.
 
     Attributes:
         complete: whether the whole input was read and evaluated, but for what was skipped.
@@ -154,10 +158,12 @@ class Evaluation:
         *,
         encode: Encode | None,
         progress: Progress | None = None,
+        manifest: Manifest | None = None,
     ) -> None:
         self._reader = reader
         self._task = Task(Evaluator(plan), encode, reader.skip, reader.most_errors)
         self._progress = progress
+        self._manifest = manifest
         self._outcome = self._task.nothing()
         self._notices: Notices = {}
         self.complete = False
@@ -177,7 +183,12 @@ class Evaluation:
 
     def _evaluate(self, task: Task) -> Iterator[list[Any]]:
         outcome = self._outcome = task.nothing()
-        found = self._reader.map(task.evaluate, together=task.encode is None, by_columns=True)
+        found = self._reader.map(
+            task.evaluate,
+            together=task.encode is None,
+            by_columns=True,
+            manifest=self._manifest,
+        )
         for piece, part in found:
             outcome.merge(part)
             rows, outcome.pieces = outcome.pieces, []
@@ -186,7 +197,10 @@ class Evaluation:
             yield rows
             if outcome.error is not None:
                 raise outcome.error
-        if not outcome.totals.records and not outcome.skipped:
+        if self._manifest is not None and self._manifest.kept:
+            kept = f"{self._manifest.kept} parts were there, and are in no number told here"
+            self._notices[kept] = None
+        elif not outcome.totals.records and not outcome.skipped:
             raise self._reader.nothing()
 
     @property

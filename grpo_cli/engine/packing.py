@@ -111,6 +111,15 @@ def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | Chun
             yield list(items)
 
 
+def alike(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+    """Objects that are records, beside their columns; None beside those to be read one by one."""
+    known = None if few.keys is None else _known(few.keys)
+    runs = [(known, few.items)] if known is not None else groupby(few.items, _shared)
+    for shared, some in runs:
+        items: Any = list(some)
+        yield items, None if shared is None else pack([raw.value for raw in items])
+
+
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
     """What was read by columns; its rows are made where one of them turns out to be at fault."""
     from grpo_cli.records.tables.headers import headers  # which only tables need

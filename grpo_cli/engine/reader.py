@@ -15,13 +15,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Notices, OnPiece
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.packing import alike, chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Record, Source, record
+from grpo_cli.records import (
+    PLAIN,
+    Block,
+    DecodedChunk,
+    Packed,
+    Piece,
+    Raw,
+    Reading,
+    Record,
+    Source,
+    record,
+)
+from grpo_cli.records.open.address import Version, is_remote
+from grpo_cli.records.open.ranges import version_of
 from grpo_cli.records.open.streams import BLOCK
 
 if TYPE_CHECKING:
+    from grpo_cli.engine.cluster.parts import Manifest
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
@@ -128,6 +142,50 @@ class Reader:
                 for piece in reading.pieces(source):
                     yield from reading.raws(piece, {})
 
+    @property
+    def on_cluster(self) -> bool:
+        """Whether ``map`` runs on a cluster."""
+        return self._on is not None
+
+    @property
+    def inputs(self) -> list[tuple[str, int, str]]:
+        """The files, each with its size and what tells this version of it from others."""
+        known = [
+            (one.name, Version(0, "") if _only_once(one.path) else version_of(one.path))
+            for one in self._sources
+            if _only_once(one.path) or is_remote(one.path) or Path(one.path).exists()
+        ]
+        return [(name, *version) for name, version in known]
+
+    @property
+    def task_bytes(self) -> int | None:
+        """Text of a task of a cluster; None: as it suits."""
+        return self._task_bytes
+
+    def objects(self) -> Iterator[tuple[list[Raw], Packed | None]]:
+        """The objects of all files that are records: many alike beside their columns, others alone.
+
+        Raises:
+            InputError: at the first bad record, unless it is to be skipped.
+        """
+        self.skipped = Skipped(self.most_errors)
+        read = False
+        for piece in self._pieces(apart=False):
+            for few in self.reading.decoded(piece, self.notices):
+                read = True
+                for items, packed in alike(few):
+                    if packed is not None:
+                        yield items, packed  # type: ignore[misc]  # none of them is an error
+                        continue
+                    for raw in items:
+                        found = raw if isinstance(raw, InputError) else record(raw)
+                        if isinstance(found, InputError):
+                            self.bad(found)
+                        else:
+                            yield [raw], None  # type: ignore[list-item]
+        if not read and self.reading.selects:
+            raise self.reading.nothing()
+
     def bad(self, error: InputError) -> None:
         """Stops at a bad record, or remembers it.
 
@@ -178,6 +236,7 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
+        manifest: Manifest | None = None,
     ) -> Iterator[tuple[Piece | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -188,10 +247,11 @@ class Reader:
             together: whether results of pieces that follow each other may come merged.
             by_columns: whether numbers may come as columns, beside no more of their records than
                 an evaluation needs, which ``chunks`` understands.
+            manifest: of the parts to which workers of a cluster write rows.
         """
         if self._on is not None:
             on_piece = OnPiece(work, self.reading, by_columns)
-            yield from self._on_cluster(on_piece, together=together)
+            yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
@@ -202,7 +262,9 @@ class Reader:
         if faults:
             raise faults[0]
 
-    def _on_cluster(self, work: OnPiece[T], *, together: bool) -> Iterator[tuple[Done, T]]:
+    def _on_cluster(
+        self, work: OnPiece[T], *, together: bool, manifest: Manifest | None
+    ) -> Iterator[tuple[Done, T]]:
         from grpo_cli.engine.cluster.run import on_ray  # an extra
 
         assert self._on is not None
@@ -213,6 +275,7 @@ class Reader:
             jobs=self._jobs,
             size=self._task_bytes,
             together=together,
+            manifest=manifest,
         )
         for done, result, notices in results:
             self.notices |= notices

@@ -13,6 +13,7 @@ from grpo_cli import evaluate
 from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.engine import Reader
 from grpo_cli.engine import chunk as chunk_module
+from grpo_cli.errors import InputError
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
@@ -118,6 +119,41 @@ def test_every_row_is_served_or_says_why():
     named = [row["variant"] for row in found.rows()] + [one["variant"] for one in found.reasons()]
     assert sorted(named) == sorted(VARIANTS)
     assert len(found.rows()) > 10
+
+
+def made(number: int) -> dict:
+    """A record of a few responses; every seventh lacks the reference's log-probs."""
+    one = record(number, [1 + number % 9, 4, 2 + number % 5], [1.0, 0.0, 0.2 * number])
+    if number % 7 == 6:
+        del one["log_probs_ref"]
+    return one
+
+
+def test_the_same_bits_however_the_data_are_cut(tmp_path):
+    path = write(tmp_path / "a", [made(number) for number in range(60)])
+    names = ("grpo", "dr", "gspo", "lite-ppo", "grpo-k1", "cispo")
+    plans = [plan(name) for name in names]
+    expected = Comparison(plans, Reader([str(path)])).document()
+    assert [one["variant"] for one in expected["skipped"]] == ["grpo", "grpo-k1"]
+    assert expected["variants"][0]["variant"] == "dr"
+    for options in ({"block_bytes": 1}, {"block_bytes": 5_000}, {"jobs": 2, "block_bytes": 3_000}):
+        assert Comparison(plans, Reader([str(path)], **options)).document() == expected
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_records_that_cannot_be_read(tmp_path, skip):
+    path = write(tmp_path / "a", [made(number) for number in range(6)])
+    lines = path.read_text().splitlines()
+    lines[3:3] = ["{broken"]
+    path.write_text("\n".join(lines))
+    for options in ({}, {"block_bytes": 1}, {"jobs": 2, "block_bytes": 2_000}):
+        reader = Reader([str(path)], skip=skip, **options)
+        if skip:
+            assert Comparison([plan("dr")], reader).counts["records"] == 6
+            assert len(reader.skipped) == 1
+        else:
+            with pytest.raises(InputError, match=r"a:4: malformed JSON"):
+                Comparison([plan("dr")], reader)
 
 
 def test_bars_in_place_of_the_table(grpo, dump):

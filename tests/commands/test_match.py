@@ -150,6 +150,19 @@ def test_epsilon_is_searched(telling_path):
     assert any(one.value == loss for one in found.matches)
 
 
+@pytest.mark.parametrize(
+    ("variant", "epsilon"), [("grpo", 0.2137), ("dapo", 0.137), ("cispo", 0.33)]
+)
+def test_epsilon_is_solved_for(telling_path, variant, epsilon):
+    loss = loss_of(telling_path, variant, hyperparameters={"epsilon": epsilon})
+    found = answer(telling_path, f"{loss:.10g}")
+    assert found.reproduced
+    first = found.matches[0]
+    assert first.plan.flags["epsilon_high"] == epsilon
+    assert variant in first.plan.variant
+    assert abs(first.difference) <= 1e-9 * abs(loss)
+
+
 def test_a_constant_length_is_found(telling_path):
     stages = {"aggregate": "token-sum-norm"}
     made = {"max_completion_length": 256}
@@ -295,6 +308,29 @@ def test_numbers_that_the_records_carry(grpo, tmp_path):
     assert "dapo" in found["matches"][0]["variants"]
     assert found["chance_hits"] < 1e-3
     assert not found["by_chance"]
+
+
+def test_several_numbers_that_the_records_carry(grpo, tmp_path):
+    """A gradient norm beside the loss: what has only the loss is out; a wrong one leaves none."""
+    made = []
+    for seed in (1, 2):
+        one = record(seed, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], step=seed)
+        row = Comparison([plan("dapo")], Reader([str(write(tmp_path / "one", [one]))])).rows()[0]
+        logged = {"loss": float(f"{row['loss']:.3g}"), "norm": float(f"{row['gradient_norm']:.4g}")}
+        made.append(one | {"metrics": logged})
+    path = str(write(tmp_path / "run", made))
+    words = ["--logged", "loss=metrics.loss"]
+    alone = asked(grpo, path, *words)
+    both = asked(grpo, path, *words, "--logged", "gradient-norm=metrics.norm")
+    assert both["questions"] == [4, 2]
+    assert both["match_count"] < alone["match_count"]
+    assert "dapo" in both["matches"][0]["variants"]
+    made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
+    path = str(write(tmp_path / "wrong", made))
+    assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
+    told = grpo("match", path, *words, *words)
+    assert told.exit_code == 2
+    assert "once" in told.stderr
 
 
 def test_any_jobs_and_blocks_give_the_same_bytes(tmp_path):

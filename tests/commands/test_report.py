@@ -114,13 +114,15 @@ def test_the_rest_is_sampled_by_seed(report):
 def test_a_page_has_no_more_tokens_than_it_may(report):
     page = blocks(report("--tokens", "0"))["run"]
     groups = [group for several in page["groups"].values() for group in several]
-    assert all(bool(group["block"]) == bool(group["pointed"]) for group in groups)
+    worst = [one["worst"] for one in page["findings"] if one["worst"]]
+    wanted = {place["record"] for place in worst}
+    assert {group["record"] for group in groups if group["block"]} == wanted
     assert page["lost"] > 0
-    pointed = sum(group["tokens"] for group in groups if group["pointed"])
-    budget = pointed + 500
+    found = sum(group["tokens"] for group in groups if group["block"])
+    budget = 500
     some = blocks(report("--tokens", str(budget)))["run"]
     kept = sum(some["groups"][step][at]["tokens"] for step, at in kept_tokens(some))
-    assert pointed < kept <= budget
+    assert found < kept <= found + budget
     assert 0 < some["lost"] < page["lost"]
 
 
@@ -174,6 +176,7 @@ def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_pat
     ("flags", "code", "said"),
     [
         (("--steps", "0"), 2, "steps"),
+        (("--steps", "x"), 2, "steps"),
         (("-o", "/nowhere/report.html"), 2, "cannot write"),
         (("--step", "nothing"), 3, "expected a whole number"),
     ],
@@ -204,8 +207,8 @@ def test_a_thousand_steps_keep_what_matters_and_a_sample():
     assert list(choice.steps) == sorted(choice.steps)
     assert {n for n, why in choice.steps.items() if why == "finding"} == {499, 500, 700}
     assert {n for n, why in choice.steps.items() if why == "end"} == {0, 999}
-    assert choice.wanted["x.jsonl", "bad"] == {5}
-    assert choice.wanted["0.jsonl", 0] == {2}
+    assert choice.found == {("x.jsonl", "bad"): {5}}
+    assert choice.worst["0.jsonl", 0] == {2}
     again = choose(stepped(1000), [finding], most=40, groups=2, seed=0)
     other = choose(stepped(1000), [finding], most=40, groups=2, seed=1)
     assert choice == again

@@ -49,12 +49,12 @@ class Played:
         ends = self._later(tasks.read, wanted)
         return ends, -ends
 
-    def evaluate(self, portion) -> int:
-        return self._later(tasks.evaluate, self.job, portion)
+    def evaluate(self, number, portion) -> int:
+        return self._later(tasks.evaluate, self.job, number, portion)
 
-    def evaluate_range(self, wanted, line, rest, completion) -> int:
-        data = self.values.pop(rest)
-        return self._later(tasks.evaluate_range, self.job, wanted.source, line, data, completion)
+    def evaluate_range(self, number, wanted, line, rest, completion) -> int:
+        given = (number, wanted.source, line, self.values.pop(rest), completion)
+        return self._later(tasks.evaluate_range, self.job, *given)
 
     def merge(self, answers) -> int:
         return self._later(lambda: tasks.merge(*(self.values.pop(one) for one in answers)))
@@ -215,7 +215,7 @@ def test_versions_that_differ_are_an_error(files, cluster, monkeypatch):
 class MadeUp(Played):
     """Answers that nobody has worked for."""
 
-    def evaluate(self, portion) -> int:
+    def evaluate(self, number, portion) -> int:
         return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), {})]))
 
 

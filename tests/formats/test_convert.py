@@ -179,3 +179,40 @@ def test_usage(grpo, tmp_path, flags, message):
         result = grpo(command, path, *more, *flags)
         assert result.exit_code == 2, (command, result.output)
         assert message in result.stderr
+
+
+COLUMNS = [
+    {"id": 1, "logps": NEW, "old_log_probs": OLD, "rewards": [1, 0, 0.5, 1], "uid": list("aabb")},
+    {"logps": NEW, "mask": [[1] * len(row) for row in NEW], "advantages": REWARDS, "note": "é"},
+    {"logps": NEW, "mask": [[False, *[True] * (len(row) - 1)] for row in NEW], "A": NEW},
+    {"logps": NEW, "tokens": [["a"] * len(row) for row in NEW], "rewards": [2**60, 0, 1, 2]},
+    {"logps": NEW, "token_ids": [[3] * len(row) for row in NEW], "reward": REWARDS, "beta": 0.5},
+    {"logps": [[], [-1.0]], "token_ids": [[], [2**64 - 1]], "reward": [1, 0], "hyper": {"beta": 1}},
+    {"logps": NEW, "reward": {"x": REWARDS}, "id": None, "step": None},
+]
+
+
+@pytest.mark.parametrize("first", range(len(COLUMNS)))
+def test_packed_columns_are_those_of_records_looked_at(grpo, tmp_path, monkeypatch, first):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from grpo_cli.records.tables.parquet import Table
+
+    path = tmp_path / "in.jsonl"
+    data = [one for each in (COLUMNS[first:], COLUMNS[:first]) for one in each for _ in range(3)]
+    path.write_bytes(lines(data))
+    packed, looked_at = tmp_path / "packed.parquet", tmp_path / "looked-at.parquet"
+    assert grpo("convert", path, "-o", packed).exit_code == 0
+    monkeypatch.setattr(Table, "add_packed", lambda *_: False)
+    assert grpo("convert", path, "-o", looked_at).exit_code == 0
+    assert parquet.read_table(packed).equals(parquet.read_table(looked_at))
+
+
+def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from grpo_cli.records.tables import sink
+
+    monkeypatch.setattr(sink, "GROUP_BYTES", 1 << 14)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines([{"logps": [[-0.5] * 100] * 4, "reward": REWARDS}] * 2000))
+    assert grpo("convert", path, "-o", tmp_path / "out.parquet").exit_code == 0
+    assert parquet.ParquetFile(tmp_path / "out.parquet").metadata.num_row_groups > 10

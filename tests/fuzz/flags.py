@@ -161,6 +161,10 @@ _OF: Mapping[str, Mapping[str, Callable[[Draw], str]]] = {
         "-f": _any(("table", "json", "jsonl", "csv", "markdown", "x")),
         "--fail-on": _any(("findings", "loss>0", "kl_k3>0.01", "x>", "")),
     },
+    "report": {
+        **_VARIANT, **_STAGES, **_SOURCE, "--step": path, "--steps": _count, "--groups": _count,
+        "--tokens": _count, "--seed": _count, "-o": _any(("out", "missing/x")),
+    },
     "convert": {**_SOURCE, **_PAGE, "--to": _any(("jsonl", "parquet", "x"))},
 }  # fmt: skip
 _NEEDED: Mapping[str, Callable[[Draw], Words]] = {
@@ -169,7 +173,7 @@ _NEEDED: Mapping[str, Callable[[Draw], Words]] = {
 }
 _WEIGHTS = {
     "eval": 46, "convert": 14, "check": 9, "verify": 9, "show": 7, "compare": 4, "split": 5,
-    "explain": 5, "match": 1, "trend": 4,
+    "explain": 5, "match": 1, "trend": 4, "report": 2,
 }  # fmt: skip
 COMMANDS = tuple(_OF)
 _LIKELY = ("-v", "--on-error", "--json", "--level", "-f", "--group-by", "--where", "--limit")

@@ -45,7 +45,7 @@ def _difference(one: bytes, other: bytes) -> str:
 
 def stdin(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
     """From standard input as from a file."""
-    if case.data.startswith(_TABLES):
+    if case.data.startswith(_TABLES) or case.command == "report":  # its page names the file
         return
     (folder / STDIN).write_bytes(case.data)
     from_file = run(case.words_for(STDIN))
@@ -155,7 +155,8 @@ def _options(case: Case, names: tuple[str, ...], *, without: bool = False) -> li
 
 def written(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
     """Written with ``-o`` as printed."""
-    if case.command == "show" or case.option("-o") is not None or case.option("--to") == "parquet":
+    drawn = case.command in ("show", "report")
+    if drawn or case.option("-o") is not None or case.option("--to") == "parquet":
         return
     other = run([case.words[0], "-o", "result", *case.words_for(case.name)[1:]])
     place = folder / "result"

@@ -146,6 +146,7 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["convert", file]
         yield ["show", file, "-v", "dr", "--color", "always"]
         yield ["show", file, "-v", "dr", "--color-by", "ratio", "--html", "page.html"]
+        yield ["report", file, "-v", "dr", "--step", "file"]
     for file in ("made_up.jsonl", "groups.jsonl", "samples/arithmetic.jsonl"):
         for loss in ("0.0256", "0.012345678", "-0.1"):
             yield ["match", file, "--loss", loss, "--json"]

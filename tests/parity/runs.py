@@ -182,6 +182,12 @@ SAMPLES = {
 }
 LEFT_OUT = ("completion_ids", "old_per_token_logps", "expected")
 """Of the samples. The old policy is the new one: one pass over every generation."""
+KEPT = (
+    *("step", "loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl"),
+    *("frac_reward_zero_std", "completions/mean_length", "clip_ratio/region_mean"),
+    *("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"),
+)
+"""Of the log."""
 
 
 def samples(model: str, folder: Path) -> None:
@@ -192,6 +198,11 @@ def samples(model: str, folder: Path) -> None:
         lines = [json.dumps(_short(json.loads(one))) for one in path.read_text().splitlines()]
         text = "".join(f"{one}\n" for one in lines).encode()
         (folder / f"{fault}.jsonl.gz").write_bytes(gzip.compress(text, 9, mtime=0))
+        if fault == "healthy":
+            log = json.loads((path.parent / "out" / "trainer_state.json").read_text())
+            rows = [{k: v for k, v in row.items() if k in KEPT} for row in log["log_history"]]
+            kept = {"global_step": log["global_step"], "log_history": rows}
+            (folder / "trainer_state.json").write_text(json.dumps(kept) + "\n")
 
 
 def _short(record: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, StageOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import WorkOptions
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say
 
@@ -38,6 +39,7 @@ def compare(
     stages: StageOptions,
     plot: Annotated[bool, typer.Option("--plot", help="Bars in place of the table.")] = False,
     loading: LoadingOptions,
+    work: WorkOptions,
     page: PageOptions,
 ) -> None:
     """Evaluate several variants on the same data, side by side.
@@ -54,7 +56,7 @@ def compare(
         made, notes = plans(names(variants), stages.stages, stages.hyperparameters, stages.batch)
         for note in () if page.quiet else notes:
             say(f"note: {note}")
-        source = loading.reader(paths(files))
+        source = loading.reader(paths(files), work)
         document = Comparison(made, source).document()
         rows, draw = document["variants"], print_bars if plot else print_comparison
         page.write(

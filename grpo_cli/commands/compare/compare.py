@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial as bound
+from typing import Any, Generic, TypeVar
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.objective.terms import POLICY
+from grpo_cli.records import DecodedChunk
 from grpo_cli.variants.plan import Plan
 
 NUMBERS = (
@@ -33,7 +37,7 @@ class Side:
     def __init__(self, evaluator: Evaluator) -> None:
         self.plan = evaluator.plan
         self.evaluator = evaluator
-        self.totals = Totals(self.plan.batch)
+        self.totals = Totals(self.plan.batch, evaluator.words)
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
         self.parts: dict[str, F64] = {}
@@ -55,6 +59,13 @@ class Side:
             for other, gradient in first.parts.items():
                 sums = chunk.batch.responses.sum(own * gradient)
                 self.dots.setdefault((name, other), ExactSum()).add(sums)
+
+    def merge(self, later: Side) -> None:
+        """Adds the sums over data that follow."""
+        self.totals.merge(later.totals)
+        self.shares.merge(later.shares)
+        for pair, dot in later.dots.items():
+            self.dots.setdefault(pair, ExactSum()).merge(dot)
 
     def scale(self, part: str) -> float:
         """What a part of the gradient is still to be multiplied by."""
@@ -98,6 +109,100 @@ def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
     return {part.name: part.without_count(responses) for part in breakdown.gradient_parts}
 
 
+S = TypeVar("S", "Side", ExactMoments)
+
+
+@dataclass
+class Partial(Generic[S]):
+    """What variants come to on a piece of the data.
+
+    Attributes:
+        sums: of each variant its sums, or why the data cannot serve it.
+        bad: the records that cannot be read.
+        read: whether there was any.
+    """
+
+    sums: dict[str, S | InputError]
+    bad: Skipped
+    read: bool = False
+
+    def merge(self, later: Partial[S]) -> None:
+        """Adds the piece that follows."""
+        self.bad.merge(later.bad)
+        self.read |= later.read
+        for name, mine in self.sums.items():
+            theirs = later.sums[name]
+            if isinstance(theirs, InputError) and not isinstance(mine, InputError):
+                self.sums[name] = theirs
+            elif not isinstance(mine, InputError) and not isinstance(theirs, InputError):
+                mine.merge(theirs)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with a piece, in any process: the sums of the variants that it can serve.
+
+    Attributes:
+        evaluators: the variants; the gradients of the others meet that of the first.
+        skip: whether to go on behind a record that cannot be read.
+        most_errors: how many errors of such records are kept; 0 for all.
+    """
+
+    evaluators: tuple[Evaluator, ...]
+    skip: bool
+    most_errors: int
+
+    def sums(self, decoded: Iterable[DecodedChunk]) -> Partial[Side]:
+        """Every variant on the records."""
+        sides: list[Side] = [Side(evaluator) for evaluator in self.evaluators]
+        partial = self._partial(sides)
+        for chunk in self._chunks(decoded, partial):
+            for side in sides:
+                if not isinstance(partial.sums[side.plan.variant], InputError):
+                    self._add(side, sides[0], chunk, partial)
+        for side in sides:
+            side.parts = {}
+        return partial
+
+    def moments(self, decoded: Iterable[DecodedChunk]) -> Partial[ExactMoments]:
+        """The statistics that the variants want of the whole input."""
+        names = [evaluator.plan.variant for evaluator in self.evaluators]
+        partial = Partial[ExactMoments](
+            {name: ExactMoments() for name in names}, Skipped(self.most_errors)
+        )
+        for chunk in self._chunks(decoded, partial):
+            for name, evaluator in zip(names, self.evaluators, strict=True):
+                moments = partial.sums[name]
+                try:
+                    if not isinstance(moments, InputError):
+                        moments.merge(chunk.run(evaluator.measure))
+                except InputError as reason:
+                    partial.sums[name] = reason
+        return partial
+
+    def _partial(self, sides: Sequence[Side]) -> Partial[Side]:
+        return Partial({side.plan.variant: side for side in sides}, Skipped(self.most_errors))
+
+    def _add(self, side: Side, first: Side, chunk: Chunk, partial: Partial[Side]) -> None:
+        try:
+            side.add(chunk)
+        except InputError as reason:
+            partial.sums[side.plan.variant] = reason
+            return
+        if not isinstance(partial.sums[first.plan.variant], InputError):
+            side.meet(first, chunk)
+
+    def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
+        for chunk in chunks(decoded, with_headers=False):
+            partial.read = True
+            if isinstance(chunk, Chunk):
+                yield chunk
+                continue
+            partial.bad.add(chunk)
+            if not self.skip:
+                return
+
+
 class Comparison:
     """Runs every plan on every piece of the data, in one pass and flat memory.
 
@@ -113,42 +218,52 @@ class Comparison:
         self._source = source
         self.skipped: dict[str, InputError] = {}
         self._order = [plan.variant for plan in plans]
-        self.sides = [Side(evaluator) for evaluator in self._measured(plans)]
-        while not self._pass():
-            self.sides = [Side(side.evaluator) for side in self.sides]
+        source.keep_input()
+        evaluators = self._measured([Evaluator(plan) for plan in plans])
+        self.sides: list[Side] = []
+        while evaluators:
+            first = evaluators[0].plan.variant
+            sums = self._fold(evaluators, _Work.sums)
+            self.sides = [*sums.values()]
+            if first in sums:
+                break
+            evaluators = [side.evaluator for side in self.sides]
 
-    def _measured(self, plans: Sequence[Plan]) -> list[Evaluator]:
-        """The plans with the statistics of the whole input, for those that need some."""
-        evaluators = {plan.variant: Evaluator(plan) for plan in plans}
-        moments = {name: ExactMoments() for name, one in evaluators.items() if one.wants_first_pass}
-        for chunk in self._source if moments else ():
-            for name in [*moments]:
-                try:
-                    moments[name].merge(chunk.run(evaluators[name].measure))
-                except InputError as reason:
-                    self.skipped[name] = reason
-                    del moments[name], evaluators[name]
-        for name, measured in moments.items():
-            evaluators[name] = replace(evaluators[name], measured=measured)
-        return [*evaluators.values()]
+    def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
+        """The variants with the statistics of the whole input, for those that need some."""
+        wanting = [one for one in evaluators if one.wants_first_pass]
+        moments = self._fold(wanting, _Work.moments) if wanting else {}
+        return [
+            replace(one, measured=moments[one.plan.variant]) if one.wants_first_pass else one
+            for one in evaluators
+            if one.plan.variant not in self.skipped
+        ]
 
-    def _pass(self) -> bool:
-        """Whether a pass went through without losing the variant that the others meet."""
-        for chunk in self._source:
-            if not self.sides:
-                return True
-            first = self.sides[0]
-            for side in list(self.sides):
-                try:
-                    side.add(chunk)
-                except InputError as reason:
-                    self.sides.remove(side)
-                    self.skipped[side.plan.variant] = reason
-                    if side is first:
-                        return False
-                    continue
-                side.meet(first, chunk)
-        return True
+    def _fold(
+        self,
+        evaluators: Sequence[Evaluator],
+        what: Callable[[_Work, Iterable[DecodedChunk]], Partial[S]],
+    ) -> dict[str, S]:
+        """The sums of each variant over all data; those that these cannot serve are set aside."""
+        source = self._source
+        source.skipped = Skipped(source.most_errors)
+        work = _Work(tuple(evaluators), source.skip, source.most_errors)
+        whole: Partial[S] | None = None
+        for _, part in source.map(bound(what, work), together=True, by_columns=True):
+            source.leave_out(part.bad)
+            if whole is None:
+                whole = part
+            else:
+                whole.merge(part)
+        if source.reading.selects and (whole is None or not whole.read):
+            raise source.reading.nothing()
+        found: dict[str, S] = {}
+        for name, sums in ({} if whole is None else whole.sums).items():
+            if isinstance(sums, InputError):
+                self.skipped[name] = sums
+            else:
+                found[name] = sums
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """One line per variant that the data serves, in the order asked for."""

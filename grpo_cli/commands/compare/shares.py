@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -10,32 +11,52 @@ from grpo_cli.batch import F64
 from grpo_cli.objective.breakdown import Breakdown
 
 _ABOVE, _BELOW, _NONE, _RESPONSES, _TOKENS = range(5)
+_SMALLEST = 1074
+_UNITS = 1 << _SMALLEST  # every double is a whole number of 2^-1074
 
 
 class Shares:
-    """Σ|gradient| by length of the response and by sign of the advantage.
+    """Σ|gradient| by length of the response and by sign of the advantage, exactly.
 
     Memory grows with the number of distinct lengths alone. Where the KL has a denominator of its
     own, its part of a token's gradient and the policy's are counted one beside the other.
     """
 
     def __init__(self) -> None:
-        self._by_length: dict[str, dict[int, F64]] = {}
+        # length → sums in units of the smallest double, by sign; then how many responses
+        self._by_length: dict[str, dict[int, list[int]]] = {}
+        self._broken = 0.0
 
     def add(self, breakdown: Breakdown, parts: Mapping[str, F64]) -> None:
         """Adds the parts of a gradient, which have different denominators."""
         responses = breakdown.batch.responses
-        lengths, where = np.unique(responses.lengths, return_inverse=True)
         positive, negative = breakdown.advantage > 0, breakdown.advantage < 0
-        sizes = np.bincount(where, minlength=len(lengths))
+        kinds = (positive, negative, ~(positive | negative))
         for name, part in parts.items():
             table, size = self._by_length.setdefault(name, {}), np.abs(part)
-            above, below = responses.sum(size * positive), responses.sum(size * negative)
-            rest = responses.sum(size * ~(positive | negative))
-            sums = [np.bincount(where, one, len(lengths)) for one in (above, below, rest)]
-            for at, length in enumerate(lengths.tolist()):
-                new = np.array([*(one[at] for one in sums), sizes[at], sizes[at] * length])
-                table[length] = table[length] + new if length in table else new
+            sums = [responses.sum(size * kind).tolist() for kind in kinds]
+            for length, *values in zip(responses.lengths.tolist(), *sums, strict=True):
+                row = table.setdefault(length, [0, 0, 0, 0])
+                row[_RESPONSES] += 1
+                for kind, value in enumerate(values):
+                    if value:
+                        row[kind] += self._units(value)
+
+    def _units(self, value: float) -> int:
+        if not math.isfinite(value):
+            self._broken += value
+            return 0
+        whole, divisor = value.as_integer_ratio()
+        return whole << (_SMALLEST + 1 - divisor.bit_length())
+
+    def merge(self, later: Shares) -> None:
+        """Adds those of data that follow."""
+        self._broken += later._broken
+        for name, rows in later._by_length.items():
+            table = self._by_length.setdefault(name, {})
+            for length, row in rows.items():
+                mine = table.setdefault(length, [0, 0, 0, 0])
+                mine[:] = [one + other for one, other in zip(mine, row, strict=True)]
 
     def read(self, scale: Callable[[str], float]) -> dict[str, float | None]:
         """The shares of Σ|gradient|; None where there is no gradient.
@@ -57,14 +78,11 @@ class Shares:
     def _scaled(self, scale: Callable[[str], float]) -> F64:
         """[lengths, 5] all parts together, the longest first."""
         rows: dict[int, F64] = {}
-        for name, table in self._by_length.items():
-            for length, sums in table.items():
-                part = sums.copy()
-                part[:_RESPONSES] *= abs(scale(name))
-                if length in rows:
-                    rows[length][:_RESPONSES] += part[:_RESPONSES]
-                else:
-                    rows[length] = part
+        for name in sorted(self._by_length):
+            for length, (*units, count) in self._by_length[name].items():
+                sums = [one / _UNITS * abs(scale(name)) + self._broken for one in units]
+                row = rows.setdefault(length, np.array([0.0, 0.0, 0.0, count, count * length]))
+                row[:_RESPONSES] += sums
         ordered = [rows[length] for length in sorted(rows, reverse=True)]
         return np.array(ordered, dtype=np.float64).reshape(-1, 5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from grpo_cli.commands.eval.formats import format_of
+from grpo_cli.commands.eval.parts import manifest_of, write_parts
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options.advice import advised
@@ -42,12 +43,15 @@ def evaluate(
         bar = Bar(places, wanted=printing.bar(format))
         reader = reading.reader(places, chosen.record)
         encode = printing.encode(format, wanted)
-        evaluation = Evaluation(reader, plan, encode=encode, progress=bar.advance)
+        manifest = manifest_of(printing, wanted, plan, reader)
         run = Run(
-            evaluation,
+            Evaluation(reader, plan, encode=encode, progress=bar.advance, manifest=manifest),
             as_json=printing.wants_json,
             advised=lambda error: advised(error, "eval", reader, objective),
         )
+        if manifest is not None:
+            with bar:
+                raise typer.Exit(write_parts(run, manifest, quiet=printing.quiet))
         with destination(printing.output) as stream:
             with bar:
                 format.write(run, wanted, plan.variant, stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -59,10 +60,14 @@ class PrintingOptions:
             "--output",
             "-o",
             metavar="FILE",
-            help="Write here, whole or not at all.",
+            help="Write here, whole or not at all; with --on, FOLDER/ for numbered parts.",
             show_default=False,
         ),
     ] = None
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there and match."),
+    ] = False
     limit: Annotated[
         int | None,
         typer.Option(
@@ -86,6 +91,12 @@ class PrintingOptions:
         if self.only is not None:
             return "only"
         return "json" if self.json else self.format or "table"
+
+    @property
+    def to_folder(self) -> bool:
+        """Whether rows go to numbered parts."""
+        output = self.output or ""
+        return output.endswith("/") or (bool(output) and Path(output).is_dir())
 
     def printing(self) -> Printing:
         """What to print, checked.

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from grpo_cli.commands.explain.choice import describe_choice, is_choice, print_choice
 from grpo_cli.commands.explain.explain import explain
+from grpo_cli.commands.explain.logged import explain_log, print_log
 from grpo_cli.commands.explain.page import page as page_of
 from grpo_cli.commands.explain.view import print_page, print_why
 from grpo_cli.commands.explain.worked_view import print_worked
@@ -19,6 +20,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
@@ -65,6 +67,7 @@ def explain_topic(
     grpo explain k3
     grpo explain clip/dual-capped
     grpo explain rollouts.jsonl --variant dr --record 3
+    grpo explain trainer_state.json
 
     Of a file: what J is made of, the reasons that hold on this data, and the
     arithmetic of one record (the first, unless another is asked for), in full
@@ -72,6 +75,10 @@ def explain_topic(
     and is a file. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
+        if topic is not None and is_log(topic):
+            said = explain_log(read_log(topic))
+            page.write(said, lambda console, _: print_log(console, said))
+            return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)
             document = page_of(topic)

@@ -48,18 +48,18 @@ def ask(
     target = _target(given, rtol, at)
     others = [Typed.of(name, text, rtol) for name, text in given.items()]
     if target is None:
-        questions, chosen = logged(source, at, rtol)
+        questions, chosen = logged(source, at, rtol, others)
         words += chosen
     else:
         source.keep_input()
         first = next(iter(source), None)
         if first is None:
             raise InputError("no record can be read")
-        questions = [Question(target, Stream(source), first)]
-    answer = Search(plan, betas, others, _large(places)).answer(questions)
+        questions = [Question(target, Stream(source), first, others)]
+    answer = Search(plan, betas, _large(places)).answer(questions)
     asked = questions[-1]
-    counts = [len(questions) * (1 + len(others)), len(questions)]
-    return document(answer, asked.first, words, [asked.target, *others], counts)
+    counts = [sum(1 + len(one.others) for one in questions), len(questions)]
+    return document(answer, asked.first, words, [asked.target, *asked.others], counts)
 
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typed | None:

@@ -14,8 +14,8 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import WorkOptions
 from grpo_cli.commands.options.values import number
-from grpo_cli.engine import Reader
 from grpo_cli.terminal.messages import failures
 
 NO = 1
@@ -54,7 +54,8 @@ def match_number(
         typer.Option(
             "--logged",
             metavar="NAME=PATH",
-            help="Where the records carry the number, as loss=metrics.loss.",
+            help="Where the records carry a number, as loss=metrics.loss; again for kl=PATH, "
+            "gradient_norm=PATH, clip_fraction=PATH.",
             show_default=False,
         ),
     ] = None,
@@ -77,22 +78,12 @@ def match_number(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            min=1,
-            help="Worker processes. Default: one per core for large input, else 1.",
-            show_default=False,
-        ),
-    ] = None,
     plot: Annotated[
         bool, typer.Option("--plot", help="How far off each is, as bars in place of the list.")
     ] = False,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
+    work: WorkOptions,
     page: PageOptions,
 ) -> None:
     """Find the conventions that reproduce a logged loss.
@@ -115,8 +106,7 @@ def match_number(
         given = {"loss": loss, "objective": target_objective, "kl": kl}
         given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
         plan, places = objective.plan(), paths(files)
-        reading = loading.reading(loading.record)
-        source = Reader(places, reading, skip=loading.on_error == "skip", jobs=jobs)
+        source = loading.reader(places, work)
         made = ask(
             plan,
             source,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,22 +16,33 @@ from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
 
 _TARGETS = ("loss", "objective")
+_OTHERS = ("kl", "clip_fraction", "gradient_norm")
 _MOST = 64
 """Questions of one run; more tell nothing that so many do not."""
 
 
 def logged(
-    source: Reader, given: Sequence[str], rtol: float | None
+    source: Reader, given: Sequence[str], rtol: float | None, others: Sequence[Typed] = ()
 ) -> tuple[list[Question], list[str]]:
     """The questions, and the words of a command line that read the last one's records.
+
+    Args:
+        source: the data.
+        given: what is where, as ``loss=metrics.loss``.
+        rtol: the tolerance; None: by the digits.
+        others: numbers that flags give, the same for every question.
 
     Raises:
         UsageError: for a flag that cannot be understood.
         InputError: where no record carries the number.
     """
-    if len(given) != 1:
-        raise UsageError("--logged: give it once, as loss=metrics.loss")
-    name, path = _read(given[0])
+    paths = dict(map(_read, given))
+    if len(paths) < len(given) or len(paths.keys() & {*_TARGETS}) != 1:
+        raise UsageError(
+            "--logged: give loss=PATH or objective=PATH once, and each other number once"
+        )
+    (name,) = paths.keys() & {*_TARGETS}
+    path = paths.pop(name)
     questions: list[Question] = []
     words: list[str] = []
     for value, members in _by_step(source, path):
@@ -39,7 +50,8 @@ def logged(
         good = [part for part in chunks if isinstance(part, Chunk)]
         if good:
             target = Typed.of(name, repr(value), rtol)
-            questions.append(Question(target, Few(good), good[0]))
+            beside = [*others, *_beside(members[0][0], paths, rtol)]
+            questions.append(Question(target, Few(good), good[0], beside))
             words = _words(members)
         if len(questions) == _MOST:
             break
@@ -48,11 +60,21 @@ def logged(
     return questions, words
 
 
+def _beside(raw: Raw, paths: Mapping[str, Path], rtol: float | None) -> Iterator[Typed]:
+    """The other numbers, as far as a record carries them."""
+    for name, path in paths.items():
+        value = _number(raw, path)
+        if value is not None:
+            yield Typed.of(name, repr(value), rtol)
+
+
 def _read(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
-    if not equals or name.strip() not in _TARGETS:
-        raise UsageError(f"--logged: expected loss=PATH or objective=PATH, got {text!r}")
-    return name.strip(), read_path(place.strip(), "--logged")
+    name = name.strip().replace("-", "_")
+    if not equals or name not in (*_TARGETS, *_OTHERS):
+        known = ", ".join((*_TARGETS, *_OTHERS))
+        raise UsageError(f"--logged: expected NAME=PATH, NAME being one of {known}, got {text!r}")
+    return name, read_path(place.strip(), "--logged")
 
 
 Member = tuple[Raw, Record]

@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, Families
 from grpo_cli.commands.match.chance import Chance
-from grpo_cli.commands.match.fit import (
-    Factor,
-    Hits,
-    Values,
-    grid_bits,
-    hits,
-    rough_bits,
-)
+from grpo_cli.commands.match.fit import Factor, Hits, Values, grid_bits, hits, rough_bits
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import Change
 from grpo_cli.commands.match.space.conventions import Space
@@ -30,45 +23,48 @@ from grpo_cli.commands.match.typed import Typed
 from grpo_cli.errors import InputError
 
 MOST = 30
-
-
 _NAMES = 6
-
-
 _ASKED = 400
-
-
 NEAREST = 5
-
-
 _PLAIN = 8.0
 
 
 class Run:
-    """One space asked about several numbers: what survives them all."""
+    """One space asked about several numbers: what survives them all.
+
+    Attributes:
+        space: what is asked about.
+        factors: what a loss may have been multiplied by.
+        measured: the statistics of each number's records.
+        every: [C] what each convention gives there.
+    """
+
+    every: F64
 
     def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
-        self._space = space
-        self._factors = factors
+        self.space = space
+        self.factors = factors
         self._batch = batch
         self._keys: NDArray[np.int64] | None = None
         self._chances: list[Chance] = []
         self._advantages = [advantage for advantage, _ in space.options.pairs]
-        self.measured: Measured = {}
+        self.measured: list[Measured] = []
 
     def ask(self, question: Question) -> None:
         """Keeps what gives this number too."""
-        self.measured = measure(self._space.options, question.data)
-        sums = add_up(self._space.options, self.measured, question.data)
+        measured = measure(self.space.options, question.data)
+        self.measured.append(measured)
+        sums = add_up(self.space.options, measured, question.data)
         if not sums.records:
             raise InputError("no record can be read")
         sign = -1.0 if question.target.name == "loss" else 1.0
-        policy, kl, size = every(self._space, sums, self._batch)
-        self._scan = scan(self._space, sign * policy, sign * kl, size)
+        policy, kl, size = every(self.space, sums, self._batch)
+        self.every = sign * (policy - self.space.beta * kl)
+        self._scan = scan(self.space, sign * policy, sign * kl, size)
         self._question = question
         self._first = question.first
-        found = hits(self._scan.values, self._factors, question.target)
-        self._chances.append(Chance(self._scan.values, self._factors, question.target))
+        found = hits(self._scan.values, self.factors, question.target)
+        self._chances.append(Chance(self._scan.values, self.factors, question.target))
         keys = _expanded(found, self._scan)
         self._keys = keys if self._keys is None else np.intersect1d(self._keys, keys)
 
@@ -98,7 +94,7 @@ class Run:
         value[self._scan.order] = np.repeat(
             np.arange(len(self._scan.values.bits)), np.diff(self._scan.starts)
         )
-        bits = self._space.bits[convention] + np.array([one.bits for one in self._factors])[factor]
+        bits = self.space.bits[convention] + np.array([one.bits for one in self.factors])[factor]
         off, size = self._off(value[convention], factor, beta)
         bits = bits + grid_bits()[beta] + rough_bits(off, self._question.target.half, size)
         groups = np.stack([value[convention], factor, beta], axis=1)
@@ -113,7 +109,7 @@ class Run:
     ) -> tuple[F64, F64]:
         """How far off the last number they are, and of what magnitude they are made."""
         own, target = self._scan.values, self._question.target
-        times = np.array([one.times for one in self._factors])[factor]
+        times = np.array([one.times for one in self.factors])[factor]
         used = np.where(beta == 0, own.beta[value], _betas()[beta])
         off = np.abs(times * (own.policy[value] - used * own.kl[value]) - target.value)
         return off, np.abs(times) * own.size[value]
@@ -121,7 +117,7 @@ class Run:
     def _listed(  # type: ignore[no-untyped-def]
         self, order, group, keys, bits, off, size
     ) -> Iterator[Candidate]:
-        families = Families(self._first, self._space.same)
+        families = Families(self._first, self.space.same)
         names: dict[int, int] = {}
         listed = 0
         for at in islice(order.tolist(), _ASKED * _NAMES):
@@ -139,10 +135,10 @@ class Run:
 
     def _candidate(self, convention: int, factor: int, beta: int = 0) -> Candidate:
         more = [Change({}, {"beta": float(_betas()[beta])})] if beta else []
-        plan = self._space.plan(convention, *more)
-        number = int(self._space.columns["policy"][convention])
+        plan = self.space.plan(convention, *more)
+        number = int(self.space.columns["policy"][convention])
         measured = number if number >= DIRECT else self._advantages[number]
-        return Candidate(plan, self._factors[factor], measured=measured)
+        return Candidate(plan, self.factors[factor], measured=measured)
 
     def nearest(self) -> list[Candidate]:
         """The plain conventions that come nearest, and what would make them fit."""
@@ -150,7 +146,7 @@ class Run:
         own = values.policy - values.beta * values.kl
         off = np.where(values.bits <= _PLAIN, np.abs(own - target.value), np.inf)
         found: list[Candidate] = []
-        families = Families(self._first, self._space.same)
+        families = Families(self._first, self.space.same)
         for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
             if not np.isfinite(off[at]) or len(found) == NEAREST:
                 break

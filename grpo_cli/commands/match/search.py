@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, apart
 from grpo_cli.commands.match.factors import factors_of
 from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
+from grpo_cli.commands.match.solving.epsilon import solved as solve
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth, Known
 from grpo_cli.commands.match.sums.exact import exactly
+from grpo_cli.commands.match.sums.vectors import Measured
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
@@ -31,6 +36,10 @@ FEW = 0.01
 
 MANY = 0.3
 """Hits by chance from which on a hit says nothing: not well below 1."""
+
+
+_ROUND = 10
+"""Conventions with a round ε that are listed."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,11 @@ class Answer:
         return bool(self.matches) and not self.matches[0].chance < FEW
 
     @property
+    def sure(self) -> bool:
+        """Whether a convention gives the number, and chance does not."""
+        return bool(self.matches) and not self.by_chance
+
+    @property
     def reproduced(self) -> bool:
         """Whether anything gives the number that chance alone would hardly give."""
         return bool(self.matches) and self.matches[0].chance < MANY
@@ -77,63 +91,101 @@ class Search:
     Attributes:
         base: what the flags say; stages that flags swap stay as they are.
         betas: values of β to try; none: the given one, or it is solved for.
-        others: more numbers of the first question: kl, clip_fraction, gradient_norm.
         large: whether to begin with what is quickly evaluated, and to stop if that is enough.
     """
 
     base: Plan
     betas: Sequence[float] = ()
-    others: Sequence[Typed] = ()
     large: bool = False
 
     def answer(self, questions: Sequence[Question]) -> Answer:
         """The conventions that give every number on its data."""
         if self.large:
-            found = self._answer(questions, Depth.QUICK)
-            if found.matches and not found.by_chance:
+            found, _ = self._searched(questions, Depth.QUICK)
+            if found.sure:
                 return found
-        found = self._answer(questions, Depth.PLAIN)
+        found, _ = self._searched(questions, Depth.PLAIN)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
-        if found.matches and (settled or not found.by_chance):
+        if found.sure or (found.matches and settled):
             return found
-        return self._answer(questions, Depth.WIDE)
+        found, run = self._searched(questions, Depth.WIDE)
+        if known.epsilon or self.large or len(questions) > 1 or found.sure:
+            return found
+        return self._with_epsilon(run, questions[0], found)
 
-    def _answer(self, questions: Sequence[Question], depth: Depth) -> Answer:
+    def _searched(self, questions: Sequence[Question], depth: Depth) -> tuple[Answer, Run]:
         first = questions[0].first
         space = build(self.base, first, self.betas, depth)
-        factors = factors_of(self.base, first)
-        run = Run(space, factors, self.base.batch)
+        run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
-        matches = self._exact(run, questions[-1], [*run.matches()])
-        nearest = [] if matches else self._exact(run, questions[-1], run.nearest(), fit=False)
+        matches = self._exact(run, questions, [*run.matches()])
+        nearest = [] if matches else self._exact(run, questions, run.nearest(), fit=False)
         chance = run.chance(63.0)
         apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
-        return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried)
+        return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried), run
+
+    def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
+        """The answer with a round ε, where that is less of a coincidence than what was found."""
+        sign = -1.0 if question.target.name == "loss" else 1.0
+
+        def values(plans: Sequence[Plan]) -> F64:
+            totals = exactly([Evaluator(plan) for plan in plans], question.data, everything=False)
+            sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
+            return sign * np.array(sums)
+
+        solved = solve(run.space, run.every, run.factors, question.target, values)
+        matches = self._exact(run, [question], solved[:_ROUND])
+        if not matches or (found.matches and found.matches[0].chance <= matches[0].chance):
+            return found
+        return replace(found, matches=matches, nearest=[], apart=[])
 
     def _exact(
-        self, run: Run, question: Question, found: Sequence[Candidate], *, fit: bool = True
+        self, run: Run, questions: Sequence[Question], found: list[Candidate], *, fit: bool = True
     ) -> list[Candidate]:
-        """Those that ``grpo eval`` confirms, with the numbers that it gives."""
-        evaluators = [Evaluator(one.plan, run.measured.get(one.measured)) for one in found]
-        wanted = {other.name for other in self.others}
-        totals = exactly(evaluators, question.data, everything=bool(wanted))
-        kept = []
-        for one, total in zip(found, totals, strict=True):
-            if total is None or not math.isfinite(sum(total.parts().values())):
-                continue
-            one.totals = total
-            sign = -1.0 if question.target.name == "loss" else 1.0
-            one.value = one.times * (sign * sum(total.parts().values())) + 0.0
-            one.difference = one.value - question.target.value
-            gives = abs(one.difference) <= question.target.half + FLOAT32 * one.size
-            if not fit or (gives and all(_agrees(one, other) for other in self.others)):
-                kept.append(one)
-        if self.others and found:
+        """Those that ``grpo eval`` confirms, with the numbers that it gives of the last question.
+
+        What a scan has found gives all the losses; what was logged beside them is compared here.
+        """
+        kept = found
+        *before, last = zip(questions, run.measured, strict=True)
+        for question, measured in before:
+            if fit and question.others:
+                evaluated = _evaluated(question, measured, kept)
+                kept = [one for one in evaluated if _all_agree(one, question)]
+        question, measured = last
+        kept = _evaluated(question, measured, kept)
+        if fit:
+            near = question.target.half
+            kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
+            kept = [one for one in kept if _all_agree(one, question)]
+        if found and any(question.others for question in questions):
             for one in kept:
                 one.chance *= len(kept) / (len(found) + 1)
         return _beside(kept, question.target)
+
+
+def _evaluated(
+    question: Question, measured: Measured, found: Sequence[Candidate]
+) -> list[Candidate]:
+    """The candidates with their numbers on a question's records; without what cannot be."""
+    evaluators = [Evaluator(one.plan, measured.get(one.measured)) for one in found]
+    totals = exactly(evaluators, question.data, everything=bool(question.others))
+    kept = []
+    for one, total in zip(found, totals, strict=True):
+        if total is None or not math.isfinite(sum(total.parts().values())):
+            continue
+        one.totals = total
+        sign = -1.0 if question.target.name == "loss" else 1.0
+        one.value = one.times * (sign * sum(total.parts().values())) + 0.0
+        one.difference = one.value - question.target.value
+        kept.append(one)
+    return kept
+
+
+def _all_agree(one: Candidate, question: Question) -> bool:
+    return all(_agrees(one, other) for other in question.others)
 
 
 def _beside(found: Sequence[Candidate], target: Typed) -> list[Candidate]:

@@ -9,6 +9,7 @@ from grpo_cli.commands.options.source import (
     ErrorOptions,
     RecordOption,
     SourceOptions,
+    WorkOptions,
     tell_errors,
     tell_more_errors,
     tell_notes,
@@ -22,10 +23,16 @@ from grpo_cli.terminal.messages import say
 class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
     """How the input is read."""
 
-    def reader(self, paths: Sequence[str]) -> Reader:
-        """The files, read so."""
-        skip = self.on_error == "skip"
-        return Reader(paths, self.reading(self.record), skip=skip, most_errors=self.max_errors)
+    def reader(self, paths: Sequence[str], work: WorkOptions | None = None) -> Reader:
+        """The files, read so; by as many as ``work`` says, or one."""
+        return Reader(
+            paths,
+            self.reading(self.record),
+            skip=self.on_error == "skip",
+            most_errors=self.max_errors,
+            jobs=1 if work is None else work.jobs,
+            on=None if work is None else work.on,
+        )
 
     @property
     def words(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.source import ClusterOption, ErrorOptions, SourceOptions
+from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, WorkOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
@@ -135,20 +135,8 @@ class ObjectiveOptions(StageOptions, VariantOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions(ErrorOptions, SourceOptions, ClusterOption):
+class ReadingOptions(ErrorOptions, SourceOptions, WorkOptions):
     """How the input is read."""
-
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            min=1,
-            help="Worker processes. Default: one per core for large input, else 1.",
-            show_default=False,
-        ),
-    ] = None
 
     def reader(self, paths: Sequence[str], record: str | None) -> Reader:
         """The files, read so; ``record`` is the only one that is."""

@@ -122,9 +122,20 @@ class ErrorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOption:
+class WorkOptions:
     """Where the work is done."""
 
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Worker processes. Default: one per core for large input, else 1.",
+            show_default=False,
+        ),
+    ] = None
     on: Annotated[
         str | None,
         _option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -20,13 +20,15 @@ class Choice:
 
     Attributes:
         steps: the number of each step that is kept, and why.
-        wanted: record → the responses in it that something points at.
+        found: record → the responses in it that findings point at.
+        worst: the same of what is worst in a step that is kept.
         groups: how many groups of a step are sampled besides those.
         seed: of the sample.
     """
 
     steps: Mapping[int, str]
-    wanted: Mapping[Owner, frozenset[int]]
+    found: Mapping[Owner, frozenset[int]]
+    worst: Mapping[Owner, frozenset[int]]
     groups: int
     seed: int
 
@@ -57,12 +59,10 @@ def choose(
     sampled = rest if len(rest) <= room else random.Random(seed).sample(rest, room)
     why = "all" if len(rest) <= room else "sampled"
     kept |= dict.fromkeys(sampled, why)
-    places = chain(
-        (one.worst for one in findings if one.worst is not None),
-        *(step.worst.values() for step in steps if step.number in kept),
-    )
-    steps_kept = {number: kept[number] for number in numbers if number in kept}
-    return Choice(steps_kept, _owners(places), groups, seed)
+    found = _owners(one.worst for one in findings if one.worst is not None)
+    worst = _owners(chain(*(step.worst.values() for step in steps if step.number in kept)))
+    in_order = {number: kept[number] for number in numbers if number in kept}
+    return Choice(in_order, found, worst, groups, seed)
 
 
 def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[int, str]:
@@ -75,7 +75,7 @@ def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[
     return kept
 
 
-def _owners(places: chain[Place]) -> dict[Owner, frozenset[int]]:
+def _owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
     found: dict[Owner, frozenset[int]] = {}
     for place in places:
         owner = (place.source, place.record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.view import known
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.choose.paths import read_path
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
@@ -37,8 +38,15 @@ class ReportOptions:
     """What of the run is kept, and where the page goes."""
 
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Write the page here.")
-    ] = "report.html"
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the page here, whole or not at all.",
+            show_default=False,
+        ),
+    ] = None
     html: Annotated[
         bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
     ] = True
@@ -72,7 +80,10 @@ class ReportOptions:
     tokens: Annotated[
         int,
         typer.Option(
-            "--tokens", metavar="N", min=0, help="Sampled tokens that are kept in all, about."
+            "--tokens",
+            metavar="N",
+            min=0,
+            help="Tokens that are kept, besides those that findings point at.",
         ),
     ] = 500_000
     seed: Annotated[
@@ -100,6 +111,8 @@ def report(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
+        if options.output is None and sys.stdout is not None and sys.stdout.isatty():
+            raise UsageError("a page is not for a terminal: -o FILE writes it")
         plan, places = objective.plan(), paths(files)
         reader = reading.reader(places, None)
         reader.keep_input()
@@ -182,7 +195,7 @@ def _page(
     }
     first, last = places[0], places[-1]
     yield from html(
-        title="a run of one step" if len(steps) == 1 else f"a run of {len(steps):,} steps",
+        title=f"a run of {len(steps):,} step{'' if len(steps) == 1 else 's'}",
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
         signature="\n".join(run.signatures),

@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.report.choose import Choice
-from grpo_cli.commands.report.kept import Group, Kept, sample
+from grpo_cli.commands.report.kept import FOUND, WORST, Group, Kept, sample
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -71,16 +71,21 @@ class Keeper:
             return
         breakdown = self._evaluated(chunk, step)
         numbers = np.asarray(found.groups or [0] * len(found.widths), dtype=np.int64)
-        pointed = self.choice.wanted.get((found.source, found.name), frozenset())
+        owner = (found.source, found.name)
+        found_in = self.choice.found.get(owner, frozenset())
+        worst_in = self.choice.worst.get(owner, frozenset())
         for number in range(int(numbers.max(initial=-1)) + 1):
             rows = np.flatnonzero(numbers == number).tolist()
-            wanted = sorted(pointed.intersection(rows))
+            pointed = sorted((found_in | worst_in).intersection(rows))
             label = None if found.group_labels is None else found.group_labels[number]
             facts = _facts(found, chunk, breakdown, rows)
             place = (found.source, found.line, found.prefix, number)
+            priority = self.choice.priority(*place)
+            if pointed:
+                priority = FOUND if found_in.intersection(rows) else WORST
             group = Group(
-                facts | {"group": number if label is None else label, "pointed": wanted},
-                -1 if wanted else self.choice.priority(*place),
+                facts | {"group": number if label is None else label, "pointed": pointed},
+                priority,
                 int(chunk.batch.responses.lengths[rows].sum()),
             )
             yield _Made(group, raw.with_lists(), found, breakdown, rows)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+FOUND, WORST = -2, -1
+"""The priorities of what a finding points at, and of what is worst in its step."""
+
 
 @dataclass
 class Group:
@@ -13,7 +16,7 @@ class Group:
 
     Attributes:
         facts: what the page shows of it.
-        priority: the least of a step are its sample; −1 where something points at it.
+        priority: the least of a step are its sample, after those that something points at.
         tokens: how many it has.
         block: its tokens, as the page reads them; "" where they are not kept.
     """
@@ -50,7 +53,8 @@ def _priority(group: Group) -> int:
 def within(kept: Kept, most: int, budget: int) -> int:
     """Leaves out the tokens of sampled groups where all of them are too many.
 
-    A step's first sampled group stays before another's second, and what is pointed at stays.
+    What findings point at stays; then come the worst of each step, then every step's first sampled
+    group before another's second.
 
     Args:
         kept: all groups; the blocks of those that are left out go.
@@ -67,13 +71,13 @@ def within(kept: Kept, most: int, budget: int) -> int:
             if not any(group is one for one in chosen):
                 group.block = ""
         ranked += [
-            (-1 if group.priority < 0 else rank, step, group)
+            (min(group.priority, rank), step, group)
             for rank, group in enumerate(chosen)
             if group.block
         ]
     lost = 0
     for rank, _, group in sorted(ranked, key=lambda one: one[:2]):
-        budget -= group.tokens
-        if budget < 0 and rank >= 0:
+        budget -= 0 if rank == FOUND else group.tokens
+        if budget < 0 and rank != FOUND:
             group.block, lost = "", lost + 1
     return lost

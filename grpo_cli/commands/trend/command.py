@@ -3,119 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal
 
-import orjson
 import typer
 
-from grpo_cli.commands.eval.formats import csv as csv_format
-from grpo_cli.commands.eval.formats import markdown as markdown_format
-from grpo_cli.commands.eval.printing import Json, Quiet
-from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.trend.beside import beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.options import TrendOptions
+from grpo_cli.commands.trend.output import write
+from grpo_cli.commands.trend.run import Run, Task
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.view import known, print_charts, print_findings, print_steps, rows
-from grpo_cli.commands.trend.which import StepOf
-from grpo_cli.errors import InputError
-from grpo_cli.records.choose.paths import read_path
+from grpo_cli.commands.trend.watch import Watch
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.destination import destination
-from grpo_cli.terminal.escapes import escaped_json
 from grpo_cli.terminal.messages import failures, say
-from grpo_cli.terminal.screen import screen_of, written
 from grpo_cli.variants.plan import Plan
 
 NO = 1
-_CONTEXT = ("step", "file")
-FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrendOptions:
-    """Which steps, which columns, in which format, and what makes the answer no."""
-
-    step: Annotated[
-        str | None,
-        typer.Option(
-            "--step",
-            metavar="FIELD",
-            help="Where a record says its step, as meta.step; file: each file is one. "
-            "Default: step, global_step, … or the file's name.",
-            show_default=False,
-        ),
-    ] = None
-    fields: Annotated[
-        str | None,
-        typer.Option(
-            "--fields",
-            metavar="A,B,…",
-            help="The columns, in this order.",
-            autocompletion=complete.among(METRICS),
-            show_default=False,
-        ),
-    ] = None
-    format: Annotated[
-        FormatName | None,
-        typer.Option("--format", "-f", help="Default: table.", show_default=False),
-    ] = None
-    json: Json = False
-    plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
-        False
-    )
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-on",
-            metavar="TEST",
-            help="Exit with 1 where a step fits, as 'mismatch.k3>0.01', or on findings.",
-            show_default=False,
-        ),
-    ] = None
-    limit: Annotated[
-        int,
-        typer.Option("--limit", metavar="N", min=0, help="Steps in the table; 0 for all."),
-    ] = 40
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
-    quiet: Quiet = False
-
-    @property
-    def kind(self) -> str:
-        """The format's name."""
-        return "json" if self.json else self.format or "table"
-
-    def columns(self) -> list[str] | None:
-        """The columns that are asked for; None for those that say something.
-
-        Raises:
-            UsageError: for an unknown one.
-        """
-        if self.fields is None:
-            return None
-        names = [one.strip() for one in self.fields.split(",")]
-        return [complete.known("--fields", name, (*METRICS, "file")) for name in names]
-
-    def step_of(self, places: Sequence[str]) -> StepOf:
-        """How records say their step."""
-        if self.step is None:
-            return StepOf()
-        if self.step == "file":
-            return StepOf(files={place: at for at, place in enumerate(places)})
-        return StepOf(field=read_path(self.step, "--step"))
 
 
 @bundled
@@ -141,16 +52,55 @@ def trend(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.kind == "json"):
         conditions = [read_condition(one) for one in options.fail_on or ()]
-        columns, plan, places = options.columns(), objective.plan(), paths(files)
+        columns, plan = options.columns(), objective.plan()
+        if options.follow:
+            raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
+        places = paths(files)
         reader = reading.reader(places, None)
-        run = Run(reader, plan, options.step_of(places))
+        log = None if options.log is None else read_log(options.log)
+        whose, names = options.reads(log)
+        run = Run(reader, plan, options.step_of(places), names)
         steps = run.read()
         found = look(steps, _words(objective, reading))
+        compared = None if log is None else beside(whose, log, run.logged, steps)
+        shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
         with destination(options.output) as stream:
-            _write(stream, steps, found, plan, columns, options, run)
+            write(stream, shown_steps, found, plan, columns, options, run, compared)
         tell_notes(reader.notices | run.notices, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
+
+
+def _follow(
+    files: list[str],
+    plan: Plan,
+    conditions: Sequence[Condition],
+    objective: ObjectiveOptions,
+    reading: ReadingOptions,
+    options: TrendOptions,
+) -> int:
+    """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
+    evaluator = Evaluator(plan)
+    if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log:
+        raise UsageError("--follow prints a table or --format jsonl, without --names and --log")
+    if evaluator.wants_first_pass:
+        raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
+    if not files or "-" in files:
+        raise UsageError("--follow: name a file, a folder or a pattern")
+    step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
+    skip = reading.on_error == "skip"
+    follow = Follow(files, reading.reading(None), Task(evaluator, step_of, skip))
+    words = _words(objective, reading)
+    with destination(options.output) as stream:
+        watch = Watch(
+            follow,
+            stream,
+            fields=options.columns(),
+            as_json=options.kind == "jsonl",
+            conditions=conditions,
+            words=words,
+        )
+        return watch.run(2.0 if options.every is None else options.every)
 
 
 def _words(objective: ObjectiveOptions, reading: ReadingOptions) -> list[str]:
@@ -164,65 +114,6 @@ def _words(objective: ObjectiveOptions, reading: ReadingOptions) -> list[str]:
     for mapped in reading.mapped or ():
         words += ["--map", mapped]
     return words
-
-
-def _write(
-    stream: BinaryIO,
-    steps: Sequence[Step],
-    found: Sequence[Finding],
-    plan: Plan,
-    columns: list[str] | None,
-    options: TrendOptions,
-    run: Run,
-) -> None:
-    names = [*_CONTEXT, *(columns or METRICS)]
-    if options.kind == "json":
-        stream.write(_json(_document(steps, found, plan, run)) + b"\n")
-    elif options.kind == "jsonl":
-        for row in rows(steps):
-            stream.write(_json({name: row[name] for name in names}, indent=False) + b"\n")
-    elif options.kind in ("csv", "markdown"):
-        chosen = [*_CONTEXT, *(columns or known(steps))]
-        _write_lines(stream, rows(steps), chosen, options.kind)
-    else:
-        screen = screen_of(stream)
-        console = screen.console()
-        if options.plot:
-            print_charts(console, screen, steps, columns, found)
-        else:
-            print_steps(console, screen, steps, columns, options.limit)
-        print_findings(console, found)
-        stream.write(written(console).encode())
-
-
-def _write_lines(
-    stream: BinaryIO, found: Sequence[dict[str, Any]], names: Sequence[str], kind: str
-) -> None:
-    if kind == "csv":
-        lines, head = csv_format.LINES, ",".join(names).encode() + b"\n"
-    else:
-        lines, head = markdown_format.LINES, markdown_format.head(names)
-    stream.write(head)
-    for row in found:
-        cells = [lines.cell(row[name]) for name in names]
-        stream.write(lines.line(cells, names).encode() + b"\n")
-
-
-def _document(
-    steps: Sequence[Step], found: Sequence[Finding], plan: Plan, run: Run
-) -> dict[str, Any]:
-    return {
-        "variant": plan.variant,
-        "signatures": list(run.signatures),
-        "steps": [
-            row | {"worst": step.worst} for row, step in zip(rows(steps), steps, strict=True)
-        ],
-        "findings": found,
-    }
-
-
-def _json(document: Any, *, indent: bool = True) -> bytes:
-    return escaped_json(orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else 0))
 
 
 def _finish(

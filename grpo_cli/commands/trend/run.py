@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from grpo_cli.commands.trend.measure import measure
-from grpo_cli.commands.trend.metrics import values
+from grpo_cli.commands.trend.logged_sums import measure_logged
+from grpo_cli.commands.trend.measure import SAID, measure, measure_said
+from grpo_cli.commands.trend.metrics import StepSums, values
+from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.step import Step
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf
@@ -50,6 +52,7 @@ class Task:
         skip: whether to go on behind a record that cannot be read.
         most_errors: how many errors of such records are kept; 0 for all.
         measured: the statistics of each step from a first pass, where the plan wants one.
+        logged: whether the sums of frameworks' metrics are wanted too.
     """
 
     evaluator: Evaluator
@@ -57,6 +60,7 @@ class Task:
     skip: bool
     most_errors: int = FEW
     measured: Mapping[int, ExactMoments] | None = None
+    logged: bool = False
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""
@@ -94,6 +98,11 @@ class Task:
     def _of_steps(self, few: DecodedChunk, part: Part) -> Iterator[tuple[int, DecodedChunk]]:
         """Records that follow each other, cut where the step changes."""
         numbers = [self._step(item, part) for item in few.items]
+        if few.keys is None or not SAID.isdisjoint(few.keys):
+            for number, item in zip(numbers, few.items, strict=True):
+                if number is not None and isinstance(item, Raw):
+                    sums = part.steps.setdefault(number, Sums(item.source))
+                    measure_said(sums, number, item.value)
         if numbers and numbers[0] is not None and len(set(numbers)) == 1:
             yield numbers[0], few
             return
@@ -142,6 +151,9 @@ class Task:
     def _add_to(
         self, sums: Sums, chunk: Chunk, breakdown: Breakdown | MissingColumnError, part: Part
     ) -> None:
+        known = None if isinstance(breakdown, MissingColumnError) else breakdown
+        if self.logged:
+            measure_logged(sums, chunk, known)
         if isinstance(breakdown, MissingColumnError):
             part.notices[f"no columns of the update: {breakdown}"] = None
             measure(sums, chunk, None)
@@ -161,16 +173,25 @@ class Run:
     Attributes:
         skipped: the records that could not be used.
         notices: what is told once.
-        counts: records, responses and tokens of each step.
+        signatures: of the objectives that ran.
+        logged: step → what a framework would have logged, where names are asked for.
     """
 
-    def __init__(self, reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> None:
-        self._reader = reader
-        self._task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
+    def __init__(
+        self,
+        reader: Reader,
+        plan: Plan,
+        step_of: StepOf = _AUTOMATIC,
+        names: Mapping[str, Read] | None = None,
+    ) -> None:
+        self._reader, self._names = reader, names or {}
+        task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
+        self._task = replace(task, logged=names is not None)
         self._sums: dict[int, Sums] = {}
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}
         self.signatures: dict[str, None] = {}
+        self.logged: dict[int, dict[str, float | None]] = {}
 
     def read(self) -> list[Step]:
         """Reads the files.
@@ -192,9 +213,12 @@ class Run:
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
             raise self._reader.nothing()
+        for number, sums in self._sums.items() if self._names else ():
+            own = StepSums(sums)
+            self.logged[number] = {name: read(own) for name, read in self._names.items()}
         files = Counter(sums.file for sums in self._sums.values())
         return [
-            _step(number, sums, shares_file=files[sums.file] > 1)
+            step_from(number, sums, shares_file=files[sums.file] > 1)
             for number, sums in sorted(self._sums.items())
         ]
 
@@ -212,7 +236,7 @@ class Run:
         for _, part in self._reader.map(task.measure):
             for step, moments in part.items():
                 measured.setdefault(step, ExactMoments()).merge(moments)
-        return Task(task.evaluator, task.step_of, task.skip, task.most_errors, measured)
+        return replace(task, measured=measured)
 
 
 def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step]:
@@ -224,5 +248,6 @@ def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step
     return Run(reader, plan, step_of).read()
 
 
-def _step(number: int, sums: Sums, *, shares_file: bool) -> Step:
+def step_from(number: int, sums: Sums, *, shares_file: bool) -> Step:
+    """The numbers of a step."""
     return Step(number, sums.file, values(sums), dict(sums.worst), shares_file)

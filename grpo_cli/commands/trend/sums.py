@@ -63,6 +63,7 @@ class Sums:
         counts: what those are means over, and other whole numbers, by name.
         tails: distributions, by name.
         worst: the places of the largest, by name.
+        extremes: the largest, by name.
     """
 
     file: str
@@ -72,12 +73,12 @@ class Sums:
     counts: Counter[str] = field(default_factory=Counter)
     tails: dict[str, Tail] = field(default_factory=lambda: defaultdict(Tail))
     worst: dict[str, Place] = field(default_factory=dict)
+    extremes: dict[str, float] = field(default_factory=dict)
 
     def merge(self, later: Sums) -> None:
         """Adds those of records that follow."""
-        if self.totals is None:
-            self.totals = later.totals
-        elif later.totals is not None:
+        if later.totals is not None:
+            self.totals = self.totals or Totals(later.totals.batch)
             self.totals.merge(later.totals)
         self.rows.merge(later.rows)
         for name, part in later.sums.items():
@@ -87,6 +88,12 @@ class Sums:
             self.tails[name].merge(tail)
         for name, place in later.worst.items():
             self.note(name, place)
+        for name, value in later.extremes.items():
+            self.extreme(name, value)
+
+    def extreme(self, name: str, value: float) -> None:
+        """Keeps a number if it is larger than the one before."""
+        self.extremes[name] = max(value, self.extremes.get(name, value))
 
     def note(self, name: str, place: Place) -> None:
         """Keeps a place if it is worse than the one before; of equal ones the first."""

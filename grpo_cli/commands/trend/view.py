@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.trend.beside import Beside
 from grpo_cli.commands.trend.metrics import ALL, METRICS
 from grpo_cli.commands.trend.sparks import chart, spark
 from grpo_cli.commands.trend.step import Finding, Step
@@ -30,7 +31,13 @@ def rows(steps: Sequence[Step]) -> list[dict[str, Any]]:
 
 def known(steps: Sequence[Step]) -> list[str]:
     """The metrics that some step has."""
-    return [name for name in METRICS if any(step.metrics[name] is not None for step in steps)]
+    names = steps[0].metrics if steps else ()
+    return [name for name in names if any(step.metrics[name] is not None for step in steps)]
+
+
+def _usual(steps: Sequence[Step]) -> list[str]:
+    """Those that are shown unasked."""
+    return [n for n in known(steps) if n not in METRICS or METRICS[n].spare < _ASKED]
 
 
 def print_steps(
@@ -42,12 +49,13 @@ def print_steps(
 ) -> None:
     """Prints a line a step under a line of sparks; the first and last where there are many."""
     picked = _picked(steps, limit)
-    names = fields or [name for name in known(steps) if METRICS[name].spare < _ASKED]
+    names = fields or _usual(steps)
     columns = [_column("step", [step.number for step in picked], "")]
     for name in names:
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
-    spare = [] if fields else [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
+    order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
+    spare = [] if fields else [*order, *reversed([one for one in names if one not in METRICS])]
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if len(picked) < len(steps):
@@ -127,8 +135,7 @@ def print_charts(
     findings: Sequence[Finding],
 ) -> None:
     """Prints small multiples, as many side by side as there is room."""
-    usual = [name for name in known(steps) if METRICS[name].spare < _ASKED]
-    names = [name for name in fields or usual if name != "file"]
+    names = [name for name in fields or _usual(steps) if name != "file"]
     begun = {one.metric: one.onset for one in reversed(findings)}
     places = {step.number: at for at, step in enumerate(steps)}
     charts = [
@@ -139,3 +146,23 @@ def print_charts(
     for start in range(0, len(charts), across):
         for lines in zip(*charts[start : start + across], strict=True):
             console.print(Text((" " * _GAP).join(lines)))
+
+
+def print_beside(console: Console, beside: Beside) -> None:
+    """Prints each logged series with what was recomputed of it, and why they differ."""
+    console.print(Text(f"\nthe log, under the names of {beside.framework}", "bold"))
+    if not beside.series:
+        console.print(Text("none of its series is one that is recomputed", "yellow"))
+        return
+    for one in beside.series:
+        if one.agrees:
+            line = Text.assemble(("agrees ", "green"), f"{one.name}, {one.steps} steps")
+        elif one.first is None:
+            line = Text.assemble(("unknown ", "dim"), f"{one.name}: {one.because}")
+        else:
+            why = one.because or "nothing that was recomputed explains it"
+            apart = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
+            line = Text.assemble(
+                ("differs ", "bold red"), f"{one.name} from step {one.first}: {apart}; {why}"
+            )
+        console.print(line)

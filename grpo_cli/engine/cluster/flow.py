@@ -27,12 +27,14 @@ class _Reading:
     """A range that is being read.
 
     Attributes:
+        number: its place among the portions.
         wanted: the range.
         last: whether it is the last of its file.
         ends, rest: references to what it comes to.
         known: its ends, when they are there.
     """
 
+    number: int
     wanted: Range
     last: bool
     ends: Ref
@@ -68,7 +70,8 @@ class Flow:
         self._portions = portions
         self._together = together
         self._more = True
-        self._reading: deque[_Reading | Files | Piece] = deque()
+        self._reading: deque[_Reading | tuple[int, Files | Piece]] = deque()
+        self._begun = 0
         self._working: dict[Ref, None] = {}
         self._groups: deque[_Group] = deque()
         self._made = 0
@@ -102,9 +105,7 @@ class Flow:
         while self._more:
             waiting = sum(len(group.refs) for group in self._groups)
             begun = len(self._reading)
-            if len(self._working) >= most or waiting + begun >= 2 * most + ahead:
-                return
-            if begun > 1 + most // 2:
+            if waiting + begun >= 2 * most + ahead or begun > 1 + most // 2:
                 return
             self._begin()
 
@@ -118,9 +119,10 @@ class Flow:
             self._more = False
         elif isinstance(following, Part):
             refs = self._cluster.read(following.range)
-            self._reading.append(_Reading(following.range, following.last, *refs))
+            self._reading.append(_Reading(self._begun, following.range, following.last, *refs))
         else:
-            self._reading.append(following)
+            self._reading.append((self._begun, following))
+        self._begun += 1
 
     def _stop(self, fault: Exception) -> None:
         """Gives nothing out any more; what was given out before is still answered."""
@@ -130,10 +132,11 @@ class Flow:
     def _evaluate(self) -> None:
         """Has evaluated what can be: portions in order, ranges when their last line is whole."""
         self._look_at_ends()
-        while self._reading:
+        most = self._cluster.room()
+        while self._reading and len(self._working) < most:
             first = self._reading[0]
             if not isinstance(first, _Reading):
-                self._give(self._cluster.evaluate(first), _place(first))
+                self._give(self._cluster.evaluate(*first), _place(first[1]))
             elif first.known is None:
                 return
             elif isinstance(first.known, Exception):
@@ -152,7 +155,9 @@ class Flow:
             self._line = 1
         line = self._line + ends.closes
         if ends.rest or any(completion):
-            ref = self._cluster.evaluate_range(first.wanted, line, first.rest, completion)
+            ref = self._cluster.evaluate_range(
+                first.number, first.wanted, line, first.rest, completion
+            )
             self._give(ref, f"{first.wanted.source}, at or after line {line}")
         self._line = line + ends.lines
 

@@ -22,11 +22,13 @@ class Cluster(Protocol):
         """Reads a range: its ends, its bytes."""
         ...  # pragma: no cover
 
-    def evaluate(self, portion: Files | Piece) -> Ref:
+    def evaluate(self, number: int, portion: Files | Piece) -> Ref:
         """Evaluates a portion."""
         ...  # pragma: no cover
 
-    def evaluate_range(self, wanted: Range, line: int, rest: Ref, completion: list[bytes]) -> Ref:
+    def evaluate_range(
+        self, number: int, wanted: Range, line: int, rest: Ref, completion: list[bytes]
+    ) -> Ref:
         """Evaluates what was read."""
         ...  # pragma: no cover
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from grpo_cli.engine.cluster.flow import Flow
+from grpo_cli.engine.cluster.parts import Manifest
 from grpo_cli.engine.cluster.place import Ref
 from grpo_cli.engine.cluster.portions import SIZE, Files, portions
 from grpo_cli.engine.cluster.session import Session, session
@@ -28,6 +29,7 @@ def on_ray(
     jobs: int | None,
     size: int | None,
     together: bool,
+    manifest: Manifest | None = None,
 ) -> Iterator[Result]:
     """What ``work`` makes of every portion of the files, in order.
 
@@ -38,15 +40,21 @@ def on_ray(
         jobs: how many tasks run at once; None for as many as there are cores.
         size: bytes of a task; None for the usual.
         together: whether results of portions that follow each other may come merged.
+        manifest: of the parts that workers write; None where rows come here.
 
     Raises:
         InputError: where the input cannot be read, after everything before it.
         ClusterError: where the cluster fails.
     """
     connected = session(on, jobs)
-    tasks = _Tasks(connected, Job(work, versions()), jobs)
+    parts = None if manifest is None else manifest.parts
+    tasks = _Tasks(connected, Job(work, versions(), parts), jobs)
+    together = together or parts is not None
     usual = SIZE if together else _ROWS
     for answer in Flow(tasks, portions(sources, work.reading, size or usual), together=together):
+        if manifest is not None:
+            for written in answer.written:
+                manifest.add(written)
         yield from answer.results
         if answer.fault is not None:
             raise answer.fault
@@ -62,31 +70,38 @@ class _Tasks:
         self._jobs = jobs
 
     def room(self) -> int:
-        return self._jobs or 2 * self._session.cores()
+        if self._jobs is not None and not self._session.here:
+            return self._jobs
+        return 2 * self._session.cores()
 
     def read(self, wanted: Range) -> tuple[Ref, Ref]:
         ends, rest = self._session.read.remote(wanted)
         return ends, rest
 
-    def evaluate(self, portion: Files | Piece) -> Ref:
-        return self._session.evaluate.remote(self._job, portion)
+    def evaluate(self, number: int, portion: Files | Piece) -> Ref:
+        return self._session.evaluate.remote(self._job, number, portion)
 
-    def evaluate_range(self, wanted: Range, line: int, rest: Ref, completion: list[bytes]) -> Ref:
-        return self._session.evaluate_range.remote(self._job, wanted.source, line, rest, completion)
+    def evaluate_range(
+        self, number: int, wanted: Range, line: int, rest: Ref, completion: list[bytes]
+    ) -> Ref:
+        task = self._session.evaluate_range
+        return task.remote(self._job, number, wanted.source, line, rest, completion)
 
     def merge(self, answers: list[Ref]) -> Ref:
         return self._session.merge.remote(*answers)
 
     def ready(self, refs: list[Ref], *, at_least: int) -> list[Ref]:
         wait = self._ray.wait
-        if at_least:
-            wait(refs, num_returns=at_least, fetch_local=False)
-        there: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
+        with self._session.waiting():
+            if at_least:
+                wait(refs, num_returns=at_least, fetch_local=False)
+            there: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
         return there
 
     def get(self, ref: Ref, place: str) -> Any:
         try:
-            return self._ray.get(ref)
+            with self._session.waiting():
+                return self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             raise ClusterError(f"{_why(error)} on {place}; what came before it is done") from None
 

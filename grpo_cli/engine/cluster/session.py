@@ -9,11 +9,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from grpo_cli.engine.cluster import tasks
@@ -44,19 +47,21 @@ class Session:
         self._folder = ""
         self._looked = 0.0
         self._cores = 1
-        with _signals_kept(), _connecting(address):
+        self._signals = _Signals()
+        with _connecting(address):
             if address is None:
                 self._start(jobs)
             else:
                 self._join(address)
+        self._signals.restore()
         atexit.register(self.close)
         options = {"max_retries": _RETRIES, "num_cpus": 1}
         remote = self.ray.remote
-        read = {"num_returns": 2, "num_cpus": 0.01, "scheduling_strategy": "SPREAD"}
+        read = {"num_returns": 2, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
         self.read = remote(tasks.read).options(max_retries=_RETRIES, **read)
         self.evaluate = remote(tasks.evaluate).options(**options)
         self.evaluate_range = remote(tasks.evaluate_range).options(**options)
-        self.merge = remote(tasks.merge).options(max_retries=_RETRIES, num_cpus=0.01)
+        self.merge = remote(tasks.merge).options(max_retries=_RETRIES, num_cpus=0)
 
     def _start(self, jobs: int | None) -> None:
         from grpo_cli.engine.pool import cores
@@ -132,6 +137,16 @@ class Session:
             self._cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         return self._cores
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While Ray waits, a signal's exit code is its own."""
+        try:
+            yield
+        except SystemExit:
+            if self._signals.ended_by is None:
+                raise
+            raise SystemExit(128 + self._signals.ended_by) from None
+
     def close(self) -> None:
         """Ends what was started here, and what is under way elsewhere."""
         self.ray.shutdown()
@@ -187,20 +202,42 @@ def _package() -> Any:
     return ray
 
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts."""
-    kept = signal.getsignal(signal.SIGTERM)
-    yield
-    if kept is not None and signal.getsignal(signal.SIGTERM) is not kept:
-        signal.signal(signal.SIGTERM, kept)
+class _Signals:
+    """Signals that end the command, which Ray would take for itself, or end with a code of its own.
+
+    Attributes:
+        ended_by: the one that came, if any.
+    """
+
+    def __init__(self) -> None:
+        self.ended_by: int | None = None
+        names = ("SIGTERM", "SIGHUP")
+        self._kept = {
+            getattr(signal, name): signal.getsignal(getattr(signal, name))
+            for name in names
+            if hasattr(signal, name)
+        }
+
+    def restore(self) -> None:
+        """Handles them as before, and remembers which came."""
+        if threading.current_thread() is threading.main_thread():
+            for number, kept in self._kept.items():
+                signal.signal(number, self._handle if callable(kept) else kept)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.ended_by = number
+        kept = self._kept[signal.Signals(number)]
+        if callable(kept):
+            kept(number, frame)
 
 
 @contextmanager
 def _connecting(address: str | None) -> Iterator[None]:
     """Whatever goes wrong with connecting is one line."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:3]) or type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine import memory
+from grpo_cli.engine.cluster.parts import Parts, Written
 from grpo_cli.engine.cluster.portions import Files
 from grpo_cli.engine.fold import Notices, OnPiece
 from grpo_cli.errors import GrpoError, InputError
@@ -44,10 +45,11 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a portion comes to, and why its rest could not be read."""
+    """What a portion comes to, why its rest could not be read, and the parts that it is in."""
 
     results: list[Result]
     fault: Exception | None = None
+    written: Sequence[Written] = ()
 
 
 class ClusterError(GrpoError):
@@ -73,10 +75,12 @@ class Job(Generic[T]):
     Attributes:
         work: what is made of pieces.
         versions: those of the process that asks.
+        parts: where rows are written; None where they travel.
     """
 
     work: OnPiece[T]
     versions: dict[str, str]
+    parts: Parts | None = None
 
     def check(self) -> None:
         """Refuses to compute with other versions.
@@ -103,37 +107,52 @@ def read(wanted: Range) -> tuple[Ends | Exception, Bytes | None]:
 
 
 def evaluate_range(
-    job: Job[T], source: str, line: int, rest: Bytes, completion: Sequence[bytes]
+    job: Job[T], number: int, source: str, line: int, rest: Bytes, completion: Sequence[bytes]
 ) -> Answer:
     """What the lines of a range come to; ``completion`` ends the last of them."""
-    memory.settle()
-    try:
-        job.check()
-    except GrpoError as error:
-        return Answer([], error)
-    done = Done(source, line, len(rest) + sum(map(len, completion)))
-    return Answer([job.result(done, blocks_of(source, line, rest, completion))])
+
+    def results(_: list[Exception]) -> list[Result]:
+        done = Done(source, line, len(rest) + sum(map(len, completion)))
+        return [job.result(done, blocks_of(source, line, rest, completion))]
+
+    return _answer(job, number, results)
 
 
-def evaluate(job: Job[T], portion: Files | Piece) -> Answer:
+def evaluate(job: Job[T], number: int, portion: Files | Piece) -> Answer:
     """What files come to, each on its own, or a piece; up to where reading fails."""
-    memory.settle()
-    results: list[Result] = []
-    faults: list[Exception] = []
-    try:
-        job.check()
+
+    def results(faults: list[Exception]) -> list[Result]:
         if not isinstance(portion, Files):
-            done = Done(portion.source, portion.line, portion.size)
-            return Answer([job.result(done, [portion])])
+            return [job.result(Done(portion.source, portion.line, portion.size), [portion])]
+        made: list[Result] = []
         for source in portion.sources:
             size = portion.size // len(portion.sources)
             pieces = _until(job.work.reading.pieces(source), source, faults)
-            results.append(job.result(Done(source.name, 1, size), pieces))
+            made.append(job.result(Done(source.name, 1, size), pieces))
             if faults:
                 break
+        return made
+
+    return _answer(job, number, results)
+
+
+def _answer(job: Job[T], number: int, results: Callable[[list[Exception]], list[Result]]) -> Answer:
+    """The results, or the part of them that is there already; and what went wrong."""
+    memory.settle()
+    faults: list[Exception] = []
+    made: list[Result] = []
+    try:
+        job.check()
+        kept = None if job.parts is None else job.parts.kept(number)
+        if kept is not None:
+            return Answer([], None, (kept,))
+        made = results(faults)
     except GrpoError as error:
         faults.append(error)
-    return Answer(results, faults[0] if faults else None)
+    if faults or job.parts is None:
+        return Answer(made, faults[0] if faults else None)
+    written = job.parts.write(number, made)
+    return Answer(made, None, () if written is None else (written,))
 
 
 def _until(pieces: Iterator[Piece], source: Source, faults: list[Exception]) -> Iterator[Piece]:
@@ -150,14 +169,20 @@ def _until(pieces: Iterator[Piece], source: Source, faults: list[Exception]) -> 
 def merge(*answers: Answer) -> Answer:
     """Answers that follow each other as one, up to the first that failed."""
     whole: Result | None = None
+    written: list[Written] = []
+    fault: Exception | None = None
     for answer in answers:
-        for done, value, notices in answer.results:
-            if whole is None:
-                whole = Result(done, value, notices)
-                continue
-            whole.value.merge(value)
-            size = whole.done.size + done.size
-            whole = Result(whole.done._replace(size=size), whole.value, whole.notices | notices)
-        if answer.fault is not None:
-            return Answer([] if whole is None else [whole], answer.fault)
-    return Answer([] if whole is None else [whole])
+        for result in answer.results:
+            whole = result if whole is None else _joined(whole, result)
+        written += answer.written
+        fault = answer.fault
+        # An outcome that has an error is the last: what follows it is no part of the answer.
+        if fault is not None or getattr(whole and whole.value, "error", None) is not None:
+            break
+    return Answer([] if whole is None else [whole], fault, written)
+
+
+def _joined(first: Result, later: Result) -> Result:
+    first.value.merge(later.value)
+    done = first.done._replace(size=first.done.size + later.done.size)
+    return Result(done, first.value, first.notices | later.notices)

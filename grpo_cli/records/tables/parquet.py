@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.fast import Packed, Unusual
 from grpo_cli.records.fields import TOKEN_COLUMNS
 from grpo_cli.records.tables.canonical import dumps
 from grpo_cli.records.tables.cells import JSON
 from grpo_cli.records.tables.files import package
+from grpo_cli.records.tables.packed import packed_columns
+from grpo_cli.records.tables.sink import Sink
 
-_GROUP_BYTES = 64 << 20
+_WAITING = 1 << 20
+"""Bytes of records that are looked at before they become columns."""
 _FLOATS, _BITS, _IDS, _WORDS = "float64", "int8", "int64", "string"
 _TYPES = {
     **dict.fromkeys(TOKEN_COLUMNS, _FLOATS),
@@ -29,32 +33,79 @@ _PLAIN: dict[str, set[type]] = {
 _LARGEST = {_BITS: 1, _IDS: 2**63 - 1, _FLOATS: 2**53}
 
 
-def write(records: Iterator[dict[str, Any]], stream: BinaryIO) -> None:
-    """Writes records, in row groups of some megabytes.
+class Table:
+    """A Parquet file of canonical records, written in row groups as they come.
 
     A field has a column of its own where each of its values is lists of lists of tokens' numbers,
-    or a list with a number for each response; what else there is goes to ``grpo_json``.
+    or a list with a number for each response; what else there is goes to ``grpo_json``. The first
+    record says which fields these are.
 
-    Raises:
-        InputError: where there are no records, or the package is missing.
+    Args:
+        stream: where its bytes go.
     """
-    pa = package()
-    first = next(records, None)
-    if first is None:
-        raise InputError("no records to write")
-    schema = _schema(pa, first)
-    with pa.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
-        rows: list[dict[str, Any]] = []
-        held = 0
-        for one in chain((first,), records):
-            row, size = _row(one, schema)
-            rows.append(row)
-            held += size
-            if held >= _GROUP_BYTES:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-                rows, held = [], 0
-        if rows:
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._pa = package()
+        self._sink = Sink(stream)
+        self._schema: Any = None
+        self._waiting: list[dict[str, Any]] = []
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._flush()
+            if self._schema is None:
+                raise InputError("no records to write")
+        self._sink.__exit__(kind, error, traceback)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Appends a record.
+
+        Raises:
+            InputError: for what JSON cannot hold; its path is the key.
+        """
+        row, size = _row(record, self._columns(record))
+        self._waiting.append(row)
+        self._size += size
+        if self._size >= _WAITING:
+            self._flush()
+
+    def add_packed(self, records: Sequence[dict[str, Any]], packed: Packed) -> bool:
+        """Appends records whose numbers are packed; False where each has to be looked at."""
+        try:
+            columns = packed_columns(self._pa, self._columns(records[0]), records, packed)
+            rest = [{key: part for key, part in one.items() if key not in columns}
+                    for one in records]  # fmt: skip
+            texts = [dumps(one).decode() if one else None for one in rest]
+        except (InputError, Unusual, self._pa.ArrowException, OverflowError):
+            return False
+        self._flush()
+        columns[JSON] = self._pa.array(texts, self._pa.string())
+        made = [columns.get(field.name) for field in self._schema]
+        for at, field in enumerate(self._schema):
+            if made[at] is None:
+                made[at] = self._pa.nulls(len(records), field.type)
+        self._sink.add(self._pa.record_batch(made, schema=self._schema))
+        return True
+
+    def _columns(self, first: dict[str, Any]) -> Any:
+        """The columns, which the first of all records decides on."""
+        if self._schema is None:
+            self._schema = _schema(self._pa, first)
+        return self._schema
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._sink.add(self._pa.RecordBatch.from_pylist(self._waiting, schema=self._schema))
+        self._waiting, self._size = [], 0
 
 
 def _schema(pa: Any, first: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from grpo_cli.records.tables.cells import is_list
 from grpo_cli.records.tables.files import package
 
 GROUP_BYTES = 16 << 20
@@ -77,13 +78,14 @@ def _packing(pa: Any, table: Any) -> dict[str, Any]:
     """How columns are packed: by what it does to the first rows, zstd and a dictionary."""
     packed, repeated = {}, []
     for field in table.schema:
-        name, kind = field.name, field.type
+        chunk, name, kind = table.column(field.name).chunk(0), field.name, field.type
+        while is_list(pa, kind):
+            chunk, name, kind = chunk.flatten(), f"{name}.list.element", kind.value_type
         packed[name] = "zstd"
         if not pa.types.is_floating(kind):
             repeated.append(name)
             continue
-        chunk = table.column(name).chunk(0)
-        sample = chunk.to_numpy(zero_copy_only=False)[:_SAMPLE]
+        sample = chunk.slice(0, _SAMPLE).to_numpy(zero_copy_only=False)
         if 2 * len(np.unique(sample)) <= len(sample):
             repeated.append(name)
         elif len(pa.compress(sample.tobytes(), "zstd", asbytes=True)) > _WORTH_IT * sample.nbytes:

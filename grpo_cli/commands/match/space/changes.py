@@ -15,8 +15,12 @@ from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
-EPSILONS = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
-"""ε where nobody gives one, beside the row's own."""
+EPSILONS: Mapping[float, float] = {
+    0.2: 1.0,
+    **dict.fromkeys((0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5), 4.0),
+    **dict.fromkeys((0.0001, 0.001, 0.01, 0.05, 1.0), 7.0),
+}
+"""ε where nobody gives one, beside the row's own, and its bits; between them it is solved for."""
 
 
 BETAS: Mapping[float, float] = {

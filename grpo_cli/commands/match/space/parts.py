@@ -98,8 +98,7 @@ class Builder:
             return
         for pair in pairs:
             taken = space.changed(row, pair).takes() & {"epsilon_low", "epsilon_high"}
-            for epsilon in space.EPSILONS if taken else ():
-                bits = 1.0 if epsilon == 0.2 else 4.0
+            for epsilon, bits in space.EPSILONS.items() if taken else ():
                 if pair.bits + bits <= _DEAREST:
                     yield pair.and_(Change({}, dict.fromkeys(sorted(taken), epsilon), 0, bits))
 

@@ -1,0 +1,144 @@
+"""What a trainer's log says by itself, what its numbers mean, and what they cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.onsets import onset
+from grpo_cli.terminal.numbers import shown
+
+_LOSS = ("loss", "train/loss", "actor/pg_loss", "actor/loss", "train/pg_loss")
+_GRADIENT = ("grad_norm", "train/grad_norm", "actor/grad_norm", "optim/grad_norm")
+_DEAD = ("frac_reward_zero_std", "train/frac_reward_zero_std")
+_CLIPPED = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "train/pg_clipfrac")
+_KL = ("kl", "actor/kl_loss", "train/kl_loss")
+_REWARD = ("reward", "critic/score/mean", "reward/all/mean", "rollout/raw_reward")
+_NOTHING = 1e-6
+_SMALL = 0.01
+
+UNKNOWN = (
+    "which responses and tokens make the loss and the gradient",
+    "whether log-probs, masks and groups are sound (grpo check)",
+    "what the loss would be under another convention, and which one it is (grpo match)",
+    "whether trainer and engine agree, where that is not logged",
+)
+"""What no log can say."""
+
+
+def explain_log(log: Log) -> dict[str, Any]:
+    """What there is to say, as a document."""
+    steps = sorted({step for series in log.values() for step in series})
+    return {
+        "steps": len(steps),
+        "first": steps[0],
+        "last": steps[-1],
+        "series": list(log),
+        "meaning": [*_meaning(log)],
+        "onsets": [*_onsets(log)],
+        "unknown": list(UNKNOWN),
+    }
+
+
+def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:
+    for name in names:
+        if name in log:
+            return name, np.array([log[name][step] for step in sorted(log[name])])
+    return None
+
+
+def _meaning(log: Log) -> Iterator[str]:
+    loss, gradient = _series(log, _LOSS), _series(log, _GRADIENT)
+    if loss is not None and gradient is not None:
+        yield from _loss(*loss, *gradient)
+    dead, reward = _series(log, _DEAD), _series(log, _REWARD)
+    if dead is not None and (dead[1] >= 1.0).any():
+        count = int((dead[1] >= 1.0).sum())
+        yield (
+            f"{dead[0]} is 1 at {_of(count, dead[1])}: no reward differs within a group, all "
+            "advantages are 0, and only a KL or an entropy bonus moves the policy"
+        )
+    clipped = _series(log, _CLIPPED)
+    if clipped is not None and not clipped[1].any():
+        yield (
+            f"{clipped[0]} is 0 throughout: each generation is used for one update, so every "
+            "ratio is 1, or no ratio leaves the clip range"
+        )
+    kl = _series(log, _KL)
+    if kl is not None and not kl[1].any():
+        yield f"{kl[0]} is 0 throughout: there is no reference (β = 0), or it is the policy itself"
+    if loss is not None and reward is not None and _rises(loss[1]) and _rises(reward[1]):
+        yield (
+            "loss and reward rise together: with centred advantages the policy term stays near 0 "
+            "whatever is learnt, so the loss is β·KL, or the weights of long responses; grpo "
+            "explain RECORDS takes it apart"
+        )
+
+
+def _loss(loss_name: str, loss: F64, gradient_name: str, gradient: F64) -> Iterator[str]:
+    scale = float(np.median(np.abs(gradient)))
+    small = np.abs(loss) <= max(_NOTHING, _SMALL * scale)
+    moving = float(np.median(gradient)) > _NOTHING
+    if moving and small.mean() > 0.5:
+        grows = f", and {gradient_name} grows" if _rises(gradient) else ""
+        yield (
+            f"{loss_name} is near 0 at {_of(int(small.sum()), loss)} while {gradient_name} is "
+            f"{shown(float(np.median(gradient)))}{grows}: at ratio 1 the loss is the mean of "
+            "advantages that are centred in their groups, which is 0 whatever they are; its "
+            "gradient is not. The value says nothing of progress: look at the reward"
+        )
+    if not moving:
+        yield f"{gradient_name} is 0: nothing is learnt"
+    if (loss < -_NOTHING).any() and (loss > _NOTHING).any():
+        yield f"{loss_name} takes both signs: it is no distance, and need not fall"
+
+
+def _rises(values: F64) -> bool:
+    """Whether the last third is clearly above the first."""
+    third = max(len(values) // 3, 1)
+    first, last = values[:third], values[-third:]
+    noise = float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else 0.0
+    return len(values) >= 6 and float(np.median(last) - np.median(first)) > noise
+
+
+def _of(count: int, values: F64) -> str:
+    return f"{count} of {len(values)} steps"
+
+
+def _onsets(log: Log) -> Iterator[Mapping[str, Any]]:
+    for name, series in log.items():
+        steps = sorted(series)
+        found = onset(np.array([series[step] for step in steps]))
+        if found is not None:
+            yield {
+                "series": name,
+                "step": steps[found.at],
+                "before": found.before,
+                "after": found.after,
+            }
+
+
+def print_log(console: Console, document: Mapping[str, Any]) -> None:
+    """Prints it."""
+    span = f"steps {document['first']} to {document['last']}"
+    console.print(Text(f"a log of {document['steps']} steps ({span})", "bold"))
+    console.print(Text(", ".join(document["series"]), "dim"))
+    for sentence in document["meaning"]:
+        console.print(Text(f"\n{sentence}"))
+    for one in document["onsets"]:
+        change = f"{shown(one['before'])} before, {shown(one['after'])} after"
+        head = (f"\nstep {one['step']}", "bold yellow")
+        console.print(Text.assemble(head, f"  {one['series']} shifted: {change}"))
+    console.print(Text("\nwhat a log cannot say", "bold"))
+    for sentence in document["unknown"]:
+        console.print(Text(f"  {sentence}"))
+    advice = (
+        "record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: grpo trend RUN --log"
+    )
+    console.print(Text(f"  {advice} LOG", "dim"))

@@ -1,0 +1,180 @@
+"""``--follow``: the steps of a run while its files grow.
+
+A file is known by its inode: renamed, it goes on where it was; cut short or replaced, it is read
+from its start, and what it said before no longer counts. A file whose steps go back (a run that
+was resumed from a checkpoint) says those steps anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpo_cli.commands.trend.run import Part, Task, step_from
+from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.errors import InputError
+from grpo_cli.records import Block, Reading, Source
+from grpo_cli.records.open.folders import files
+from grpo_cli.records.open.streams import plain, shown, split
+
+_AT_ONCE = 16 << 20
+Notices = dict[str, None]
+
+
+@dataclass
+class _File:
+    """What is known of a file.
+
+    Attributes:
+        path: where it was last seen.
+        read: bytes that were read, up to the end of a line.
+        lines: how many lines those are.
+        last: its last step.
+        ordered: whether its steps never went back.
+        steps: what it adds to each step.
+        stamp: size and time of a file that can only be read as a whole.
+    """
+
+    path: str
+    read: int = 0
+    lines: int = 0
+    last: int | None = None
+    ordered: bool = True
+    steps: dict[int, Sums] = field(default_factory=dict)
+    stamp: tuple[int, int] = (0, 0)
+
+
+class Follow:
+    """The steps of files that grow; ``poll`` reads what is new.
+
+    Attributes:
+        notices: what there is to tell, and was not told yet.
+    """
+
+    def __init__(self, paths: Sequence[str], reading: Reading, task: Task) -> None:
+        self._paths, self._reading, self._task = paths, reading, task
+        self._files: dict[tuple[int, int], _File] = {}
+        self.notices: Notices = {}
+
+    def poll(self) -> bool:
+        """Reads what was written since; whether there was anything.
+
+        Raises:
+            InputError: at the first record that cannot be used, unless it is to be skipped.
+        """
+        changed = False
+        for path in self._present():
+            try:
+                state = Path(path).stat()
+            except OSError:
+                continue
+            known = self._files.setdefault((state.st_dev, state.st_ino), _File(path))
+            if known.path != path:
+                self._note(f"{shown(known.path)} is called {shown(path)} now")
+                known.path = path
+            self._forget_replaced(path, (state.st_dev, state.st_ino))
+            changed |= self._read(known, state.st_size, state.st_mtime_ns)
+        return changed
+
+    def _present(self) -> list[str]:
+        try:
+            return files(self._paths)
+        except InputError:
+            return []  # nothing is there yet
+
+    def _forget_replaced(self, path: str, own: tuple[int, int]) -> None:
+        for key, other in list(self._files.items()):
+            if other.path == path and key != own:
+                self._note(f"{shown(path)} was replaced: what it said before no longer counts")
+                del self._files[key]
+
+    def _read(self, known: _File, size: int, time: int) -> bool:
+        if size < known.read:
+            self._note(f"{shown(known.path)} was cut short: it is read from its start")
+            self._files[next(k for k, v in self._files.items() if v is known)] = _File(known.path)
+            return True
+        if size == known.read or (size, time) == known.stamp:
+            return False
+        if not _is_lines(known.path):
+            known.stamp = size, time
+            return self._read_whole(known)
+        return self._read_lines(known)
+
+    def _read_lines(self, known: _File) -> bool:
+        with Path(known.path).open("rb") as stream:
+            stream.seek(known.read)
+            data = stream.read(_AT_ONCE)
+        end = data.rfind(b"\n") + 1
+        if not end:
+            return False  # a line that is being written
+        lines = split(data, end)
+        self._add(known, Block(shown(known.path), known.lines + 1, lines))
+        known.read += end
+        known.lines += len(lines)
+        return True
+
+    def _read_whole(self, known: _File) -> bool:
+        fresh = _File(known.path)
+        source = Source.of(known.path)
+        try:
+            for piece in self._reading.pieces(source):
+                self._add(fresh, piece)
+        except InputError:
+            return False  # it is being written
+        known.steps = fresh.steps
+        return True
+
+    def _add(self, known: _File, piece: object) -> None:
+        notices: Notices = {}
+        part = self._task(self._reading.decoded(piece, notices))  # type: ignore[arg-type]
+        self.notices |= notices | part.notices
+        if part.skipped and not self._task.skip:
+            raise part.skipped.first[0]
+        self._take(known, part)
+
+    def _take(self, known: _File, part: Part) -> None:
+        for step, sums in part.steps.items():
+            back = known.last is not None and step < known.last
+            if back and known.ordered and step in known.steps:
+                gone = [one for one in known.steps if one >= step]
+                self._note(f"{shown(known.path)}: the run goes back to step {step}: it was resumed")
+                for one in gone:
+                    del known.steps[one]
+            elif back:
+                known.ordered = False
+            if step in known.steps:
+                known.steps[step].merge(sums)
+            else:
+                known.steps[step] = sums
+            known.last = step
+
+    def _note(self, text: str) -> None:
+        self.notices[text] = None
+
+    def steps(self) -> list[Step]:
+        """The steps so far, by number."""
+        found: dict[int, Sums] = {}
+        for known in sorted(self._files.values(), key=lambda one: one.path):
+            for step, sums in known.steps.items():
+                if step not in found:
+                    found[step] = Sums(sums.file)
+                found[step].merge(sums)
+        shared = any(len(known.steps) > 1 for known in self._files.values())
+        return [step_from(number, found[number], shares_file=shared) for number in sorted(found)]
+
+
+def _is_lines(path: str) -> bool:
+    with Path(path).open("rb") as stream:
+        head = stream.read(9)
+    binary = head.startswith((b"PAR1", b"ARROW1", b"PK\x03\x04")) or head[8:9] == b"{" != head[:1]
+    return plain(head) and not head.lstrip().startswith(b"[") and not binary
+
+
+def finished(before: Sequence[Step], now: Sequence[Step], *, last: bool = False) -> Iterator[Step]:
+    """The steps that are new, or other than they were; the last one when it will not change."""
+    known = {step.number: step for step in before}
+    for step in now if last else now[:-1]:
+        if known.get(step.number) != step:
+            yield step

@@ -1,0 +1,111 @@
+"""``--names``: metrics as frameworks log them, under their names and computed as they do.
+
+A new name is a line here.
+
+References:
+    trl 1.16.0, trainer/grpo_trainer.py:2296-2301, 2828-2896, 3268-3283.
+    verl 0.9.1, trainer/ppo/metric_utils.py:556-576, utils/debug/metrics.py:66-122,
+        trainer/ppo/rollout_corr_helper.py:949-1008.
+    prime-rl 559b447, trainer/rl/loss.py:100-106, trainer/rl/train.py:500-515.
+    slime 624b824, backends/megatron_utils/loss.py:1106-1154.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from grpo_cli.commands.trend.metrics import METRICS, StepSums
+
+Read = Callable[[StepSums], float | None]
+
+
+def _as(metric: str) -> Read:
+    return METRICS[metric].read
+
+
+def _mean(name: str) -> Read:
+    return lambda step: step.sums.mean(name, name)
+
+
+def _extreme(name: str, sign: float = 1.0) -> Read:
+    def read(step: StepSums) -> float | None:
+        found = step.sums.extremes.get(name)
+        return None if found is None else sign * found
+
+    return read
+
+
+def _rewards(pick: Callable[[StepSums], float]) -> Read:
+    return lambda step: pick(step) if step.responses.scored else None
+
+
+def _lengths(pick: Callable[[StepSums], float]) -> Read:
+    return lambda step: pick(step) if step.responses.measured else None
+
+
+def _probs_diff_std(step: StepSums) -> float | None:
+    """With n − 1, as torch.std."""
+    count = step.sums.counts["probs_diff"]
+    if count < 2:
+        return None
+    total, square = step.sums.sums["probs_diff"].value(), step.sums.sums["probs_diff_2"].value()
+    return math.sqrt(max(square - total * total / count, 0.0) / (count - 1))
+
+
+_SHORTEST = _lengths(lambda step: int(step.responses.lengths.min()))
+_LONGEST = _lengths(lambda step: int(step.responses.lengths.max()))
+
+NAMES: Mapping[str, Mapping[str, Read]] = {
+    "trl": {
+        "reward": _as("reward_mean"),
+        "reward_std": _as("reward_std"),
+        "frac_reward_zero_std": _as("groups_equal"),
+        "completions/mean_length": _as("length_mean"),
+        "completions/min_length": _SHORTEST,
+        "completions/max_length": _LONGEST,
+        "entropy": _mean("record_entropy"),
+        "kl": _mean("record_kl"),
+        "clip_ratio/low_mean": _mean("record_clip_low"),
+        "clip_ratio/high_mean": _mean("record_clip_high"),
+        "clip_ratio/region_mean": _mean("record_clip_region"),
+        "sampling/sampling_logp_difference/mean": _as("mismatch.mean_abs"),
+        "sampling/sampling_logp_difference/max": _extreme("logp_difference_max"),
+        "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
+        "sampling/importance_sampling_ratio/mean": _mean("weights"),
+        "sampling/importance_sampling_ratio/max": _extreme("weights_max"),
+    },
+    "verl": {
+        "critic/score/mean": _as("reward_mean"),
+        "critic/score/max": _rewards(lambda step: float(step.responses.rewards.max())),
+        "critic/score/min": _rewards(lambda step: float(step.responses.rewards.min())),
+        "response_length/mean": _as("length_mean"),
+        "response_length/max": _LONGEST,
+        "response_length/min": _SHORTEST,
+        "actor/entropy": _mean("record_entropy"),
+        "actor/kl_loss": _mean("record_kl"),
+        "actor/ppo_kl": _mean("record_ppo_kl"),
+        "actor/pg_clipfrac": _mean("record_clip"),
+        "training/rollout_probs_diff_mean": _mean("probs_diff"),
+        "training/rollout_probs_diff_max": _extreme("probs_diff_max"),
+        "training/rollout_probs_diff_std": _probs_diff_std,
+        "rollout_corr/kl": _as("mismatch.k1"),
+        "rollout_corr/k3_kl": _as("mismatch.k3"),
+        "rollout_corr/chi2_token": _as("mismatch.chi2"),
+    },
+    "prime-rl": {
+        "reward/all/mean": _as("reward_mean"),
+        "entropy/all/mean": _as("entropy"),
+        "mismatch_kl/all/mean": _mean("new_k3"),
+    },
+    "slime": {
+        "rollout/raw_reward": _as("reward_mean"),
+        "rollout/response_len/mean": _as("length_mean"),
+        "train/entropy_loss": _mean("sample_entropy"),
+        "train/kl_loss": _mean("sample_kl"),
+        "train/ppo_kl": _mean("sample_ppo_kl"),
+        "train/pg_clipfrac": _mean("sample_clip"),
+        "train/train_rollout_logprob_abs_diff": _mean("sample_logp_difference"),
+    },
+}
+"""Framework → the name that it logs → how it is computed."""

@@ -1,0 +1,137 @@
+"""The options of ``grpo trend``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from grpo_cli.commands.eval.printing import Json, Quiet
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.values import number
+from grpo_cli.commands.trend.beside import framework_of
+from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.names import NAMES, Read
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.records.choose.paths import read_path
+
+FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendOptions:
+    """Which steps, which columns, in which format, and what makes the answer no."""
+
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="FIELD",
+            help="Where a record says its step, as meta.step; file: each file is one. "
+            "Default: step, global_step, … or the file's name.",
+            show_default=False,
+        ),
+    ] = None
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            "--fields",
+            metavar="A,B,…",
+            help="The columns, in this order.",
+            autocompletion=complete.among(METRICS),
+            show_default=False,
+        ),
+    ] = None
+    format: Annotated[
+        FormatName | None,
+        typer.Option("--format", "-f", help="Default: table.", show_default=False),
+    ] = None
+    json: Json = False
+    names: Annotated[
+        Literal["grpo", "trl", "verl", "prime-rl", "slime"],
+        typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
+    ] = "grpo"
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
+            show_default=False,
+        ),
+    ] = None
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the files grow, until Ctrl-C or --fail-on.")
+    ] = False
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            parser=number,
+            help="How often --follow looks. Default: 2.",
+            show_default=False,
+        ),
+    ] = None
+    plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
+        False
+    )
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="TEST",
+            help="Exit with 1 where a step fits, as 'mismatch.k3>0.01', or on findings.",
+            show_default=False,
+        ),
+    ] = None
+    limit: Annotated[
+        int,
+        typer.Option("--limit", metavar="N", min=0, help="Steps in the table; 0 for all."),
+    ] = 40
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write here, whole or not at all.",
+            show_default=False,
+        ),
+    ] = None
+    quiet: Quiet = False
+
+    @property
+    def kind(self) -> str:
+        """The format's name."""
+        return "json" if self.json else self.format or "table"
+
+    def columns(self) -> list[str] | None:
+        """The columns that are asked for; None for those that say something.
+
+        Raises:
+            UsageError: for an unknown one.
+        """
+        if self.fields is None:
+            return None
+        names = [one.strip() for one in self.fields.split(",")]
+        metrics = METRICS if self.names == "grpo" else NAMES[self.names]
+        return [complete.known("--fields", name, (*metrics, "file")) for name in names]
+
+    def reads(self, log: Log | None) -> tuple[str, Mapping[str, Read] | None]:
+        """Whose metrics are to be computed beside ours."""
+        whose: str = self.names
+        if log is not None and whose == "grpo":
+            whose = framework_of(log, NAMES)
+        return whose, NAMES.get(whose)
+
+    def step_of(self, places: Sequence[str]) -> StepOf:
+        """How records say their step."""
+        if self.step is None:
+            return StepOf()
+        if self.step == "file":
+            return StepOf(files={place: at for at, place in enumerate(places)})
+        return StepOf(field=read_path(self.step, "--step"))

@@ -1,0 +1,177 @@
+"""``grpo trend --follow``: files that grow, are renamed, cut short, replaced, or go back."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_cli.commands.trend.conditions import read_condition
+from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.run import Task, steps
+from grpo_cli.commands.trend.watch import Watch
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine import Reader
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import InputError
+from grpo_cli.records import PLAIN
+from grpo_cli.variants.plan import plan
+
+
+def line(step: int, reward: float = 1.0) -> str:
+    rows = [[-1.0, -0.5 - step / 100], [-0.25]]
+    record = {"step": step, "log_probs": rows, "rewards": [reward, 0.0], "id": f"{step}/{reward}"}
+    return json.dumps(record) + "\n"
+
+
+def following(*paths: Path) -> Follow:
+    task = Task(Evaluator(plan("dapo")), StepOf(), skip=False)
+    return Follow([str(path) for path in paths], PLAIN, task)
+
+
+def rewards(follow: Follow) -> dict[int, Any]:
+    return {step.number: step.metrics["reward_mean"] for step in follow.steps()}
+
+
+def test_a_file_that_grows_gives_what_reading_it_at_once_gives(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(tmp_path)
+    assert not follow.poll()  # nothing is there yet
+    text = "".join(line(step) for step in range(4) for _ in range(2))
+    for cut in (100, 333, 334, len(text)):
+        path.write_text(text[:cut])
+        follow.poll()
+        assert not follow.poll()
+    assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+
+
+def test_new_files_in_a_folder(tmp_path: Path) -> None:
+    follow = following(tmp_path)
+    (tmp_path / "9.jsonl").write_text(line(9))
+    assert follow.poll()
+    (tmp_path / "10.jsonl.gz").write_bytes(gzip.compress(line(10).encode()))
+    assert follow.poll()
+    assert not follow.poll()
+    assert [*rewards(follow)] == [9, 10]
+
+
+def test_a_packed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    follow = following(path)
+    path.write_bytes(gzip.compress(line(0).encode()))
+    follow.poll()
+    with path.open("ab") as stream:
+        stream.write(gzip.compress(line(1).encode()))
+    assert follow.poll()
+    assert rewards(follow) == {0: 0.5, 1: 0.5}
+
+
+def test_a_renamed_file_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(tmp_path)
+    path.write_text(line(0))
+    follow.poll()
+    path.rename(tmp_path / "a.1.jsonl")
+    with (tmp_path / "a.1.jsonl").open("a") as stream:
+        stream.write(line(1))
+    path.write_text(line(2))
+    follow.poll()
+    assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert any("is called" in note for note in follow.notices)
+
+
+def test_a_file_that_was_cut_short_says_everything_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(tmp_path)
+    path.write_text(line(0) + line(1))
+    follow.poll()
+    path.write_text(line(0, 3.0))
+    follow.poll()
+    follow.poll()
+    assert rewards(follow) == {0: 1.5}
+    assert any("was cut short" in note for note in follow.notices)
+
+
+def test_a_replaced_file_says_everything_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(tmp_path)
+    path.write_text(line(0) + line(1))
+    follow.poll()
+    (tmp_path / "new").write_text(line(0, 3.0) + line(1) + line(2))
+    (tmp_path / "new").rename(path)
+    follow.poll()
+    assert rewards(follow) == {0: 1.5, 1: 0.5, 2: 0.5}
+
+
+def test_a_run_that_was_resumed_says_its_steps_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(tmp_path)
+    path.write_text("".join(line(step) for step in range(5)))
+    follow.poll()
+    with path.open("a") as stream:
+        stream.write(line(3, 3.0))
+    follow.poll()
+    assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5, 3: 1.5}
+    assert any("goes back to step 3" in note for note in follow.notices)
+
+
+def test_ranks_add_up(tmp_path: Path) -> None:
+    follow = following(tmp_path)
+    for rank, reward in enumerate((1.0, 3.0)):
+        (tmp_path / f"rank{rank}.jsonl").write_text(line(0, reward) + line(1, reward))
+    follow.poll()
+    assert rewards(follow) == {0: 1.0, 1: 1.0}
+
+
+def test_a_bad_record_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(path)
+    path.write_text(line(0))
+    follow.poll()
+    with path.open("a") as stream:
+        stream.write('{"step": 1}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl:2"):
+        follow.poll()
+
+
+def test_what_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    stream = io.BytesIO()
+    conditions = [read_condition("reward_mean>1")]
+    watch = Watch(
+        following(path), stream, fields=["nll"], as_json=False, conditions=conditions, words=[]
+    )
+    path.write_text(line(0))
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        with path.open("a") as more:
+            more.write(line(len(waits), 1.0 if len(waits) < 3 else 9.0))
+
+    assert watch.run(0.1, wait) == 1
+    assert waits == [0.1] * 4
+    printed = stream.getvalue().decode().splitlines()
+    assert printed[0].split() == ["step", "nll"]
+    assert [row.split()[0] for row in printed[1:]] == ["0", "1", "2", "3"]
+
+
+def test_ctrl_c_prints_the_last_step(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(line(0) + line(1))
+    command = [sys.executable, "-m", "grpo_cli", "trend", str(path), "--follow", "-v", "dapo"]
+    command += ["--format", "jsonl", "--every", "0.05"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["step"] == 0
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert json.loads(rest)["step"] == 1
+    assert process.returncode == 130

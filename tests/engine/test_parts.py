@@ -1,0 +1,124 @@
+"""Rows in numbered parts: each whole or absent, listed, kept by a run that goes on with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from test_flow import SEED, Played, files, lines  # noqa: F401 - fixtures
+
+from grpo_cli.commands.eval.formats.jsonl import LINES
+from grpo_cli.commands.eval.formats.lines import encode_lines
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.cluster import run
+from grpo_cli.engine.cluster.parts import Manifest, Parts
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.variants.plan import plan
+
+FIELDS = ("id", "source", "line", "loss")
+ENCODE = partial(encode_lines, level="record", fields=FIELDS, lines=LINES)
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    monkeypatch.setattr(run, "session", lambda on, jobs: None)
+    monkeypatch.setattr(run, "_Tasks", lambda connected, job, jobs: Played(job, 3, SEED))
+
+
+def write(paths, folder, *, resume=False, skip=True, size=2_000, variant="dr", head=b""):
+    reader = Reader(paths, skip=skip, on="ray", task_bytes=size)
+    about = {"objective": variant, "inputs": reader.inputs}
+    manifest = Manifest(Parts(str(folder), ".jsonl", head), about, resume=resume)
+    found = Evaluation(reader, plan(variant), encode=ENCODE, manifest=manifest)
+    complete = False
+    try:
+        assert [row for rows in found for row in rows] == []
+        complete = True
+    finally:
+        manifest.close(complete=complete)
+    return found, manifest
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*"))
+
+
+def expected(paths) -> bytes:
+    found = Evaluation(Reader(paths, skip=True), plan("dr"), encode=ENCODE)
+    return b"".join(row for rows in found for row in rows)
+
+
+def listed(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+
+
+def test_the_parts_are_the_rows(files, tmp_path):  # noqa: F811
+    folder = tmp_path / "out"
+    found, _ = write(files, folder)
+    assert b"".join(part.read_bytes() for part in parts(folder)) == expected(files)
+    assert len(parts(folder)) > 10
+    about, *lines_, last = listed(folder)
+    assert about["objective"] == "dr"
+    assert [line["name"] for line in lines_] == [part.name for part in parts(folder)]
+    assert sum(line["records"] for line in lines_) == found.total["records"]
+    assert last == {"complete": True, "parts": len(lines_)}
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.jsonl",
+        *(part.name for part in parts(folder)),
+    }
+
+
+def test_each_part_has_its_head(files, tmp_path):  # noqa: F811
+    write(files, tmp_path / "out", head=b"id\n")
+    assert all(part.read_bytes().startswith(b"id\n{") for part in parts(tmp_path / "out"))
+
+
+def test_what_is_there_and_matches_is_kept(files, tmp_path):  # noqa: F811
+    folder = tmp_path / "out"
+    write(files, folder)
+    whole = expected(files)
+    first, second, *rest = parts(folder)
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-5])
+    manifest = folder / "manifest.jsonl"
+    manifest.write_text(manifest.read_text()[:-200])  # as where the run was killed
+    before = {part: part.stat().st_mtime_ns for part in rest}
+    found, made = write(files, folder, resume=True)
+    assert b"".join(part.read_bytes() for part in parts(folder)) == whole
+    kept = [part for part in rest if part.stat().st_mtime_ns == before[part]]
+    assert made.kept == len(kept) > 5
+    assert any("parts were there" in notice for notice in found.notices)
+    # records that are left out are told again, so their parts are made again
+    assert len(found.skipped) == 3
+
+
+def test_other_parts_are_not_mixed(files, tmp_path):  # noqa: F811
+    folder = tmp_path / "out"
+    write(files, folder)
+    with pytest.raises(UsageError, match="has parts already: --resume goes on"):
+        write(files, folder)
+    with pytest.raises(UsageError, match="of another run: objective differs"):
+        write(files, folder, resume=True, variant="grpo")
+    with open(files[0], "ab") as stream:  # noqa: PTH123
+        stream.write(b"\n")
+    with pytest.raises(UsageError, match="of another run: inputs differs"):
+        write(files, folder, resume=True)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "mine.txt").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        write(files, folder)
+
+
+def test_an_error_leaves_whole_parts_before_it(files, tmp_path):  # noqa: F811
+    folder = tmp_path / "out"
+    with pytest.raises(InputError, match=r"a\.jsonl:21"):
+        write(files, folder, skip=False, size=900)
+    names = [line["name"] for line in listed(folder)[1:]]
+    assert [part.name for part in parts(folder)] == names
+    assert len(names) > 3
+    assert expected(files).startswith(b"".join(part.read_bytes() for part in parts(folder)))
+    assert not list(folder.glob(".part-*"))
