@@ -58,9 +58,7 @@ def _add(sums: Sums, batch: Batch, name: str, values: F64) -> None:
 
 def _add_rows(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
     batch, rows = chunk.batch, sums.rows
-    rewards = batch.rewards
-    if rewards is not None and rewards.ndim == 2:  # several functions count equally
-        rewards = rewards.sum(axis=1)
+    rewards = batch.summed_rewards
     unknown = np.full(batch.responses.count, NO_NUMBER)
     rows.rewards.frombytes((unknown if rewards is None else rewards).tobytes())
     rows.lengths.frombytes(batch.responses.lengths.astype(np.int64).tobytes())
