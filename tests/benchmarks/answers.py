@@ -1,6 +1,7 @@
 """Prints how often the answers of ``check``, ``verify`` and ``match`` are right.
 
     python tests/benchmarks/answers.py                       # some minutes on four cores
+    python tests/benchmarks/answers.py --seeds 1 --hold      # a minute or two: .ci/run
     python tests/benchmarks/answers.py --small               # a few seconds, to see that it runs
     python tests/benchmarks/answers.py --only check --json   # details, with every miss
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from trials import product, threads
-from trials.report import document, markdown
+from trials.report import document, markdown, missed
 from trials.score import Count, merged
 from trials.task import Task
 
@@ -46,6 +47,7 @@ def arguments() -> argparse.Namespace:
     add("--jobs", type=int, default=os.cpu_count() or 1)
     add("--seed", type=int, help="only questions of this very seed")
     add("--small", action="store_true", help="one seed, every tenth question")
+    add("--hold", action="store_true", help="exit with 1 where a goal is surely missed")
     add("--json", action="store_true", help="print details, with every miss, as JSON")
     add("--dump", metavar="DIR", type=Path, help="write the records of every miss to this folder")
     return parser.parse_args()
@@ -112,6 +114,8 @@ def main() -> None:
         json.dump(document(counts, seeds), sys.stdout, indent=1, ensure_ascii=False)
     else:
         print(markdown(counts, seeds))
+    if options.hold and (rows := missed(counts)):
+        raise SystemExit("missed: " + "; ".join(rows))
 
 
 if __name__ == "__main__":

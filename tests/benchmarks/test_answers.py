@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from trials import check, matches, threads, verify
+from trials import check, threads, verify
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import planted
 from trials.kinds import KINDS
 from trials.kinds.kind import clean, dumped
-from trials.product import lines, place, printed_value, run
+from trials.product import lines, printed_value
+from trials.report import missed
 from trials.score import Count, merged, wilson
 from trials.task import Task
 from trials.trl import tape
@@ -45,7 +46,7 @@ def test_reference_gives_what_trl_gave(record: dict) -> None:
     np.testing.assert_allclose(gradient, dumped, atol=1e-6 * np.abs(dumped).max())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_reference_gradient_against_finite_differences(seed: int) -> None:
     """But for cispo, whose gradient is not that of its value."""
     random = np.random.default_rng(seed)
@@ -98,29 +99,26 @@ def test_clean_batches_are_honest(kind: check.Any) -> None:
     truncation and staleness: the importance weights of a healthy run have mean 1.
     """
     weights = []
-    for seed in range(6):
-        batch, _ = clean(kind, np.random.default_rng(seed))
-        counted = np.ones(len(batch.ids), bool) if batch.mask is None else batch.mask == 1
-        for name, values in batch.columns.items():
-            assert np.isfinite(values).all()
-            assert (values[counted] <= 0).all() or name == "entropies"
-        if {"log_probs_old", "log_probs_rollout"} <= batch.columns.keys():
-            change = batch.columns["log_probs_old"] - batch.columns["log_probs_rollout"]
-            weights += np.exp(change[counted]).tolist()
+    batch, _ = clean(kind, np.random.default_rng(0))
+    counted = np.ones(len(batch.ids), bool) if batch.mask is None else batch.mask == 1
+    for name, values in batch.columns.items():
+        assert np.isfinite(values).all()
+        assert (values[counted] <= 0).all() or name == "entropies"
+    if {"log_probs_old", "log_probs_rollout"} <= batch.columns.keys():
+        change = batch.columns["log_probs_old"] - batch.columns["log_probs_rollout"]
+        weights += np.exp(change[counted]).tolist()
     if weights:
         error = np.std(weights) / math.sqrt(len(weights))
         assert abs(np.mean(weights) - 1.0) < 5.0 * error + 1e-6
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS[::8], ids=lambda fault: fault.name)
 def test_faults_change_the_dump(fault: check.Fault) -> None:
-    """Every strength in every kind is read by the product, as data or with a reason."""
-    for strength in fault.strengths:
-        made = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
-        again = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
-        assert lines(made) == lines(again)
-        answer = run("check", place(made))
-        assert answer.code in (0, 1, 3), answer.told
+    """The same seed plants the same fault; what ``check`` says of it is test_check_faults'."""
+    strength = fault.strengths[0]
+    made = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
+    again = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
+    assert lines(made) == lines(again)
 
 
 def test_one_temperature_on_both_sides_leaves_no_slope() -> None:
@@ -148,7 +146,6 @@ def test_one_temperature_on_both_sides_leaves_no_slope() -> None:
         (check, "clean/tools"),
         (check, "fault/top-p mass/2"),
         (verify, "wrong/ddof 0"),
-        (matches, "known 4"),
         (threads, "AReaL#1419"),
     ],
 )
@@ -179,23 +176,28 @@ def test_counts_add_up() -> None:
     assert (total["a"].hits, total["a"].of, total["b"].share) == (1, 3, 1.0)
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_small_experiment_runs(more: list[str]) -> None:
+def test_a_goal_that_is_surely_missed_is_told() -> None:
+    """Of 20, 17 may be 95 %; 10 are not. One false hit is too many of none."""
+    temperature, real = check.ROWS["temperature"], check.REAL
+    assert missed({temperature: Count(19, 20), real: Count(0, 70)}) == []
+    assert missed({temperature: Count(10, 20), real: Count(1, 70)}) == [real, temperature]
+    assert missed({threads.NAMED: Count(11, 12)}) == []
+
+
+def test_the_experiment_asks_and_counts() -> None:
+    """One question of a kind, as the program asks it; ``.ci/run`` asks all of them once."""
     done = subprocess.run(
         [
             sys.executable,
             str(Path(__file__).parent / "answers.py"),
-            "--small",
-            "--jobs",
-            "2",
-            *more,
+            *("--only", "verify", "--case", "^wrong/ddof 0$", "--seed", "7"),
+            *("--jobs", "1", "--json"),
         ],
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=60,
     )
-    if more:
-        assert orjson.loads(done.stdout)["seeds"][0] == 10_000
-    else:
-        assert "| answer | today | to reach |" in done.stdout
+    found = orjson.loads(done.stdout)
+    assert found["seeds"] == [7, 7]
+    assert found["rows"][verify.RIGHT]["of"] == 1

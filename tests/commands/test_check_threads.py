@@ -33,8 +33,14 @@ def test_check_names_the_fault_of_a_thread_and_nothing_else(grpo, name):
     assert words in severe[0]["message"]
 
 
-def test_verify_sees_that_cut_tokens_are_in_the_denominator(grpo):
-    assert grpo("verify", str(THREADS / "trl-6369.jsonl")).exit_code == 1
+def test_verify_names_that_cut_tokens_are_in_the_denominator(grpo):
+    """182 tokens count; the response that was cut has 50 more, and three pads."""
+    result = grpo("verify", str(THREADS / "trl-6369.jsonl"), "--json")
+    assert result.exit_code == 1
+    (first,) = [row["first"] for row in json.loads(result.stdout)["records"]]
+    assert first["stage"] == "aggregate"
+    (cause,) = first["causes"]
+    assert "tokens with those of responses that are masked whole (truncated ones count" in cause
 
 
 def test_every_thread_is_asked_about():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from trials import check, matches, threads, verify
@@ -37,6 +38,22 @@ def markdown(counts: dict[str, Count], seeds: tuple[int, int]) -> str:
             table(("what else was counted", "today"), sorted(details)),
         ]
     )
+
+
+def missed(counts: dict[str, Count]) -> list[str]:
+    """The rows whose 95 % interval excludes what is to be reached."""
+    return [row for row, goal in GOALS if row in counts and _excluded(counts[row], goal)]
+
+
+def _excluded(count: Count, goal: str) -> bool:
+    """By the goal's words: ≥ 85 %, ≥ 9 of 10, all; ≤ 1 %, and 0."""
+    low, high = wilson(count.hits, count.of)
+    if goal == "all":
+        return count.hits < count.of
+    number = re.match(r"(?:[≥≤] )?([\d.]+)(?: of (\d+)| %)?", goal)
+    assert number is not None
+    bound = float(number[1]) / float(number[2] or 100)
+    return high < bound if goal.startswith("≥") else low > bound
 
 
 def document(counts: dict[str, Count], seeds: tuple[int, int]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from grpo_cli.commands.verify.causes.factors import everything
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
+from grpo_cli.records import Record
 
 Numerator = Callable[[Case], F64]
 Divisor = Callable[[Case], float]
@@ -57,8 +58,19 @@ def _count(case: Case) -> float:
     return float(case.batch.responses.count)
 
 
-def _widest(case: Case) -> float:
-    return float(max(case.record.widths, default=0))
+def _with_cut(case: Case) -> float:
+    """The tokens that count, and those of responses of which none does, their padding aside."""
+    cut = np.flatnonzero(case.batch.responses.lengths == 0).tolist()
+    more = sum(_unpadded(case.record, at) for at in cut)
+    return float(case.batch.responses.total + more) if cut else np.nan
+
+
+def _unpadded(record: Record, at: int) -> int:
+    """Tokens of a response without what is repeated at its end; all, where no ids are told."""
+    ids = [] if record.token_ids is None else record.token_ids[at]
+    if len(ids) < 2 or ids[-1] != ids[-2]:
+        return record.widths[at]
+    return next((end for end in range(len(ids), 0, -1) if ids[end - 1] != ids[-1]), 0)
 
 
 # what tokens of equal weight are divided by
@@ -75,11 +87,15 @@ _EQUAL: tuple[tuple[str, Divisor], ...] = (
     ),
     (
         "responses × the longest response (mean over padded positions, the width)",
-        lambda case: _count(case) * _widest(case),
+        lambda case: _count(case) * max(case.record.widths, default=0),
     ),
     (
         "the tokens as written, masked ones too (the mask is not in the denominator)",
         lambda case: float(sum(case.record.widths)),
+    ),
+    (
+        "the tokens with those of responses that are masked whole (truncated ones count still)",
+        _with_cut,
     ),
     ("num_items_in_batch", _items),
     ("max_completion_length alone", _constant),
@@ -103,13 +119,15 @@ def denominators(case: Case) -> Iterator[Cause]:
     weight = case.breakdown.weight * np.where(told, factor, 1.0)
     if np.count_nonzero(told) < 1 or np.allclose(factor[told], 1.0, rtol=1e-4):
         return
+    fitting: dict[str, float] = {}
     for form, numerator in _FORMS.items():
         shape = numerator(case)
         scale = weight[told] / shape[told]
-        if np.abs(scale - scale[0]).max() > 3e-4 * abs(scale[0]):
-            continue
-        divisor = 1.0 / float(np.median(scale))
-        yield from _causes(case, form, divisor, factor[told])
+        if np.abs(scale - scale[0]).max() <= 3e-4 * abs(scale[0]):
+            fitting[form] = 1.0 / float(np.median(scale))
+    named = [form for form, divisor in fitting.items() if any(_named(case, form, divisor))]
+    for form in named or fitting:
+        yield from _causes(case, form, fitting[form], factor[told])
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
