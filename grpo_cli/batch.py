@@ -72,7 +72,8 @@ class Batch:
     ``responses`` cuts the tokens into responses and ``records`` the responses into records.
     ``groups`` [R] numbers the group of each response (0-based, a group never spans records);
     responses of one group need not be neighbours. ``rewards`` is [R], or [R, K] with one column
-    per reward function, and ``reward_baselines`` [R] that of a greedy response to the prompt.
+    per reward function (NaN where it gave none), and ``reward_baselines`` [R] that of a greedy
+    response to the prompt.
     ``values`` [N] are a critic's, ``sum_pi_squared`` [N] is Σ π² over the vocabulary.
     ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when the record gives them
     token by token.
@@ -103,3 +104,9 @@ class Batch:
     advantages: F64 | None = None
     token_advantages: F64 | None = None
     positions: I64 | None = None
+
+    @property
+    def summed_rewards(self) -> F64 | None:
+        """[R] one reward per response: several functions count equally, one that gave none not."""
+        rewards = self.rewards
+        return rewards if rewards is None or rewards.ndim == 1 else np.nansum(rewards, axis=1)

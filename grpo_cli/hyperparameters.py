@@ -32,7 +32,7 @@ class Hyperparameter(NamedTuple):
         high: the greatest value.
         integer: whether only whole numbers are allowed.
         words: the words it may be, for one that is not a number.
-        several: whether it may be several of the words, joined by commas.
+        several: whether it may be several of the words, or numbers, joined by commas; a list too.
         form: a regular expression of the texts that it may be beside a number.
         said: what such a text is, for messages.
         optional: whether None ("off") is allowed.
@@ -76,13 +76,15 @@ class Hyperparameter(NamedTuple):
         """
         if value is None and self.optional:
             return None
+        if self.form and self.several and isinstance(value, list | tuple):
+            value = ",".join(map(_show, value))
         if self.words:
             if isinstance(value, bool):
                 value = str(value).lower()
             if isinstance(value, str) and self._all_known(value):
                 return value
         elif isinstance(value, str) and self.form and re.fullmatch(self.form, value):
-            return value
+            return ",".join(map(_shortest, value.split(","))) if self.several else value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             inside = self.low < value if self.open_low else self.low <= value
             if math.isfinite(value) and inside and value <= self.high:
@@ -95,6 +97,12 @@ class Hyperparameter(NamedTuple):
     def _all_known(self, value: str) -> bool:
         given = value.split(",") if self.several else [value]
         return set(given) <= set(self.words)
+
+
+def _shortest(number: str) -> str:
+    """A number in its shortest text, so that 1 and 1.0 have one signature."""
+    value = float(number)
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
 
 
 def _show(value: object) -> str:
@@ -110,6 +118,7 @@ def _show(value: object) -> str:
 
 
 _NUMBER = r"[0-9.]+(?:e[+-]?[0-9]+)?"
+_SIGNED = rf"[+-]?{_NUMBER}"
 _BOUNDS = rf"(?:{_NUMBER}_)?{_NUMBER}"
 
 HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
@@ -502,6 +511,13 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         open_low=True,
         optional=True,
         counts="tokens",
+    ),
+    "reward_weights": Hyperparameter(
+        "what each of several reward functions counts",
+        form=rf"{_SIGNED}(?:,{_SIGNED})*",
+        said="several numbers joined by commas",
+        several=True,
+        aliases=("gdpo_reward_weights",),
     ),
     "top_entropy_quantile": Hyperparameter(
         "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0

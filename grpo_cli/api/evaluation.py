@@ -16,7 +16,8 @@ from grpo_cli.records import Record
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
-Hyperparameter = float | int | str | None
+Hyperparameter = float | int | str | Sequence[float] | None
+"""A value; of ``reward_weights`` a sequence."""
 
 
 def evaluate(

@@ -259,5 +259,7 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
         yield "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield "the records' advantages were used, not their rewards (--advantage to change it)"
+    if batch.rewards is not None and np.isnan(batch.rewards).any():
+        yield "reward functions that gave null for a response count nothing there, as in TRL"
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"

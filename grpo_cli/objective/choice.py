@@ -58,8 +58,7 @@ class Choice:
     @cached_property
     def optional(self) -> frozenset[str]:
         """The columns that the function can do without; it gets None for them then."""
-        count = len(_innermost(self.function).__defaults__ or ())  # None is the only default
-        return frozenset(self.columns[len(self.columns) - count :])
+        return optional(self.function)
 
     @cached_property
     def hyperparameters(self) -> tuple[str, ...]:
@@ -73,15 +72,27 @@ class Choice:
 
 
 def positional(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's positional parameters."""
+    """The names of a function's positional parameters; of one made of another, its columns."""
+    if hasattr(function, "columns"):
+        return tuple(function.columns)
     code = _innermost(function).__code__
     return code.co_varnames[: code.co_argcount]
 
 
 def keyword_only(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of a function's keyword-only parameters: its hyperparameters."""
+    if hasattr(function, "hyperparameters"):
+        return tuple(function.hyperparameters)
     code = _innermost(function).__code__
     return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+
+
+def optional(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of those positional parameters that may be None, its only default."""
+    if hasattr(function, "optional"):
+        return frozenset(function.optional)
+    columns, count = positional(function), len(_innermost(function).__defaults__ or ())
+    return frozenset(columns[len(columns) - count :])
 
 
 def _innermost(function: Callable[..., Any]) -> FunctionType:

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Bound, keyword_only, positional
+from grpo_cli.objective.choice import Bound, keyword_only, optional, positional
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
 
@@ -55,6 +55,7 @@ class Inputs:
       a response; ``log_ratio``, ``ratio``: [N], at the level of the ratio stage;
     - ``rewards``: [R], less the KL where that is in the reward; ``task_rewards``: [R] without it;
       ``reward_columns``: [R, K] where there are several reward functions;
+    - ``reward_weights``: [K] what each of them counts; None where they count alike;
     - ``token_penalty``: [N] what the KL takes off the reward at each token;
     - ``moments``: the batch statistics that an advantage asked for.
     """
@@ -82,7 +83,11 @@ class Inputs:
         """Runs the function that takes a bound stage's sample for batch statistics."""
         function = bound.choice.measure
         assert function is not None
-        arguments = [self._need(name, bound, stage) for name in positional(function)]
+        able = optional(function)
+        arguments = [
+            self.get(name) if name in able else self._need(name, bound, stage)
+            for name in positional(function)
+        ]
         return function(*arguments, **{name: bound.values[name] for name in keyword_only(function)})
 
     def get(self, name: str) -> Any:
@@ -107,12 +112,6 @@ class Inputs:
 def _advantages(batch: Batch) -> F64 | PerToken | None:
     given = batch.token_advantages
     return batch.advantages if given is None else PerToken(given)
-
-
-def _rewards(batch: Batch) -> F64 | None:
-    """One reward per response; several reward functions count equally."""
-    rewards = batch.rewards
-    return rewards if rewards is None or rewards.ndim == 1 else rewards.sum(axis=1)
 
 
 def _reward_columns(batch: Batch) -> F64 | None:
@@ -141,11 +140,12 @@ _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "token_log_ratio": _token_log_ratio,
     "log_ratio_ref": _log_ratio_ref,
     "advantages": _advantages,
-    "rewards": _rewards,
-    "task_rewards": _rewards,
+    "rewards": lambda batch: batch.summed_rewards,
+    "task_rewards": lambda batch: batch.summed_rewards,
     "reward_columns": _reward_columns,
     "token_penalty": lambda batch: np.zeros(batch.responses.total),
     "moments": lambda _: None,
+    "reward_weights": lambda _: None,
 }
 
 

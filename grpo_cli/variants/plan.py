@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
 from grpo_cli.objective.objective import Objective
@@ -48,7 +49,8 @@ class Plan:
         """The hyperparameters that the chosen stages take."""
         choices = [self._choice(stage)[1] for stage in _STAGES]
         choices += [choice for _, choice in self._own_choices().values()]
-        return {name for choice in choices for name in choice.hyperparameters} | {"entropy_coef"}
+        found = {name for choice in choices for name in choice.hyperparameters} | {"entropy_coef"}
+        return found | ({WEIGHTS} if can_be_weighed(choices[0]) else set())
 
     def objective(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         """The objective for a record: flag > record > variant.
@@ -74,6 +76,8 @@ class Plan:
             name, choice = self._choice(stage)
             if stage == "advantage" and advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]
+            if stage == "advantage" and WEIGHTS in given and can_be_weighed(choice):
+                choice = weighed(choice)
             bound[stage] = self._bind(name, choice, given)
         bound |= self._own_aggregates(given)
         if self._has_entropy:

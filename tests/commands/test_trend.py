@@ -186,6 +186,23 @@ def test_the_longest_quarter(tmp_path: Path) -> None:
     assert longer[0].metrics["longest_quarter"] == pytest.approx(8 / 18)
 
 
+def test_endings_versions_and_repetition(tmp_path: Path) -> None:
+    row = {"log_probs": [[-1.0] * 6, [-1.0] * 6], "rewards": [0.0, 1.0], "step": 8}
+    said: list[dict[str, Any]] = [
+        {"truncated": [1, 0], "weight_versions": [7, 6], "token_ids": [[1, 2, 3, 4] * 2] * 2},
+        {"finish_reason": "length", "meta": {"policy_version": 5}},
+        {"finish_reasons": ["stop", "length"], "tokens": [["a"] * 6, ["b"] * 6]},
+    ]
+    said[0]["log_probs"] = [[-1.0] * 8, [-1.0] * 8]
+    text = "".join(json.dumps(row | one) + "\n" for one in said)
+    (tmp_path / "a.jsonl").write_text(text)
+    (found,) = read(tmp_path)
+    assert found.metrics["truncated"] == 3 / 5
+    assert found.metrics["staleness"] == (1 + 2 + 3) / 3
+    # 1234 1234: five 4-grams, four of them different; aaaaaa: three, of one kind
+    assert found.metrics["repetition"] == pytest.approx((1 / 5 + 2 / 3) / 2)
+
+
 def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:
     write(tmp_path, log_probs_ref=None)
     (step, *_) = steps(Reader(files([str(tmp_path)])), plan("grpo"))

@@ -346,3 +346,18 @@ def _episode(at: int) -> Object:
             }
         ],
     }
+
+
+def miles() -> list[Object]:
+    """miles 31f1ca9, miles/ray/rollout/debug_data.py:36-72: a row of its Parquet mirror."""
+    return [
+        {
+            "sample_index": at,
+            "response_length": len(IDS[at]),
+            "total_length": len(PROMPTS[at]) + len(IDS[at]),
+            "tokens": PROMPTS[at] + IDS[at],
+            "loss_mask": [1] * len(IDS[at]),
+            "rollout_log_probs": NEW[at],
+        }
+        for at in range(4)
+    ]

@@ -117,6 +117,7 @@ EXPECTED["verifiers"] = {
     "token_advantages": by_token(ADVANTAGES),
     "lengths": [2, 3, 1, 2],
 }
+EXPECTED["miles"] = EXPECTED["sglang"]
 EXPECTED["openai-completion"] = EXPECTED["openai-chat"]
 DATA = {
     "nemo-rl": lines(dumps.nemo_rl()),
@@ -128,6 +129,7 @@ DATA = {
     "openai-completion": lines([dumps.completion()]),
     "sglang": lines(dumps.sglang()),
     "verifiers": lines(dumps.verifiers()),
+    "miles": lines(dumps.miles()),
 }
 
 
@@ -411,3 +413,27 @@ def test_verifiers_with_a_circle_is_told(read):
     episode["traces"][0]["nodes"][0]["parent"] = 1
     (error,), _ = read(lines([episode]))
     assert isinstance(error, InputError)
+
+
+def test_the_token_ids_of_miles_are_those_of_the_response(read):
+    records, _ = read(DATA["miles"])
+    assert [one.token_ids for one in records] == [[row] for row in IDS]
+
+
+def test_a_rank_of_miles_has_a_list_for_each_field(read):
+    """miles 31f1ca9, miles/utils/train_dump_utils.py:25-45."""
+    columns_of_rank = {
+        "tokens": [prompt + ids for prompt, ids in zip(dumps.PROMPTS, IDS, strict=True)],
+        "response_lengths": [len(row) for row in IDS],
+        "loss_masks": [[1] * len(row) for row in IDS],
+        "raw_reward": REWARDS,
+        "log_probs": NEW,
+        "rollout_log_probs": OLD,
+        "global_batch_sizes": [4],
+    }
+    payload = {"rollout_id": 5, "rank": 0, "rollout_data": columns_of_rank, "cp_size": 1}
+    (record,), _ = read(lines([payload]))
+    found = columns([record])
+    assert found["log_probs_rollout"] == flat(OLD)
+    assert found["rewards"] == REWARDS
+    assert record.groups == GROUPS

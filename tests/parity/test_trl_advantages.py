@@ -48,6 +48,42 @@ def test_decoupled_advantages() -> None:
         )
 
 
+UNEQUAL = [1.0, 0.25, -2.0]
+"""Reward weights; one function gives none for a third of the responses."""
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize(
+    ("name", "settings", "stages", "ours"),
+    [
+        *((name, *how) for name, how in ADVANTAGES.items()),
+        (
+            "decoupled",
+            {"multi_objective_aggregation": "normalize_then_sum"},
+            {"advantage": "decoupled"},
+            {"std_eps": 1e-4},
+        ),
+    ],
+)
+def test_weighed_functions_and_nulls(
+    name: str,
+    settings: dict[str, Any],
+    stages: dict[str, str],
+    ours: dict[str, Any],
+    nulls: bool,
+) -> None:
+    for seed in range(8):
+        batch, draw = ragged(seed, group_size=4), np.random.default_rng(seed)
+        several = draw.choice([0.0, 0.3, 1.0], size=(batch.count, 3))
+        if nulls:
+            several[draw.random(batch.count) < 0.3, 1] = np.nan
+        made = generate(batch, several, num_generations=4, reward_weights=UNEQUAL, **settings)
+        weights = {"reward_weights": UNEQUAL}
+        rewards = np.where(np.isnan(several), None, several) if nulls else several
+        label, given = f"trl/grpo advantage {name}, weighed", replace(batch, rewards=rewards)
+        advantages(label, "trl/grpo", given, made, stages, ours | weights)
+
+
 @pytest.mark.parametrize("kind", ["usual", "dead"])
 @pytest.mark.parametrize("beta", [0.0, 0.05])
 def test_rloo_advantages(beta: float, kind: str) -> None:

@@ -344,6 +344,13 @@ def test_gdpo(kind: str) -> None:
         np.testing.assert_allclose(
             flat(ours.advantages), flat(batch.counted(theirs)), rtol=1e-5, atol=1e-5
         )
+        weights = [0.5, -1.0, 2.0]
+        weighed = record | {"gdpo_reward_weights": weights}
+        ours = evaluate(weighed, "verl/vanilla", stages={"advantage": "verl/gdpo"})
+        theirs = verl_functions.gdpo(batch, columns, weights)
+        np.testing.assert_allclose(
+            flat(ours.advantages), flat(batch.counted(theirs)), rtol=1e-5, atol=1e-5
+        )
         alone = verl_functions.advantages(batch, "gdpo")
         compare_advantages(batch, "verl/gdpo", alone, limit=SINGLE)
 

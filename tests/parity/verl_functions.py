@@ -131,7 +131,7 @@ def advantages(
     return found
 
 
-def gdpo(batch: Ragged, columns: F64) -> torch.Tensor:
+def gdpo(batch: Ragged, columns: F64, weights: list[float] | None = None) -> torch.Tensor:
     """[R, W] GDPO of several reward functions [R, K], which verl takes in float32."""
     names = [f"reward_{k}" for k in range(columns.shape[1])]
     mask = tensor(batch, "mask")
@@ -142,7 +142,7 @@ def gdpo(batch: Ragged, columns: F64) -> torch.Tensor:
         token_level_rewards=token_rewards(batch),
         response_mask=mask,
         index=batch.groups,
-        config=AlgoConfig(gdpo_reward_keys=names),
+        config=AlgoConfig(gdpo_reward_keys=names, gdpo_reward_weights=weights),
         non_tensor_batch={name: columns[:, k] for k, name in enumerate(names)},
         batch={
             "prompts": torch.zeros(batch.count, 1),

@@ -41,6 +41,15 @@ def test_what_trainers_write_beside_their_dumps_is_left_out(tmp_path: Path) -> N
     assert files([str(tmp_path)]) == wanted
 
 
+def test_what_has_the_same_rollouts_again_is_left_out(tmp_path: Path) -> None:
+    wanted = fill(tmp_path, "rollouts/step_1/train/effective/traces.jsonl")
+    fill(tmp_path, "rollouts/step_1/train/all/traces.jsonl")
+    fill(tmp_path, "rollouts/step_1/eval/all/traces.jsonl")
+    assert files([str(tmp_path)]) == wanted
+    alone = fill(tmp_path / "b", "eval/all/traces.jsonl")
+    assert files([str(tmp_path / "b")]) == alone
+
+
 def test_a_pattern(tmp_path: Path) -> None:
     wanted = fill(tmp_path, "steps/2.dump", "steps/10.dump")
     fill(tmp_path, "steps/x.txt")

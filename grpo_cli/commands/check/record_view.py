@@ -178,7 +178,7 @@ class View:
         """[R] one reward per response, several functions added up."""
         if self.rewards is None or self.rewards.ndim == 1:
             return self.rewards
-        return self.rewards.sum(axis=1)
+        return np.nansum(self.rewards, axis=1)
 
     # ---- words ----------------------------------------------------------------------------
 

@@ -185,9 +185,12 @@ def _per_group(batch: Batch, values: F64) -> F64:
 
 def _cancelled(batch: Batch) -> int:
     """Groups in which the reward functions move against each other and their sum stays."""
-    if batch.rewards is None or batch.rewards.ndim == 1:
+    whole_rewards = batch.summed_rewards
+    if batch.rewards is None or whole_rewards is None or batch.rewards.ndim == 1:
         return 0
-    whole = _range(batch, batch.rewards.sum(axis=1))
+    if np.isnan(batch.rewards).any():  # what is summed differs from response to response
+        return 0
+    whole = _range(batch, whole_rewards)
     single = np.max([_range(batch, column) for column in batch.rewards.T], axis=0)
     return int(np.count_nonzero((whole <= 1e-9 * single) & (single > 0)))
 

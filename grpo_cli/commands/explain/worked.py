@@ -10,6 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
@@ -77,8 +78,12 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
     rewards = chunk.batch.rewards
     if rewards is None or breakdown.objective.advantage.choice.given:
         return
-    whole = rewards if rewards.ndim == 1 else rewards.sum(axis=1)
-    ddof = breakdown.objective.advantage.values.get("std_ddof")
+    values_of = breakdown.objective.advantage.values
+    whole = chunk.batch.summed_rewards
+    assert whole is not None
+    if WEIGHTS in values_of:
+        whole = summed(rewards.reshape(len(whole), -1), values_of[WEIGHTS])
+    ddof = values_of.get("std_ddof")
     labels = chunk.records[0].group_labels
     for group in range(chunk.batch.group_count):
         members = np.flatnonzero(chunk.batch.groups == group)

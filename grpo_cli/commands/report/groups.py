@@ -126,9 +126,7 @@ def _facts(
         "clip_fraction": None,
         "log_ratio_max": None,
     }
-    if batch.rewards is not None:
-        # Several reward functions count equally, as in trend.
-        rewards = batch.rewards if batch.rewards.ndim == 1 else batch.rewards.sum(axis=1)
+    if (rewards := batch.summed_rewards) is not None:
         facts |= dict(
             zip(("reward_mean", "reward_std"), _spread(rewards[rows].tolist()), strict=True)
         )

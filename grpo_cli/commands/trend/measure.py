@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ def measure(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
     if not batch.responses.total:
         return
     _note_longest(sums, chunk)
+    _add_repetition(sums, chunk)
     if batch.log_probs_new is not None:
         _add(sums, batch, "log_prob", batch.log_probs_new)
         _note(sums, chunk, "nll", -batch.log_probs_new)
@@ -57,9 +58,7 @@ def _add(sums: Sums, batch: Batch, name: str, values: F64) -> None:
 
 def _add_rows(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
     batch, rows = chunk.batch, sums.rows
-    rewards = batch.rewards
-    if rewards is not None and rewards.ndim == 2:  # several functions count equally
-        rewards = rewards.sum(axis=1)
+    rewards = batch.summed_rewards
     unknown = np.full(batch.responses.count, NO_NUMBER)
     rows.rewards.frombytes((unknown if rewards is None else rewards).tobytes())
     rows.lengths.frombytes(batch.responses.lengths.astype(np.int64).tobytes())
@@ -87,6 +86,49 @@ def _labels(chunk: Chunk) -> Iterator[Any]:
     ):
         labels = record.group_labels or ()
         yield from labels if len(labels) == count else [None] * count
+
+
+_GRAM = 4
+
+
+def _add_repetition(sums: Sums, chunk: Chunk) -> None:
+    """Of each record's first response, the share of its 4-grams that it had before."""
+    shares = []
+    for record in chunk.records:
+        rows = record.token_ids if record.tokens is None else record.tokens
+        row = rows[0] if rows else ()
+        count = len(row) - _GRAM + 1
+        if count > 0:
+            grams = zip(*(row[at : at + count] for at in range(_GRAM)), strict=True)
+            shares.append(1.0 - len(set(grams)) / count)
+    sums.sums["repetition"].add(np.array(shares))
+    sums.counts["repetition"] += len(shares)
+
+
+ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
+VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
+SAID = frozenset((*ENDINGS, *VERSIONS, "meta"))
+"""What a record may say of its responses that no objective reads."""
+
+_CUT_OFF = (True, 1, "length", "max_tokens", "truncated")
+
+
+def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
+    """Adds how responses ended, and how many steps old the policy is that sampled them."""
+    endings = next((value[name] for name in ENDINGS if value.get(name) is not None), None)
+    if endings is not None:
+        each = endings if isinstance(endings, list) else [endings]
+        sums.counts["cut_off"] += sum(one in _CUT_OFF for one in each)
+        sums.counts["endings"] += len(each)
+    meta = value.get("meta")
+    for holder in (value, meta if isinstance(meta, dict) else {}):
+        versions = next((holder[name] for name in VERSIONS if name in holder), None)
+        if versions is not None:
+            each = versions if isinstance(versions, list) else [versions]
+            known = [one for one in each if isinstance(one, int) and not isinstance(one, bool)]
+            sums.counts["lag"] += sum(step - one for one in known)
+            sums.counts["versions"] += len(known)
+            return
 
 
 # ---- tokens ---------------------------------------------------------------------------------

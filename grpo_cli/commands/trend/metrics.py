@@ -82,6 +82,14 @@ def _mean(name: str, over: str) -> Callable[[StepSums], float | None]:
     return lambda step: step.sums.mean(name, over)
 
 
+def _share(part: str, whole: str) -> Callable[[StepSums], float | None]:
+    def value(step: StepSums) -> float | None:
+        counts = step.sums.counts
+        return counts[part] / counts[whole] if counts[whole] else None
+
+    return value
+
+
 def _kl(step: StepSums) -> float | None:
     totals = step.sums.totals
     known = totals is not None and totals.kl_known and KL in totals.terms
@@ -164,6 +172,8 @@ ALL = (
     _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift=1),
     _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 21, watched=False),
     _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
+    Metric("truncated", "signal", _share("cut_off", "endings"), 9),
+    Metric("repetition", "signal", _mean("repetition", "repetition"), 19, drift=1),
     Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
     Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift=1),
     # ---- what is done with it
@@ -184,6 +194,7 @@ ALL = (
     _of_ratio("ratio_p999", _ratio_tail, 15, drift=1),
     _of_ratio("ess", _ess, 17, drift=-1),
     # ---- the trainer against the engine
+    Metric("staleness", "mismatch", _share("lag", "versions"), 19, drift=1),
     _of_mismatch("k1", _mismatch(_mismatch_k1), 16, drift=1),
     _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift=1),
     _of_mismatch("chi2", _mismatch(_mismatch_chi2), 25, watched=False),

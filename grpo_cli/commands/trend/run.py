@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from grpo_cli.commands.trend.logged_sums import measure_logged
-from grpo_cli.commands.trend.measure import measure
+from grpo_cli.commands.trend.measure import SAID, measure, measure_said
 from grpo_cli.commands.trend.metrics import StepSums, values
 from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.step import Step
@@ -98,6 +98,11 @@ class Task:
     def _of_steps(self, few: DecodedChunk, part: Part) -> Iterator[tuple[int, DecodedChunk]]:
         """Records that follow each other, cut where the step changes."""
         numbers = [self._step(item, part) for item in few.items]
+        if few.keys is None or not SAID.isdisjoint(few.keys):
+            for number, item in zip(numbers, few.items, strict=True):
+                if number is not None and isinstance(item, Raw):
+                    sums = part.steps.setdefault(number, Sums(item.source))
+                    measure_said(sums, number, item.value)
         if numbers and numbers[0] is not None and len(set(numbers)) == 1:
             yield numbers[0], few
             return

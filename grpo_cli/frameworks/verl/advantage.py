@@ -125,22 +125,30 @@ def _returns(task_rewards: F64, token_penalty: F64, responses: Segments, *, gamm
     return Sample(returns, np.ones(len(returns)), per_token=True)
 
 
-def gdpo(reward_columns: F64, groups: Groups, moments: Moments) -> F64:
+def gdpo(
+    reward_columns: F64, groups: Groups, moments: Moments, reward_weights: F64 | None = None
+) -> F64:
     """GDPO: each reward function as in ``verl/grpo``, added up, whitened over the batch's tokens.
 
     References:
         Liu et al., GDPO, 2026 (arXiv 2601.05242). verl can weigh the functions; here they count
         equally.
     """
-    return whiten(_decoupled(reward_columns, groups), moments)
+    return whiten(_decoupled(reward_columns, groups, reward_weights), moments)
 
 
-def _decoupled(reward_columns: F64, groups: Groups) -> F64:
-    return np.sum([grpo(column, groups) for column in reward_columns.T], axis=0)
+def _decoupled(reward_columns: F64, groups: Groups, weights: F64 | None) -> F64:
+    parts = [grpo(column, groups) for column in reward_columns.T]
+    if weights is not None:
+        parts = [weight * part for weight, part in zip(weights, parts, strict=True)]
+    return np.sum(parts, axis=0)
 
 
-def _decoupled_sample(reward_columns: F64, groups: Groups, lengths: I64) -> Sample:
-    return Sample(_decoupled(reward_columns, groups), lengths.astype(np.float64))
+def _decoupled_sample(
+    reward_columns: F64, groups: Groups, lengths: I64, reward_weights: F64 | None = None
+) -> Sample:
+    sums = _decoupled(reward_columns, groups, reward_weights)
+    return Sample(sums, lengths.astype(np.float64))
 
 
 def _alone(groups: Groups) -> NDArray[np.bool_]:

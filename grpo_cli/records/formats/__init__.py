@@ -16,13 +16,13 @@ from grpo_cli.records.formats.nemo_rl import NEMO_RL
 from grpo_cli.records.formats.open_instruct import OPEN_INSTRUCT
 from grpo_cli.records.formats.prime_rl import PRIME_RL
 from grpo_cli.records.formats.roll import ROLL_BOARD
-from grpo_cli.records.formats.slime import SLIME
+from grpo_cli.records.formats.slime import MILES, SLIME
 from grpo_cli.records.formats.texts import TEXTS
 from grpo_cli.records.formats.unipo import UNIPO
 from grpo_cli.records.formats.verifiers import VERIFIERS
 
 _ALL = (
-    *(NEMO_RL, PRIME_RL, OPEN_INSTRUCT, ROLL_BOARD, COLUMNS, UNIPO, VERIFIERS, SLIME),
+    *(NEMO_RL, PRIME_RL, OPEN_INSTRUCT, ROLL_BOARD, COLUMNS, UNIPO, VERIFIERS, SLIME, MILES),
     *(CHAT, COMPLETION, SGLANG, *TEXTS),
 )
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_cli.records.formats.format import Format, Object, Translated, keys
+from grpo_cli.records.formats.format import Format, Object, Translated, is_row, keys
 
 _NAMES = {
     "log_probs": "log_probs_new",
@@ -47,6 +47,8 @@ def _read(value: Object) -> Iterator[Translated]:
             record[name] = [sample[own] for sample in samples]
             spelled[name] = f"samples[{{r}}].{own}[{{t}}]"
     record["rewards"] = _rewards(value, samples)
+    if all("truncated" in sample for sample in samples):
+        record["truncated"] = [sample["truncated"] for sample in samples]
     ids: list[Any] = [sample.get("tokens") for sample in samples]
     if all(isinstance(row, list) for row in ids):
         cuts = [
@@ -81,4 +83,37 @@ SLIME = Format(
         "no group id: samples with one prompt are a group",
     ),
     source="slime 624b824 slime/observability/train_data_utils.py:112-188, 191-242",
+)
+
+
+def _is_columns(value: Object) -> bool:
+    return is_row(value["tokens"]) and is_row(value["rollout_log_probs"])
+
+
+def _read_columns(value: Object) -> Iterator[Translated]:
+    count = int(value["response_length"])
+    ids = list(value["tokens"])
+    record: Object = {
+        "id": value["sample_index"],
+        "log_probs_new": [value["rollout_log_probs"]],
+        "log_probs_rollout": [value["rollout_log_probs"]],
+        "token_ids": [ids[len(ids) - count :]],
+    }
+    if value.get("loss_mask") is not None:
+        record["mask"] = [value["loss_mask"]]
+    own = {"log_probs_new": "rollout_log_probs[{t}]", "log_probs_rollout": "rollout_log_probs[{t}]"}
+    yield Translated(record, own | {"mask": "loss_mask[{t}]"})
+
+
+MILES = Format(
+    name="miles",
+    title="miles' dashboard_columns/rollout_{rollout_id}.parquet",
+    keys=(keys("sample_index", "total_length", "tokens", "rollout_log_probs"),),
+    fits=_is_columns,
+    read=_read_columns,
+    lacks=(
+        "one policy only, the engine's: it is read as log_probs_new, so every ratio is 1",
+        "no rewards and no groups: they are in train_data/{rollout_id}_{rank}.pt",
+    ),
+    source="miles 31f1ca9 miles/ray/rollout/debug_data.py:36-72, 113",
 )

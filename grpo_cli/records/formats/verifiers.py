@@ -57,7 +57,9 @@ def _about(value: Object) -> Object:
     group = (value.get("group") or {}).get("id")
     about: Object = {"id": value.get("id")}
     if "step" in work:
+        policy = work.get("policy") or {}
         about["meta"] = {"step": work["step"]}
+        about["meta"] |= {"policy_version": policy["start"]} if "start" in policy else {}
     return about if group is None else about | {"group_ids": group}
 
 

@@ -25,7 +25,10 @@ _OTHERS = re.compile(
 )
 """What trainers write beside their dumps."""
 _OTHER_FOLDERS = re.compile(r"\..*|__pycache__|checkpoints?([-_]\d+)?|weights|wandb|tensorboard")
-_TWICE = (("effective", "all"), ("train", "eval"), ("train_data", "rollout_data"))
+_TWICE = (
+    *(("effective", "all"), ("train", "eval")),
+    *(("train_data", other) for other in ("rollout_data", "dashboard_columns", "trajectory_data")),
+)
 """Folders, beside which others have the same rollouts again, or those of an evaluation."""
 _FEW = 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan, nan
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -14,6 +15,8 @@ Rewards = list[float] | list[list[float]]
 
 def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[str, ...]]:
     """[R] rewards, or [R][K] with one for each reward function, and the functions' names.
+
+    Of several functions some may give none (null), which reads NaN.
 
     Raises:
         InputError: for another number of them than responses, or an element that is no number.
@@ -30,9 +33,11 @@ def _named(key: str, value: dict[str, Any], shape: Shape) -> tuple[Rewards, tupl
     if not value:
         raise InputError("expected at least 1 reward function, got none", path=key)
     columns = [
-        finite(*per_response(f"{key}.{name}", one, shape, "reward")) for name, one in value.items()
+        _scored(*per_response(f"{key}.{name}", one, shape, "reward")) for name, one in value.items()
     ]
-    return [list(row) for row in zip(*columns, strict=True)], tuple(value)
+    found = [list(row) for row in zip(*columns, strict=True)]
+    _check_scored(found, lambda at: f"{key}.*[{at}]")
+    return found, tuple(value)
 
 
 def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
@@ -45,8 +50,28 @@ def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
             came = len(row) if type(row) is list else got(row)
             raise InputError(f"expected {wanted}, got {came}", path=place(at))
     flat = [one for row in rows for one in row]
-    numbers = finite(flat, lambda at: f"{place(at // functions)}[{at % functions}]")
-    return [numbers[at : at + functions] for at in range(0, len(numbers), functions)]
+    numbers = _scored(flat, lambda at: f"{place(at // functions)}[{at % functions}]")
+    found = [numbers[at : at + functions] for at in range(0, len(numbers), functions)]
+    _check_scored(found, place)
+    return found
+
+
+def _scored(values: list[Any], place: Place) -> list[float]:
+    """The same numbers as floats; NaN where a reward function gave none (null)."""
+    if None not in values:
+        return finite(values, place)
+    finite([0.0 if value is None else value for value in values], place)
+    return [nan if value is None else float(value) for value in values]
+
+
+def _check_scored(rows: list[list[float]], place: Place) -> None:
+    for at, row in enumerate(rows):
+        if all(map(isnan, row)):
+            raise InputError(
+                "expected a reward of at least 1 function, got null of all; leave the response "
+                "out, or give advantages (TRL's is 0)",
+                path=place(at),
+            )
 
 
 def read_advantages(

@@ -70,9 +70,9 @@ def _functions(view: View) -> Iterator[Finding]:
     for record, (start, count) in enumerate(
         zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
     ):
-        rows = view.rewards[start : start + count]
-        sizes = np.nanmax(np.abs(rows), axis=0)
-        spreads = np.nanstd(rows, axis=0)
+        rows = np.nan_to_num(view.rewards[start : start + count])
+        sizes = np.abs(rows).max(axis=0)
+        spreads = rows.std(axis=0)
         order = np.argsort(sizes)
         most, second = int(order[-1]), int(order[-2])
         times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf

@@ -1,0 +1,134 @@
+"""Several reward functions: what each counts, and what of them gave none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+
+from grpo_cli import GrpoError, evaluate, match
+from grpo_cli.variants import STAGES
+
+mp.dps = 50
+ROW = {
+    "log_probs_new": [[-0.9, -0.2], [-1.1], [-0.4, -0.7], [-0.3]],
+    "log_probs_old": [[-1.0, -0.25], [-1.0], [-0.6, -0.5], [-0.35]],
+    "log_probs_ref": [[-1.0, -0.25], [-1.0], [-0.6, -0.5], [-0.35]],
+    "rewards": [[1.0, 0.25], [0.0, 1.0], [1.0, None], [0.5, 0.0]],
+}
+WEIGHTS = [1.0, -0.5]
+SUMS = [mpf(1) - mpf(1) / 8, -mpf(1) / 2, mpf(1), mpf(1) / 2]
+"""Σ wₖ·rₖ of the rewards that there are, by hand."""
+
+
+def advantages(record: dict[str, Any], choice: str, **how: Any) -> Any:
+    found = evaluate(record, "dr", stages={"advantage": choice}, **how)
+    return found.breakdown.response_advantage
+
+
+def mean(values: list[mpf]) -> mpf:
+    return sum(values) / len(values)
+
+
+def std(values: list[mpf]) -> mpf:
+    middle = mean(values)
+    return mp.sqrt(sum((x - middle) ** 2 for x in values) / (len(values) - 1))
+
+
+def test_weights_and_nulls_by_50_digits() -> None:
+    middle, sigma = mean(SUMS), std(SUMS)
+    close = {"rel": 1e-15, "abs": 1e-16}
+    found = advantages(ROW, "group-mean", reward_weights=WEIGHTS)
+    assert found == pytest.approx([float(x - middle) for x in SUMS], **close)
+    found = advantages(ROW, "group-std", reward_weights=WEIGHTS, std_eps=1e-4)
+    wanted = [float((x - middle) / (sigma + mpf(1e-4))) for x in SUMS]
+    assert found == pytest.approx(wanted, **close)
+
+
+def test_decoupled_by_50_digits() -> None:
+    """Each function among the responses that it scored; the weights afterwards."""
+    eps = mpf(1e-4)
+    columns = [[mpf(1), mpf(0), mpf(1), mpf(1) / 2], [mpf(1) / 4, mpf(1), None, mpf(0)]]
+    sums = [mpf(0)] * 4
+    for weight, column in zip(WEIGHTS, columns, strict=True):
+        given = [x for x in column if x is not None]
+        for i, x in enumerate(column):
+            if x is not None:
+                sums[i] += mpf(weight) * (x - mean(given)) / (std(given) + eps)
+    wanted = [float((s - mean(sums)) / (std(sums) + eps)) for s in sums]
+    found = advantages(ROW, "decoupled", reward_weights=WEIGHTS, std_eps=1e-4)
+    assert found == pytest.approx(wanted, rel=1e-14)
+
+
+def test_weights_of_1_change_no_bit() -> None:
+    record = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]], "k": None}
+    for choice in ("group-mean", "group-std", "decoupled", "leave-one-out", "batch-whiten"):
+        alike = advantages(record, choice)
+        assert advantages(record, choice, reward_weights=[1, 1]).tolist() == alike.tolist()
+
+
+@pytest.mark.parametrize("choice", list(STAGES["advantage"].choices))
+def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> None:
+    """Weights of [2, 0] are the first function twice, whatever is made of the rewards."""
+    columns = STAGES["advantage"].choices[choice].columns
+    record = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
+    record |= {name: [[-0.5, -0.5], [-0.5], [-0.5, -0.5], [-0.5]] for name in ("values",)}
+    record |= {"sum_pi_squared": [[0.5, 0.5], [0.5], [0.5, 0.5], [0.5]]}
+    record |= {"reward_baselines": [0.5] * 4, "group_ids": [0, 0, 1, 1], "gfpo_keep": 1}
+    record |= {"response_length": 4, "global_batch_size": 4}
+    how: dict[str, Any] = {"stages": {"advantage": choice}}
+    if choice in ("decoupled", "verl/gdpo"):
+        return  # above, and beside verl's own
+    if "rewards" not in columns and "task_rewards" not in columns:
+        with pytest.raises(GrpoError):
+            evaluate(record, "dr", **how, reward_weights=[2, 0])
+        return
+    alone = {**record, "rewards": [2 * row[0] for row in record["rewards"]]}
+    found = evaluate(record, "dr", **how, reward_weights=[2, 0])
+    wanted = evaluate(alone, "dr", **how)
+    assert np.concatenate(found.advantages) == pytest.approx(np.concatenate(wanted.advantages))
+
+
+def test_the_kl_in_the_reward_stays_in_it() -> None:
+    record = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
+    record["log_probs_ref"] = [[-1.3, -0.25], [-0.8], [-0.6, -0.1], [-0.35]]
+    how = {"stages": {"kl": "k1-in-reward"}, "beta": 0.5}
+    weighed = evaluate(record, "dr", **how, reward_weights=[3, 0])
+    alone = {**record, "rewards": [3 * row[0] for row in record["rewards"]]}
+    assert weighed.loss == pytest.approx(evaluate(alone, "dr", **how).loss, rel=1e-14)
+
+
+def test_weights_are_in_the_signature_and_in_what_match_tries() -> None:
+    record = {**ROW, "reward_weights": WEIGHTS}
+    found = evaluate(record, "dapo")
+    assert "reward_weights=1,-0.5" in found.signature
+    assert evaluate({**ROW, "reward_weights": "1,-0.5"}, "dapo").signature == found.signature
+    (best, *_) = match(record, loss=repr(found.loss)).matches
+    assert "reward_weights=1,-0.5" in best.signature
+
+
+def test_where_nothing_is_null_nothing_is_said() -> None:
+    assert any("null" in note for note in evaluate(ROW, "dr").notices)
+    whole = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
+    assert not any("null" in note for note in evaluate(whole, "dr").notices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reward_weights": [1.0]}, "reward_weights: expected as many as there are reward"),
+        ({"reward_weights": [1.0, "a"]}, "reward_weights: expected a finite number, or several"),
+        ({"reward_weights": {"a": 1}}, "got an object"),
+        ({"rewards": [[1, None], [None, None], [1, 2], [0, 0]]}, "rewards[1]: expected a reward"),
+        ({"rewards": {"a": [1, None, 1, 1]}}, "rewards.*[1]: expected a reward"),
+        ({"rewards": [1, None, 0, 0]}, "rewards[1]: expected a number, got null"),
+        ({"rewards": [[1, "x"], [1, 2], [1, 2], [0, 0]]}, "rewards[0][1]: expected a number"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(GrpoError) as error:
+        evaluate(json.loads(json.dumps({**ROW, **changes})), "dr")
+    assert said in str(error.value)

@@ -1,0 +1,50 @@
+"""``grpo trend`` on real runs of TRL, 60 steps each; tests/parity/runs.py has more seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_cli.commands.trend.beside import beside
+from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.names import NAMES
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.engine import Reader
+from grpo_cli.variants.plan import plan
+
+from . import runs, tiny
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize("fault", runs.FAULTS)
+def test_a_fault_is_found_where_it_began_and_nothing_else(
+    fault: str, model: str, tmp_path: Path
+) -> None:
+    found = runs.judge(runs.train(model, tmp_path, fault, 31))
+    onsets = [one.onset for one in found]
+    if fault == "healthy":
+        assert onsets == []
+    else:
+        assert any(abs(one - runs.ONSET) <= runs.WITHIN for one in onsets), onsets
+        assert min(onsets) >= runs.ONSET - 2, onsets
+
+
+def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) -> None:
+    settings = {"gradient_accumulation_steps": 2, "max_steps": 6, "num_iterations": 2}
+    path = runs.train(model, tmp_path, "healthy", 3, **settings)
+    log = read_log(str(tmp_path / "out" / "trainer_state.json"))
+    stages = {"correction": "trl/sequence-mask"}
+    made = Run(Reader([str(path)]), plan("trl/grpo", stages=stages), names=NAMES["trl"])
+    steps = made.read()
+    found = {one.name: one for one in beside("trl", log, made.logged, steps).series}
+    assert len(json.loads(path.read_text().splitlines()[0])["group_ids"]) == 32
+    for name in ("kl", "clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"):
+        assert found[name].agrees, found[name]
