@@ -57,7 +57,7 @@ def differing(count):
         masked = at // 12 % 2 == 1
         if masked:
             record["mask"] = [[1] * (len(row) - 1) + [0] for row in rows]
-        wrong = {} if at % 7 == 6 else WRONG[at // 24 % len(WRONG)]
+        wrong = {} if at % 7 == 6 else WRONG[at % len(WRONG)]
         plain = orjson.loads(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
         seen = evaluate(plain, **wrong)
         gradient = [[*row, None] for row in seen.gradient] if masked else seen.gradient
@@ -69,14 +69,14 @@ def differing(count):
 def test_company_changes_no_answer(grpo, tmp_path, monkeypatch):
     """What many records alike are told at once is what each is told alone."""
     path = tmp_path / "many.jsonl"
-    path.write_bytes(b"".join(line + b"\n" for line in differing(72)))
-    words = ("verify", str(path), "--json", "--causes", "4")
+    path.write_bytes(b"".join(line + b"\n" for line in differing(48)))
+    words = ("verify", str(path), "--json", "--causes", "5")
     together = json.loads(grpo(*words).stdout)
     monkeypatch.setattr("grpo_cli.commands.verify.judging._MANY", 1)
     alone = json.loads(grpo(*words).stdout)
     assert together == alone
     assert len({row["first"]["cause"] for row in alone["records"] if row["first"]}) >= len(WRONG)
-    assert 60 < alone["differing"] < 72
+    assert 36 < alone["differing"] < 48
 
 
 def test_a_difference_is_1_with_its_place_and_cause(grpo, tmp_path):
