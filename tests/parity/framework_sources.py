@@ -111,7 +111,7 @@ def _definitions(text: str, wanted: set[str]) -> list[Any]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     top = [node for node in tree.body if isinstance(node, kinds)]
     inner = [node for one in top if isinstance(one, ast.ClassDef) for node in one.body]
-    methods = [node for node in inner if isinstance(node, ast.FunctionDef)]
+    methods = [node for node in inner if isinstance(node, kinds[:2])]
     names = {node.name for node in top}
     return [n for n in top if n.name in wanted] + [
         n for n in methods if n.name in wanted and n.name not in names

@@ -23,7 +23,7 @@ from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .papers import dppo, fipo, maxrl
-from .prime_rl import prime_rl
+from .prime_rl import prime_rl, prime_rl_advantages
 from .roll import roll
 from .skyrl import skyrl, skyrl_advantages
 from .slime import slime, slime_advantages
@@ -51,7 +51,7 @@ FRAMEWORKS = (
 
 ADVANTAGES = (
     *(openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages),
-    *(tinker_advantages, skyrl_advantages, maxrl),
+    *(tinker_advantages, skyrl_advantages, maxrl, prime_rl_advantages),
 )
 
 
