@@ -25,6 +25,7 @@ COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
     "openrlhf": "0.11.2",
     "tinker-cookbook": "0.6.1",
+    "liger-kernel": "0.8.2",
     "NovaSky-AI/SkyRL": "a9564572",
     "alibaba/ROLL": "8eb27cc2",
     "THUDM/slime": "624b824",

@@ -18,6 +18,7 @@ from ..batches import Ragged, far, masked_whole, ragged
 from ..framework_sources import COMMITS, Clones, in_float64
 from .areal import areal, areal_advantages, areal_project
 from .inputs import SIZE, Case, Inputs, Loss
+from .liger import liger
 from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
@@ -46,7 +47,7 @@ FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
     *(skyrl, areal_project, roll),
     *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier, verl_earlier),
-    *(fipo, dppo),
+    *(fipo, dppo, liger),
 )
 
 ADVANTAGES = (
