@@ -99,6 +99,16 @@ def test_log_probs_are_those_of_the_file_and_ratios_their_exponentials(browse, d
     assert tab.run("[...page.view.record.columns.mismatch]") == mismatch.ravel().tolist()
 
 
+def test_differences_carry_from_the_low_bits_to_the_high(browse, dump):
+    tab = browse(dump({}))
+    for bits, apart in ((0x3FF00000_FFFFFFFF, 1), (0x3FF00001_00000000, -1), (5, -2)):
+        value = np.array([bits], dtype=np.int64).view(np.float64)[0]
+        wanted = np.array([bits + apart], dtype=np.int64).view(np.float64)[0]
+        columns = f"{{ columns: {{ x: [{value!r}] }} }}".replace("np.float64(", "(")
+        read = tab.run(f"near(new Int32Array([{apart}]), [], 'x', {columns})[0]")
+        assert read == wanted
+
+
 def test_a_real_record_is_seen(browse, grpo):
     tab = browse(DATA, "--record", "grpo/3")
     record = evaluated(grpo, DATA, 3)
@@ -140,7 +150,7 @@ def test_pointing_tells_six_digits_and_choosing_all_of_them(browse, grpo):
     assert re.search(rf"ratio ρ\s+{tokens['ratio'][2]:.6g}\b", told)
     assert re.search(rf"advantage A\s+{tokens['advantage'][2]:.6g}\b", told)
     assert f"▾ clipped {tokens['clip'][2]} at 0.8" in told
-    tab.run("page.go(page.view.record, 2)")
+    tab.run("page.jumps.go(page.view.record, 2)")
     told = tab.run("page.tip.element.innerText")
     assert re.search(rf"gradient\s+{tokens['gradient'][2]!r}\b", told)
     assert re.search(rf"KL estimate\s+{tokens['kl'][2]!r}\b", told)

@@ -16,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 
+from grpo_cli.commands.page.page import html
 from grpo_cli.commands.page.prompts import prompts_of
 from grpo_cli.commands.show.words import flowing
 from grpo_cli.records import Raw
@@ -302,6 +303,25 @@ def test_the_figure_is_text_and_asks_nothing_of_the_network(grpo, dump, tmp_path
     assert not any(line.startswith("response 1") for line in lines)
     assert text.count('path class="low"') == 1, "in the legend"
     assert text.count('path class="high"') - 1 == 2, "those, and one in the legend"
+
+
+def test_a_figure_has_low_marks_below_and_high_marks_above(grpo, dump, tmp_path):
+    out = tmp_path / "picture.svg"
+    flags = ("--svg", str(out), "--epsilon-low", "0.05")
+    assert grpo("show", str(dump(TOKENS)), *flags).exit_code == 0
+    tree = ElementTree.fromstring(out.read_text(encoding="utf-8"))
+    name = "{http://www.w3.org/2000/svg}"
+    bases = [float(text.attrib["y"]) for text in tree.iter(f"{name}text")]
+    for path in tree.iter(f"{name}path"):
+        height = float(path.attrib["d"].split()[1].partition("H")[0].partition("h")[0])
+        offsets = {round(height - base, 1) for base in bases}
+        assert (4.4 if path.attrib["class"] == "low" else -12.4) in offsets
+
+
+def test_settings_cannot_end_their_element():
+    nothing = dict.fromkeys(("title", "place", "command", "signature"), "")
+    text = "".join(html(**nothing, settings={"a": "</script>"}, blocks=[]))
+    assert text.count("</script>") == 2
 
 
 def test_hostile_tokens_are_text_in_a_figure(grpo, dump, tmp_path):

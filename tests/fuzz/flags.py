@@ -112,6 +112,7 @@ _SOURCE: Mapping[str, Callable[[Draw], str]] = {
     "--record": _id,
     "--on-error": _mostly(("skip",), ("stop", "x")),
 }
+_BY_STEP = {**{name: one for name, one in _SOURCE.items() if name != "--record"}, "--step": path}
 _PAGE: Mapping[str, Callable[[Draw], str]] = {
     "--json": lambda _: "",
     "-q": lambda _: "",
@@ -157,23 +158,25 @@ _OF: Mapping[str, Mapping[str, Callable[[Draw], str]]] = {
         "--html": _any(("out", "missing/x")), "--svg": _any(("out", ".")),
     },
     "trend": {
-        **_VARIANT, **_STAGES, **_SOURCE, "--step": path, "--plot": lambda _: "",
+        **_VARIANT, **_STAGES, **_BY_STEP, "--plot": lambda _: "",
         "-f": _any(("table", "json", "jsonl", "csv", "markdown", "x")),
         "--fail-on": _any(("findings", "loss>0", "kl_k3>0.01", "x>", "")),
     },
+    "diff": {**_BY_STEP, "--json": lambda _: "", "--tolerance": _number},
     "report": {
-        **_VARIANT, **_STAGES, **_SOURCE, "--step": path, "--steps": _count, "--groups": _count,
-        "--tokens": _count, "--seed": _count, "-o": _any(("out", "missing/x")),
+        **_VARIANT, **_STAGES, **_BY_STEP, "--steps": _count, "--groups": _count,
+        "--tokens": _count, "--seed": _count, "-o": _any(("out", "missing/out", ".")),
     },
     "convert": {**_SOURCE, **_PAGE, "--to": _any(("jsonl", "parquet", "x"))},
 }  # fmt: skip
 _NEEDED: Mapping[str, Callable[[Draw], Words]] = {
     "match": lambda draw: ["--loss", _number(draw)],
     "split": lambda draw: ["-n", _count(draw)],
+    "diff": lambda _: ["FILE"],
 }
 _WEIGHTS = {
     "eval": 46, "convert": 14, "check": 9, "verify": 9, "show": 7, "compare": 4, "split": 5,
-    "explain": 5, "match": 1, "trend": 4, "report": 2,
+    "explain": 5, "match": 1, "trend": 4, "diff": 2, "report": 2,
 }  # fmt: skip
 COMMANDS = tuple(_OF)
 _LIKELY = ("-v", "--on-error", "--json", "--level", "-f", "--group-by", "--where", "--limit")

@@ -45,7 +45,8 @@ def _difference(one: bytes, other: bytes) -> str:
 
 def stdin(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
     """From standard input as from a file."""
-    if case.data.startswith(_TABLES) or case.command == "report":  # its page names the file
+    # diff reads two files, and the page of report names the file
+    if case.data.startswith(_TABLES) or case.command in ("diff", "report"):
         return
     (folder / STDIN).write_bytes(case.data)
     from_file = run(case.words_for(STDIN))

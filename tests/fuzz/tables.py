@@ -7,6 +7,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from fuzz.layout import damaged
 from fuzz.mutate import Raw
 
 Object = dict[str, Any]
-KINDS = ("parquet", "arrow", "arrow-stream", "npz", "safetensors")
+KINDS = ("parquet", "arrow", "arrow-stream", "npz", "safetensors", "slime")
 _ENDINGS = {"parquet": ".parquet", "arrow": ".arrow", "arrow-stream": ".arrows", "npz": ".npz"}
+
+SLIME = Path(__file__).parent.parent / "data/slime/train_data/7.pt"
 
 _ODD: list[Callable[[int], pa.Array]] = [
     lambda n: pa.array([b"\xff\x00"] * n, pa.binary()),
@@ -52,6 +55,8 @@ _NAMES = (
 def table(objects: list[Any], draw: random.Random) -> tuple[bytes, str]:
     """The bytes of a file of some kind, sometimes damaged, and the ending of its name."""
     kind = draw.choice(KINDS)
+    if kind == "slime":
+        return damaged(SLIME.read_bytes(), draw), ".pt"
     plain = [_plain(one) for one in objects if isinstance(one, dict)]
     make = _arrays if kind in ("npz", "safetensors") else _rows
     data = make(plain, kind, draw)

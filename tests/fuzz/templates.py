@@ -96,6 +96,7 @@ def _formats() -> dict[str, list[Object]]:
         "openai-chat": [dumps.chat(), batch_line],
         "openai-completion": [dumps.completion()],
         "sglang": dumps.sglang(),
+        "verifiers": dumps.verifiers(),
         **{name: [one] for name, one in dumps.texts().items()},
     }
 

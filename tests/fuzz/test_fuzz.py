@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fuzz import plain, templates
+from fuzz import plain, tables, templates
 from fuzz.case import Kept, corpus, made
 from fuzz.differential import campaign
 from fuzz.examine import examine, sandbox
@@ -48,7 +48,7 @@ def test_inputs(chunk: int) -> None:
 
 def test_every_format_and_command_has_its_inputs() -> None:
     """A format or command that is added is fuzzed from then on."""
-    text = " ".join(templates.objects())
+    text = " ".join([*templates.objects(), *tables.KINDS])
     assert not [name for name in templates.names()["formats"][1:] if name not in text]
     said = run(["--help"]).out.decode().partition("Commands:")[2]
     commands = {line.split()[0] for line in said.splitlines() if line[:3].strip() and line.split()}

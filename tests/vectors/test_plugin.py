@@ -157,4 +157,6 @@ def test_the_entry_point_imports_neither_numpy_nor_the_package() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "['grpo_cli', 'grpo_cli.vectors', 'grpo_cli.vectors.plugin']"
+    assert done.stdout.strip() == (
+        "['grpo_cli', 'grpo_cli.vectors', 'grpo_cli.vectors.plugin', 'grpo_cli.version']"
+    )

@@ -13,8 +13,8 @@ from typing import Any
 from grpo_cli.terminal.numbers import visible
 
 _SCRIPTS = (
-    *("codec.js", "words.js", "responses.js", "record.js", "tip.js"),
-    *("run.js", "step.js", "page.js"),
+    *("codec.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js", "tip.js"),
+    *("run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
 STEPS = 5
 """Colours on either side of none, as in words.js."""

@@ -77,7 +77,7 @@ def within(kept: Kept, most: int, budget: int) -> int:
         ]
     lost = 0
     for rank, _, group in sorted(ranked, key=lambda one: one[:2]):
-        budget -= 0 if rank == FOUND else group.tokens
-        if budget < 0 and rank != FOUND:
+        budget -= 0 if rank == FOUND else group.tokens  # those come first
+        if budget < 0:
             group.block, lost = "", lost + 1
     return lost

@@ -79,7 +79,7 @@ class RecordView {
     for (const t of tokens) {
       const r = this.responses.responseOf(t);
       const position = columns.position ? columns.position[t] : t - starts[r];
-      const link = make("button.link", { type: "button", onclick: () => this.state.go(this.record, t) }, String(position));
+      const link = make("button.link", { type: "button", onclick: () => this.state.jumps.go(this.record, t) }, String(position));
       const side = SIDES[clip[t]];
       yield make(
         "tr",

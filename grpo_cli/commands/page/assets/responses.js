@@ -112,7 +112,7 @@ class Responses {
   appear(entries) {
     for (const { target, isIntersecting } of entries) {
       if (target.view) target.wanted = isIntersecting;
-      if (target.view && isIntersecting) this.drawStrip(target.view);
+      if (target.view && isIntersecting) drawStrip(this, target.view);
       else if (isIntersecting) this.drawPiece(target);
       else if (target.drawn && !this.state.printing) this.emptyPiece(target);
     }
@@ -154,52 +154,12 @@ class Responses {
     const quantity = this.state.quantity(this.record);
     for (const view of this.all) {
       view.painted = null;
-      if (view.strip.wanted) this.drawStrip(view);
+      if (view.strip.wanted) drawStrip(this, view);
       for (const piece of view.pieces.filter((one) => one.drawn)) {
         for (const token of piece.querySelectorAll("bdi")) token.className = this.look(token.t, quantity);
       }
     }
     this.state.mark();
-  }
-
-  // A column of pixels shows the token that is furthest from the middle among its own.
-  drawStrip(view) {
-    const quantity = this.state.quantity(this.record);
-    const width = Math.round(view.strip.clientWidth * devicePixelRatio);
-    const name = `${quantity.name} ${width}`;
-    if (!width || view.painted === name) return;
-    view.painted = name;
-    const height = Math.round(view.strip.clientHeight * devicePixelRatio);
-    Object.assign(view.strip, { width, height });
-    const canvas = view.strip.getContext("2d");
-    const [begin, end] = this.range(view.r);
-    const mark = Math.max(2, Math.round(height / 6));
-    const ink = getComputedStyle(view.strip).color;
-    const columns = Math.min(width, end - begin);
-    for (let column = 0; column < columns; column++) {
-      const from = begin + Math.floor((column * (end - begin)) / columns);
-      const to = begin + Math.max(Math.floor(((column + 1) * (end - begin)) / columns), from - begin + 1);
-      const { step, low, high } = this.furthest(from, to, quantity);
-      const left = (column * width) / columns;
-      const wide = Math.max(width / columns, 1);
-      canvas.fillStyle = COLORS[step + STEPS];
-      canvas.fillRect(left, mark, wide, height - 2 * mark);
-      canvas.fillStyle = ink;
-      if (high) canvas.fillRect(left, 0, wide, mark);
-      if (low) canvas.fillRect(left, height - mark, wide, mark);
-    }
-  }
-
-  furthest(from, to, quantity) {
-    const values = this.record.columns[quantity.column];
-    let [step, low, high] = [0, false, false];
-    for (let t = from; t < to; t++) {
-      const own = stepOf(values[t], quantity);
-      if (Math.abs(own) > Math.abs(step)) step = own;
-      low ||= this.record.clip[t] < 0;
-      high ||= this.record.clip[t] > 0;
-    }
-    return { step, low, high };
   }
 
   // ---- places
@@ -208,7 +168,7 @@ class Responses {
     const box = view.strip.getBoundingClientRect();
     const [begin, end] = this.range(view.r);
     const share = (event.clientX - box.left) / box.width;
-    if (end > begin) this.state.go(this.record, Math.min(begin + Math.floor(share * (end - begin)), end - 1));
+    if (end > begin) this.state.jumps.go(this.record, Math.min(begin + Math.floor(share * (end - begin)), end - 1));
   }
 
   responseOf(t) {
@@ -231,42 +191,4 @@ class Responses {
     if (unfold) this.drawPiece(piece);
     return piece.drawn ? piece.querySelectorAll("bdi")[t - piece.from] : null;
   }
-}
-
-function clipCounts(record, r) {
-  let [low, high] = [0, 0];
-  for (let t = record.starts[r]; t < record.starts[r + 1]; t++) {
-    if (record.clip[t] < 0) low++;
-    else if (record.clip[t] > 0) high++;
-  }
-  return { low, high };
-}
-
-const fact = (name) => (record, r) => Number(record.responses[r][name] ?? -Infinity);
-const clipped = (record, r) => fact("clip_fraction")(record, r);
-
-const SORTS = {
-  written: { words: "as written", value: () => 0 },
-  reward: { words: "reward", value: (record, r) => total(record.responses[r].reward) },
-  advantage: { words: "advantage", value: fact("advantage") },
-  length: { words: "length", value: fact("length") },
-  clipped: { words: "clip fraction", value: clipped },
-  contribution: { words: "contribution", value: fact("contribution") },
-  gradient: { words: "gradient norm", value: fact("gradient_norm") },
-  outlier: { words: "largest token", value: (record, r, quantity) => largest(record, r, quantity) },
-};
-
-function total(reward) {
-  if (reward === null) return -Infinity;
-  if (typeof reward === "object") return Object.values(reward).reduce((sum, one) => sum + Number(one), 0);
-  return Number(reward);
-}
-
-function largest(record, r, quantity) {
-  const values = record.columns[quantity.column];
-  let most = 0;
-  for (let t = record.starts[r]; t < record.starts[r + 1]; t++) {
-    most = Math.max(most, Math.abs(values[t] - quantity.middle));
-  }
-  return most;
 }

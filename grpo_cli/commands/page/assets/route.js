@@ -1,0 +1,47 @@
+// Where an address leads: the run, a step, a group, a token.
+
+// The parts of an address: #step-3-group-1-response-0-token-17
+function address() {
+  const part = (name) => {
+    const found = location.hash.match(new RegExp(`${name}-(-?\\d+)`));
+    return found ? Number(found[1]) : null;
+  };
+  const by = location.hash.match(/by-(\w+)/)?.[1];
+  return { step: part("step"), group: part("group"), response: part("response"), token: part("token"), by };
+}
+
+// Shows what the address says: the run, a step, or a group of it.
+async function route(page, run) {
+  const { step, group, response, token, by } = address();
+  const block = group === null ? null : run.groups[step]?.[group]?.block;
+  page.crumbs(run, step, block ? group : null);
+  if (block) {
+    const record = await readBlock(document.getElementById(block).textContent);
+    if (address().group !== group || address().step !== step) return;
+    if (by) page.quantityName = by;
+    page.open(record);
+    page.jumps.goTo(response, token);
+  } else page.plain(run.kept[step] === undefined ? new RunView(run) : new StepView(run, step));
+}
+
+async function begin() {
+  const settings = JSON.parse(document.querySelector("#settings").textContent);
+  const page = new Page(settings);
+  const run = document.querySelector("#run");
+  if (run) {
+    const head = (await readBlock(run.textContent, { tokens: false }));
+    addEventListener("hashchange", () => route(page, head));
+    await route(page, head);
+  } else {
+    const record = await readBlock(document.querySelector("#record").textContent);
+    record.only = settings.only;
+    page.open(record);
+  }
+  globalThis.page = page;
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+}
+
+begin().catch((error) => {
+  const words = `The numbers of this page cannot be read here (${error.message}). It needs a browser of 2023 or later.`;
+  document.querySelector("main").replaceChildren(make("p.problem", {}, words));
+});

@@ -1,0 +1,86 @@
+// The bar above the tokens: which quantity, which order, and buttons for the jumps.
+
+const HELP = [
+  ["← →", "token"],
+  ["↑ ↓", "response"],
+  ["n p", "next, previous clipped token"],
+  ["o i", "next, previous of the furthest tokens"],
+  ["m", "the most clipped response"],
+  ["f", "fold or unfold; F all"],
+  ["c", "next colour"],
+  ["s", "next order"],
+  ["Esc", "close, then one level up"],
+];
+
+class Toolbar {
+  constructor(page) {
+    this.page = page;
+    this.element = make("nav.toolbar", { "aria-label": "tokens" });
+  }
+
+  draw(record) {
+    const { page } = this;
+    const choice = (label, options, chosen, change) => {
+      const select = make("select", { "aria-label": label, onchange: () => change(select.value) });
+      for (const [value, words] of options) {
+        select.append(make("option", { value, selected: value === chosen ? "" : null }, words));
+      }
+      return select;
+    };
+    const button = (words, title, action) => make("button", { type: "button", title, onclick: action }, words);
+    this.colorSelect = choice(
+      "colour by",
+      record.quantities.map(({ name }) => [name, name.replaceAll("_", " ")]),
+      page.quantity(record).name,
+      (name) => page.recolor(name),
+    );
+    this.sortSelect = choice(
+      "order",
+      Object.entries(SORTS).map(([name, { words }]) => [name, words]),
+      page.sort,
+      (name) => page.reorder(name),
+    );
+    this.legend = make("span.legend");
+    this.element.replaceChildren(
+      make("label", {}, "colour ", this.colorSelect),
+      this.legend,
+      make("label.order", {}, "order ", this.sortSelect),
+      make(
+        "span.jumps",
+        {},
+        button("fold all", "F", () => page.foldAll()),
+        button("most clipped", "m", () => page.jumps.mostClipped()),
+        button("‹ clipped", "p", () => page.jumps.nextClipped(-1)),
+        button("clipped ›", "n", () => page.jumps.nextClipped(1)),
+        button("‹ outlier", "i", () => page.jumps.nextOutlier(-1)),
+        button("outlier ›", "o", () => page.jumps.nextOutlier(1)),
+      ),
+      make("details.keys", {}, make("summary", {}, "keys"), this.keys()),
+    );
+  }
+
+  keys() {
+    return make("dl", {}, ...HELP.map(([key, words]) => make("div", {}, make("dt", {}, key), make("dd", {}, words))));
+  }
+
+  refresh() {
+    const { page } = this;
+    this.colorSelect.value = page.quantity(page.view.record).name;
+    this.sortSelect.value = page.sort;
+    const quantity = page.quantity(page.view.record);
+    const scale = Number(quantity.scale);
+    const end = (sign) => shown(quantity.name === "ratio" ? Math.exp(sign * scale) : quantity.middle + sign * scale, 4);
+    const steps = COLORS.map((_, step) => make(`i.s${step}`));
+    this.legend.replaceChildren(
+      make("span", {}, end(-1)),
+      make("span.steps", {}, ...steps),
+      make("span", {}, end(1)),
+      make("span.low", {}, "▾ clipped low"),
+      make("span.high", {}, "▴ clipped high"),
+    );
+  }
+
+  clear() {
+    this.element.replaceChildren();
+  }
+}
