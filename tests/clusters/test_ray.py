@@ -15,9 +15,13 @@ from pathlib import Path
 import pytest
 
 from grpo_cli.commands.check.run import check
+from grpo_cli.commands.compare.compare import Comparison
+from grpo_cli.commands.eval.formats.jsonl import LINES
+from grpo_cli.commands.eval.formats.lines import encode_lines
 from grpo_cli.commands.eval.formats.nested import encode_nested
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
+from grpo_cli.engine.cluster.parts import Manifest, Parts
 from grpo_cli.engine.cluster.tasks import ClusterError, versions
 from grpo_cli.engine.evaluation import Task
 from grpo_cli.engine.evaluator import Evaluator
@@ -88,6 +92,14 @@ def test_check_says_the_same(cluster, files):
     assert there.findings.rows == here.findings.rows
     assert there.findings.codes == here.findings.codes
     assert (there.records, there.tokens) == (here.records, here.tokens)
+
+
+def test_compare_says_the_same(cluster, files):
+    plans = [plan(name) for name in ("grpo", "dr", "gspo", "lite-ppo")]
+    here = Comparison(plans, Reader(files, skip=True)).document()
+    there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).document()
+    assert there == here
+    assert here["variants"][0]["variant"] == "dr"
 
 
 def test_groups_stay_whole(cluster, tmp_path):
@@ -202,6 +214,26 @@ def test_a_node_is_killed_in_the_middle(cluster, files, variant):
             cluster.remove_node(node, allow_graceful=False)
     expected = answer(files, variant)
     assert (b"\n".join(pieces), json.dumps(found.total)) == (expected[0], expected[3])
+
+
+def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
+    node = cluster.add_node(**cluster.node)
+    cluster.wait_for_nodes()
+    encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=LINES)
+    reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
+    manifest = Manifest(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
+    found = Evaluation(reader, plan("dr"), encode=encode, manifest=manifest)
+    for number, _ in enumerate(found):
+        if number == 5:
+            cluster.remove_node(node, allow_graceful=False)
+    manifest.close(complete=True)
+    expected = Evaluation(Reader(files, skip=True), plan("dr"), encode=encode)
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    assert len(parts) > 30
+    rows = b"".join(row for rows in expected for row in rows)
+    assert b"".join(part.read_bytes() for part in parts) == rows
+    assert len(list((tmp_path / "out").iterdir())) == len(parts) + 1
+    assert found.total == expected.total
 
 
 def test_versions_that_differ_are_told(cluster, files, monkeypatch):

@@ -1,33 +1,25 @@
-"""Ray: one that is started here, or a cluster that is there; what travels to it, and its errors."""
+"""Ray: one that is started here, or a cluster that is there."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import platform
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from grpo_cli.engine.cluster import tasks
-from grpo_cli.engine.cluster.tasks import ClusterError, versions
+from grpo_cli.engine.cluster.nodes import travelling
+from grpo_cli.engine.cluster.tasks import ClusterError
 from grpo_cli.errors import UsageError
 
-_SHIPPED = (
-    *("orjson", "typer", "rich", "markdown_it", "mdurl", "pygments", "shellingham"),
-    "annotated_doc",
-)
-"""What a worker imports and a node of a cluster may lack; numpy it has to have."""
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5
 _LOOK_AGAIN = 5.0  # seconds after which a cluster may have grown
@@ -48,13 +40,13 @@ class Session:
         self._looked = 0.0
         self._cores = 1
         self._signals = _Signals()
+        atexit.register(self.close)
         with _connecting(address):
             if address is None:
                 self._start(jobs)
             else:
                 self._join(address)
         self._signals.restore()
-        atexit.register(self.close)
         options = {"max_retries": _RETRIES, "num_cpus": 1}
         remote = self.ray.remote
         read = {"num_returns": 2, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
@@ -78,57 +70,9 @@ class Session:
 
     def _join(self, address: str) -> None:
         self.ray.init(address=address, **_QUIET)
-        lacking = self._lacking()
+        modules = travelling(self.ray)
         self.ray.shutdown()
-        modules = [str(Path(__file__).parents[2]), *map(_folder_of, sorted(lacking))]
         self.ray.init(address=address, runtime_env={"py_modules": modules}, **_QUIET)
-
-    def _lacking(self) -> set[str]:
-        """The modules that a node of the cluster lacks, which then travel with the job.
-
-        Raises:
-            ClusterError: where its versions are others than here.
-        """
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        mine, names = versions(), _SHIPPED
-        system = (sys.platform, platform.machine())
-
-        def about() -> tuple[dict[str, str | None], list[str], tuple[str, str]]:
-            import importlib.util
-            import platform
-            import sys
-
-            def version(name: str) -> str | None:
-                missing = importlib.util.find_spec(name) is None
-                return None if missing else str(importlib.import_module(name).__version__)
-
-            found = {
-                "Python": ".".join(platform.python_version_tuple()[:2]),
-                "numpy": version("numpy"),
-                "orjson": version("orjson"),
-            }
-            absent = [name for name in names if importlib.util.find_spec(name) is None]
-            return found, absent, (sys.platform, platform.machine())
-
-        lacking: set[str] = set()
-        for node in self.ray.nodes():
-            if not node["Alive"] or not node["Resources"].get("CPU"):
-                continue
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = self.ray.remote(about).options(num_cpus=0, scheduling_strategy=there)
-            found, absent, other = self.ray.get(task.remote())
-            place = f"node {node['NodeManagerAddress']}"
-            for name, theirs in found.items():
-                if theirs is None and (name == "numpy" or other != system):
-                    raise ClusterError(f"{place} lacks {name} {mine[name]}: install it there")
-                if theirs not in (None, mine[name]):
-                    raise ClusterError(
-                        f"{place} has {name} {theirs}, here it is {mine[name]}: numbers may "
-                        "differ; install the same"
-                    )
-            lacking |= set(absent)
-        return lacking
 
     def cores(self) -> int:
         """How many cores the cluster has; it may grow and shrink."""
@@ -243,16 +187,3 @@ def _connecting(address: str | None) -> Iterator[None]:
         reason = " ".join(lines[:3]) or type(error).__name__
         what = "cannot start Ray" if address is None else f"cannot connect to Ray at {address}"
         raise ClusterError(f"{what}: {reason}") from None
-
-
-def _folder_of(module: str) -> str:
-    """Where a package is that has to travel.
-
-    Raises:
-        ClusterError: where it is not here either.
-    """
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ClusterError(f"a node of the cluster lacks {module}, and so does this machine")
-    place = Path(spec.origin)
-    return str(place.parent if place.name == "__init__.py" else place)
