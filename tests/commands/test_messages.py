@@ -117,7 +117,7 @@ def test_what_is_nearly_a_record(grpo, dump, change, said):
 
 
 def test_the_mapping_that_is_proposed_works(grpo, dump):
-    scores = [[0.0, 1.0], [0.25]]
+    scores = [[0.25, 0.75], [0.25]]
     one = json.dumps({"log_probs_new": ROWS, "token_level_scores": scores})
     other = json.dumps({"log_probs_new": ROWS, "rewards": [1.0, 0.25]})
     mapped = grpo("eval", str(dump(one)), "--map", "rewards=token_level_scores", *BARE)
