@@ -199,8 +199,8 @@ def blocks_of(
         if not whole:
             held += part
             continue
-        data = held + part[:whole] if held else part
-        lines = split(data, len(held) + whole)
+        lines = split(part, whole)
+        lines[0] = held + lines[0]
         yield Block(wanted.source, line, lines)
         line, held = line + len(lines), part[whole:]
     last = b"".join([held, *completion])
