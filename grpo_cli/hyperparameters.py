@@ -512,6 +512,10 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
         counts="tokens",
     ),
+    "opd_kl_coef": Hyperparameter("what the distance to the teacher counts in the advantage"),
+    "num_output_tokens_weight": Hyperparameter(
+        "prime-rl's length penalty: share of the group's mean reward that the longest pays", low=0.0
+    ),
     "reward_weights": Hyperparameter(
         "what each of several reward functions counts",
         form=rf"{_SIGNED}(?:,{_SIGNED})*",

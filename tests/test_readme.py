@@ -22,7 +22,8 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
 def documents() -> dict[str, Path]:
-    return {"README": README} | {page.stem: page for page in sorted(PAGES.glob("*.md"))}
+    pages = {page.stem: page for page in sorted(PAGES.glob("*.md"))}
+    return {"README": README, "SKILL": ROOT / "samples" / "SKILL.md"} | pages
 
 
 def blocks() -> list[tuple[str, str]]:

@@ -9,7 +9,9 @@ from typing import TypeVar
 from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import Raw, Record, assemble, layout, record
+from grpo_cli.records.fields import unknown_keys
 
 T = TypeVar("T")
 
@@ -99,7 +101,11 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
         return error
     path = error.path if isinstance(error, InputError) else error.name
     path = culprit.prefix + path.removeprefix(culprit.prefix)
-    return InputError(error.message, path=path, source=culprit.source, line=culprit.line)
+    kind, left = InputError, ""
+    if isinstance(error, MissingColumnError):
+        kind = MissingColumnError
+        left = unknown_keys(error.path.removeprefix(culprit.prefix), culprit.unknown)
+    return kind(error.message + left, path=path, source=culprit.source, line=culprit.line)
 
 
 def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:

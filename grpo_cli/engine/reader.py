@@ -58,6 +58,7 @@ class Reader:
         task_bytes: text of a task there; None: as it suits.
 
     Attributes:
+        paths: the files, as the user named them.
         skipped: the errors of records that were left out.
         notices: what is told once.
     """
@@ -74,6 +75,7 @@ class Reader:
         on: str | None = None,
         task_bytes: int | None = None,
     ) -> None:
+        self.paths = list(paths)
         self.reading = reading
         self.skip = skip
         self.most_errors = most_errors
@@ -130,9 +132,9 @@ class Reader:
 
     def nothing(self) -> InputError:
         """What to say where no record is left, and which there are."""
-        return self.reading.nothing(self._beginning())
+        return self.reading.nothing(self.beginning())
 
-    def _beginning(self) -> Iterator[Raw | InputError]:
+    def beginning(self) -> Iterator[Raw | InputError]:
         """The first objects of all; of standard input only where it was kept."""
         reading = self.reading.everything
         for source in self._sources:

@@ -44,7 +44,7 @@ ROWS = {
         advantage=use("shortest", gfpo_keep=8),
         note="The others have advantage 0 and stay in the denominator; TRL's GFPOTrainer (until "
         "1.7) took them out, with ddof 1 and eps 1e-4. A KL and an entropy term may be added "
-        "(--kl k3 --beta …); adaptive difficulty, a k of its own for each prompt, is not served.",
+        "(--kl k3 --beta …); adaptive difficulty needs the prompts before, which no record has.",
     ),
     "gfpo-efficiency": replace(
         _PLAIN,

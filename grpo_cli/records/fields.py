@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -124,11 +124,13 @@ class Fields(NamedTuple):
         names: canonical name → as written.
         columns: (canonical, as written) of the token columns.
         hyperparameters: the hyperparameters at the record's top level, as written.
+        unknown: the keys that mean nothing.
     """
 
     names: Mapping[str, str]
     columns: tuple[tuple[str, str], ...]
     hyperparameters: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
 
 MASKS = ("loss_mask", "response_mask")
@@ -164,7 +166,7 @@ def _are_labels(value: object) -> bool:
 @lru_cache(maxsize=1024)
 def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
     names: dict[str, str] = {}
-    settings = []
+    settings, unknown = [], []
     for key in keys:
         if key in _CANONICAL:
             if key not in nulls and not (key == MASKS[1] and MASKS[0] in keys):
@@ -173,13 +175,14 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
             settings.append(key)
         elif key not in (ACTION, GROUPS):
             _refuse_slip(key)
+            unknown.append(key)
     if GROUPS in keys and GROUPS not in nulls:
         names.setdefault("group_ids", GROUPS)
     if ACTION in keys and ACTION not in nulls:
         _place_action(names)
     _refuse_both(names)
     columns = tuple((name, names[name]) for name in TOKEN_COLUMNS if name in names)
-    return Fields(names, columns, tuple(settings))
+    return Fields(names, columns, tuple(settings), tuple(unknown))
 
 
 def _claim(names: dict[str, str], name: str, key: str) -> None:
@@ -218,6 +221,44 @@ def _one_slip(a: str, b: str) -> bool:
         a, b = a[1:], b[1:]
     swapped = a[:2] == b[:2][::-1] and a[2:] == b[2:]
     return swapped or a[1:] == b[1:] or a[1:] == b or a == b[1:]
+
+
+_SOUND: Mapping[str, tuple[str, ...]] = {
+    "log_probs_new": ("logp", "log_p", "lp"),
+    "log_probs_old": ("old", "behav"),
+    "log_probs_ref": ("ref", "base"),
+    "log_probs_rollout": ("rollout", "sampl", "infer", "vllm", "gen"),
+    "rewards": ("reward", "score", "return"),
+    "advantages": ("adv",),
+    "entropies": ("entrop",),
+    "values": ("value", "critic"),
+}
+"""What names of a column that is not known by them have in them."""
+
+
+def unknown_keys(name: str, unknown: Sequence[str]) -> str:
+    """For a message about a missing column: the keys that were not understood, the near ones first.
+
+    Args:
+        name: the column that is missing.
+        unknown: the keys.
+    """
+    sounds = _SOUND.get(name, (name,))
+    near = [key for key in unknown if any(sound in key.lower() for sound in sounds)]
+    if name == "log_probs_new":
+        others = [sound for other in list(_SOUND)[1:4] for sound in _SOUND[other]]
+        near = [key for key in near if not any(sound in key.lower() for sound in others)]
+    keys = list(dict.fromkeys([*near, *(key for key in unknown if key not in _MEANT)]))
+    if not keys:
+        return ""
+    listed = ", ".join(keys[:_LISTED]) + (", …" if len(keys) > _LISTED else "")
+    mapping = f" (--map {name}={near[0]})" if near else ""
+    return f"; keys that mean nothing here: {listed}{mapping}"
+
+
+_LISTED = 8
+_MEANT = ("framework", "metrics", "step")
+"""Keys that are no columns and mean something elsewhere."""
 
 
 def names_of(fields: Iterable[str]) -> str:

@@ -137,34 +137,14 @@ class Reading:
 
     def _by_columns(self, piece: Rows, notices: Notices) -> Iterator[DecodedChunk] | None:
         """The same of a table, by columns where they are plain; None where they cannot be."""
-        from grpo_cli.records.tables.stretches import stretches
-
-        if self.selects or not self._takes_all:
-            return None
-        if self.grouping is not None and piece.cut is None:
-            return None
-        found = stretches(piece, [str(path[0]) for path in self._by])
-        return None if found is None else self._of_stretches(found, piece.source, notices)
-
-    def _of_stretches(
-        self, found: Iterator[Stretch], source: str, notices: Notices
-    ) -> Iterator[DecodedChunk]:
-        from grpo_cli.records.tables.columns import columns_of
-        from grpo_cli.records.tables.stretches import Lazily
+        from grpo_cli.records.tables.columns import by_columns
 
         def by_rows(stretch: Stretch) -> Items:
-            return self.made_of(stretch.rows(), source, notices, stretch.faults)
+            return self.made_of(stretch.rows(), piece.source, notices, stretch.faults)
 
-        try:
-            for stretch in found:
-                columns = columns_of(stretch)
-                if columns is None:
-                    yield from in_chunks(by_rows(stretch))
-                else:
-                    yield DecodedChunk(Lazily(stretch, by_rows), None, columns)
-        except InputError as error:
-            error.source = error.source or source
-            yield DecodedChunk([error])
+        if self.selects or not self._takes_all or (self.grouping is not None and piece.cut is None):
+            return None
+        return by_columns(piece, [str(path[0]) for path in self._by], by_rows)
 
     def nothing(self, beginning: Iterable[Raw | InputError] = ()) -> InputError:
         """What to say where no record is left; ``beginning``: the first that there were."""

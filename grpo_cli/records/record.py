@@ -103,6 +103,7 @@ class Record:
         widths: [R] the number of tokens of each response as written.
         columns: canonical token column → float64 bytes.
         names: canonical name → the key that the user wrote, for messages.
+        unknown: the keys that mean nothing, for messages.
         derived: the columns of log-probs that were computed from probabilities or ratios.
         nested: whether log-probs came as ``[G]`` (1), ``[G][T]`` (2) or ``[B][G][T]`` (3); a path
             is spelled accordingly.
@@ -129,6 +130,7 @@ class Record:
     columns: dict[str, bytes]
     nested: int
     names: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     shape: list[int] | None = None
     mask: bytes | None = None

@@ -63,9 +63,9 @@ def _print(line: str) -> None:
 def described(error: GrpoError) -> dict[str, object]:
     """An error as ``--json`` shows it."""
     place = error if isinstance(error, InputError) else None
-    kinds = {InputError: "input", UsageError: "usage"}
+    kind = "input" if place else "usage" if isinstance(error, UsageError) else "error"
     return {
-        "kind": kinds.get(type(error), "error"),
+        "kind": kind,
         "source": place.source if place else None,
         "line": place.line if place else None,
         "path": (place.path or None) if place else None,

@@ -14,6 +14,7 @@ from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighe
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
 from grpo_cli.objective.objective import Objective
+from grpo_cli.papers.unserved import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
 
 
@@ -166,6 +167,8 @@ def plan(
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
             a hyperparameter that the chosen stages do not take.
     """
+    if variant.lower() in UNSERVED:
+        raise UsageError(f"{variant} cannot be evaluated: {UNSERVED[variant.lower()]}")
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
     if batch not in ("input", "record"):

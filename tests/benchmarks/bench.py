@@ -149,6 +149,7 @@ class Bench:
 
     def profile(self) -> None:
         """Stage by stage, in process time of one process."""
+        sys.path.insert(0, str(ROOT))
         from stages import profile
 
         for path in (self.long, self.short, *dumps.tables(self.short)[:1]):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import orjson
 import pytest
+
+from grpo_cli import evaluate
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
@@ -30,6 +34,49 @@ def test_a_real_dump_agrees_and_the_row_taken_is_said(grpo):
 
 def test_every_rollout_just_works(grpo):
     assert grpo("verify", *map(str, sorted(ROLLOUTS.glob("*.jsonl")))).exit_code == 0
+
+
+WRONG = (
+    {"stages": {"surrogate": "unclipped"}},
+    {"std_ddof": 0},
+    {"beta": 0.1},
+)
+
+
+def differing(count):
+    """Records with a mistake that changes; every seventh is right, half of them are masked."""
+    random = np.random.default_rng(3)
+    for at in range(count):
+        rows = [random.uniform(-3, -0.1, length) for length in (4, 6, 3, 5)]
+        record = {
+            "log_probs_new": [np.minimum(row + random.normal(0, 0.3, len(row)), 0) for row in rows],
+            "log_probs_old": rows,
+            "log_probs_ref": [row - 0.1 for row in rows],
+            "rewards": random.integers(0, 90, 4) / 10 + 0.05 * np.arange(4),
+        }
+        masked = at // 12 % 2 == 1
+        if masked:
+            record["mask"] = [[1] * (len(row) - 1) + [0] for row in rows]
+        wrong = {} if at % 7 == 6 else WRONG[at % len(WRONG)]
+        plain = orjson.loads(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
+        seen = evaluate(plain, **wrong)
+        gradient = [[*row, None] for row in seen.gradient] if masked else seen.gradient
+        noise = 1.0 if at % 11 else 1.3
+        record["expected"] = {"loss": noise * seen.loss, "gradient": gradient}
+        yield orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def test_company_changes_no_answer(grpo, tmp_path, monkeypatch):
+    """What many records alike are told at once is what each is told alone."""
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in differing(48)))
+    words = ("verify", str(path), "--json", "--causes", "5")
+    together = json.loads(grpo(*words).stdout)
+    monkeypatch.setattr("grpo_cli.commands.verify.judging._MANY", 1)
+    alone = json.loads(grpo(*words).stdout)
+    assert together == alone
+    assert len({row["first"]["cause"] for row in alone["records"] if row["first"]}) >= len(WRONG)
+    assert 36 < alone["differing"] < 48
 
 
 def test_a_difference_is_1_with_its_place_and_cause(grpo, tmp_path):

@@ -15,6 +15,7 @@ from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.page import page
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.papers.unserved import UNSERVED
 from grpo_cli.records import Reading
 from grpo_cli.terminal.rounding import adding_up, decimals
 from grpo_cli.variants import VARIANTS
@@ -64,6 +65,16 @@ def test_a_dual_clip_is_no_plain_clip():
     dual = next((one for one in found["near"] if one["variant"] == "dual-clip"), None)
     assert "dual-clip" not in found["same"]
     assert dual is None or any("dual_clip" in choice for choice in dual["differs"].values())
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_what_cannot_be_served_says_which_column_is_missing(name, grpo):
+    for command in (["explain", name], ["eval", "-", "-v", name.upper()]):
+        result = grpo(*command, stdin="{}")
+        assert result.exit_code != 0
+        said = " ".join((result.stderr or str(result.exception)).split())
+        assert f"cannot be evaluated: {UNSERVED[name]}" in said
+    assert "column" in UNSERVED[name] or "record has" in UNSERVED[name]
 
 
 ON_POLICY = {"log_probs_new": [[-1.0, -2.0], [-1.5, -0.5]], "rewards": [1.0, 0.0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,31 @@ def test_verl_and_slime_average_differently(tmp_path: Path) -> None:
     assert made("slime")["train/ppo_kl"] == pytest.approx(slime)
     assert made("prime-rl")["mismatch_kl/all/mean"] == pytest.approx(2.718281828**0.1 - 1.1)
     assert abs(verl - slime) > 1e-4
+
+
+def test_nemo_rl(tmp_path: Path) -> None:
+    """Six tokens on which NeMo-RL's own ClippedPGLossFn was run, in float64."""
+    ratios, engine = [[1.5, 0.9], [0.7, 1.1, 1.3, 4.0]], [[1.0, 3.0], [0.4, 1.0, 1.2, 0.9]]
+    old = [[-2.0] * len(row) for row in ratios]
+    record = {
+        "step": 0,
+        "advantages": [1.0, -1.0],
+        "log_probs_old": old,
+        "log_probs_new": [[-2.0 + math.log(one) for one in row] for row in ratios],
+        "log_probs_rollout": [[-2.0 - math.log(one) for one in row] for row in engine],
+    }
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES["nemo-rl"])
+    made.read()
+    expected = {
+        "probs_ratio": 1.583333,
+        "token_mult_prob_error": 1.635185,
+        "gen_kl_error": 0.206786,
+        "policy_kl_error": 0.172843,
+        "sampling_importance_ratio": 1.25,
+    }
+    for name, value in expected.items():
+        assert made.logged[0][name] == pytest.approx(value, abs=1e-6), name
 
 
 # ---- reading logs ---------------------------------------------------------------------------

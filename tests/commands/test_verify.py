@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from grpo_cli.commands.verify.causes.search import causes
+from grpo_cli.commands.verify.company import Asked, Company, explained
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import Verdict, explained, judge
+from grpo_cli.commands.verify.verdict import Verdict, judge
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, parse, raws
 from grpo_cli.variants.trainer import choose, completed
@@ -38,7 +39,10 @@ def verify(row: Row, variant: str | None = None, rtol: float = 1e-4, **flags: An
         hyperparameters=flags,
     )
     verdict = judge(record, plan, Tolerance(rtol))
-    return verdict if verdict.agrees else explained(verdict, plan, Tolerance(rtol), causes)
+    if verdict.agrees:
+        return verdict
+    asked = Asked(Company([record], plan, Tolerance(rtol)), 0)
+    return explained(verdict, asked, lambda one: causes(one.case))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

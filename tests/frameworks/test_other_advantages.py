@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from mpmath import mp, mpf
 
 from grpo_cli import evaluate
+
+mp.dps = 50
 
 
 def advantages(
@@ -159,3 +162,49 @@ def test_openrlhf_clips_after_normalising_and_areal_before() -> None:
     assert clipped[2] == clipped[3]
     shifted = advantages("areal/grpo", [-1.6, -1.5, 0.0, 0.0])  # −21 and −20, after the bias
     assert shifted[0] == shifted[1]
+
+
+# ---- by 50 digits ----------------------------------------------------------------------------
+
+RAGGED = [[-1.0, -0.5, -0.25], [-2.0], [-1.5, -0.75], [-0.5]]
+TEACHER = [[-1.25, -0.5, -0.5], [-1.0], [-1.5, -1.0], [-0.25]]
+SCORES = [1.0, 0.0, 0.5, 1.0]
+
+
+def ragged(variant: str, choice: str, **values: Any) -> list[float]:
+    record = {"log_probs_ref": TEACHER, "log_probs_rollout": TEACHER}
+    return advantages(variant, SCORES, choice, tokens=RAGGED, record=record, **values)
+
+
+def group_std() -> list[mpf]:
+    mean = sum(map(mpf, SCORES)) / 4
+    sigma = mp.sqrt(sum((mpf(r) - mean) ** 2 for r in SCORES) / 3)
+    return [(mpf(r) - mean) / (sigma + mpf(1e-6)) for r in SCORES]
+
+
+def test_the_length_penalty() -> None:
+    mean = sum(map(mpf, SCORES)) / 4
+    shaped = [mpf(r) - mean * mpf(0.25) * len(o) / 3 for r, o in zip(SCORES, RAGGED, strict=True)]
+    middle = sum(shaped) / 4
+    wanted = [float(x - middle) for x, o in zip(shaped, RAGGED, strict=True) for _ in o]
+    assert ragged("prime-rl/grpo", "prime-rl/length-penalty") == pytest.approx(wanted, rel=1e-14)
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.3, 1.0])
+def test_distillation_and_whitening_of_slime(coefficient: float) -> None:
+    pairs = zip(RAGGED, TEACHER, group_std(), strict=True)
+    flat = [
+        a - mpf(coefficient) * (mpf(x) - mpf(t))
+        for own, teacher, a in pairs
+        for x, t in zip(own, teacher, strict=True)
+    ]
+    mean = sum(flat) / len(flat)
+    scale = mp.sqrt(sum((x - mean) ** 2 for x in flat) / (len(flat) - 1) + mpf(1e-8))
+    white = [float((x - mean) / scale) for x in flat]
+    how = {"opd_kl_coef": coefficient}
+    found = ragged("slime/grpo", "slime/opd", **how)
+    assert found == pytest.approx([float(x) for x in flat], rel=1e-14)
+    found = ragged("slime/grpo", "slime/opd-normalised", **how)
+    assert found == pytest.approx(white, rel=1e-13)
+    if not coefficient:
+        assert ragged("slime/grpo", "slime/normalised") == pytest.approx(white, rel=1e-13)

@@ -61,6 +61,7 @@ RAN = {
     case["variant"]
     for case in (*CASES, *GOLDEN["advantages"])
     if not case["variant"].startswith("tinker/")  # whose losses run on its servers alone
+    and (not case["variant"].startswith("trl/") or "@" in case["variant"])  # of another's loss
 }
 """The rows whose framework's own loss or advantage ran."""
 

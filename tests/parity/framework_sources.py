@@ -25,6 +25,7 @@ COMMITS = {
     "OpenRLHF/OpenRLHF": "3c3be62",
     "openrlhf": "0.11.2",
     "tinker-cookbook": "0.6.1",
+    "liger-kernel": "0.8.2",
     "NovaSky-AI/SkyRL": "a9564572",
     "alibaba/ROLL": "8eb27cc2",
     "THUDM/slime": "624b824",
@@ -111,7 +112,7 @@ def _definitions(text: str, wanted: set[str]) -> list[Any]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     top = [node for node in tree.body if isinstance(node, kinds)]
     inner = [node for one in top if isinstance(one, ast.ClassDef) for node in one.body]
-    methods = [node for node in inner if isinstance(node, ast.FunctionDef)]
+    methods = [node for node in inner if isinstance(node, kinds[:2])]
     names = {node.name for node in top}
     return [n for n in top if n.name in wanted] + [
         n for n in methods if n.name in wanted and n.name not in names

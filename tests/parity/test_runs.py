@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_fault_is_found_where_it_began_and_nothing_else(
     fault: str, model: str, tmp_path: Path
 ) -> None:
-    found = runs.judge(runs.train(model, tmp_path, fault, 31))
+    found = runs.judge(runs.train(model, tmp_path, fault, 21))
     onsets = [one.onset for one in found]
     if fault == "healthy":
         assert onsets == []

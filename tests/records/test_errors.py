@@ -107,7 +107,7 @@ SCORES = [
         "rewards[1]: expected 2 rewards (as the first response has), got 1",
     ),
     ({"rewards": [[1, 2], 3]}, "rewards[1]: expected 2 rewards (as the first response has), got 3"),
-    ({"rewards": [[1, 2], [3, None]]}, "rewards[1][1]: expected a number, got null"),
+    ({"rewards": [[1, 2], [3, "x"]]}, 'rewards[1][1]: expected a number, got "x"'),
     ({"rewards": [[], []]}, "rewards[0]: expected at least 1 reward function, got none"),
     ({"rewards": {}}, "rewards: expected at least 1 reward function, got none"),
     ({"rewards": {"a": [1]}}, "rewards.a: expected 2 rewards (one per response), got 1"),

@@ -8,6 +8,7 @@ from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.parts import manifest_of, write_parts
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.options.advice import advised
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.source import RecordOption
@@ -46,6 +47,7 @@ def evaluate(
         run = Run(
             Evaluation(reader, plan, encode=encode, progress=bar.advance, manifest=manifest),
             as_json=printing.wants_json,
+            advised=lambda error: advised(error, "eval", reader, objective),
         )
         if manifest is not None:
             with bar:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpo_cli.commands.eval.notes import notes
@@ -14,13 +14,19 @@ from grpo_cli.terminal.messages import say, tell
 BAD_INPUT = InputError.exit_code
 
 
+Advised = Callable[[GrpoError], GrpoError]
+
+
 class Run:
     """Iterates an evaluation; remembers the error that stopped it, and tells of those it skips.
 
     What came before an error is still printed, so the error is told last (``finish``).
     """
 
-    def __init__(self, evaluation: Evaluation, *, as_json: bool) -> None:
+    def __init__(
+        self, evaluation: Evaluation, *, as_json: bool, advised: Advised = lambda error: error
+    ) -> None:
+        self._advised = advised
         self._evaluation = evaluation
         self._as_json = as_json
         self._told = 0
@@ -84,6 +90,6 @@ class Run:
             tell_more_errors(skipped)
             say(f"skipped {skipped.count} of {skipped.count + self.total['records']} records")
         if self._error is not None:
-            tell(self._error, as_json=self._as_json)
+            tell(self._advised(self._error), as_json=self._as_json)
             return self._error.exit_code
         return BAD_INPUT if skipped else 0

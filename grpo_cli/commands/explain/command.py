@@ -15,6 +15,7 @@ from grpo_cli.commands.explain.page import page as page_of
 from grpo_cli.commands.explain.view import print_page, print_why
 from grpo_cli.commands.explain.worked_view import print_worked
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import ObjectiveOptions, paths
@@ -101,7 +102,8 @@ def explain_topic(
             return
         places = paths(None if topic is None else [_file(topic)])
         source = loading.reader(places)
-        found = explain(objective.plan(), source, response)
+        with advising("explain", source, objective):
+            found = explain(objective.plan(), source, response)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)

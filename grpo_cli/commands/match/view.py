@@ -101,7 +101,15 @@ def _print(console: Console, screen: Screen, found: Found) -> None:
     console.print(wrapped(signature, screen.width if screen.terminal else None, 4, bars=True))
     for line in _needed(found["would_need"]):
         console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
-    console.print(Text(f"  {found['command']}", "dim"))
+    console.print(_command(f"  {found['command']}", screen))
+
+
+def _command(line: str, screen: Screen) -> Text:
+    """A command; on a terminal its lines end as a shell wants them to."""
+    if not screen.terminal or screen.width is None:
+        return Text(line, "dim")
+    lines = wrapped(Text(line), screen.width - len(" \\"), 4).plain
+    return Text(lines.replace("\n", " \\\n"), "dim")
 
 
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:

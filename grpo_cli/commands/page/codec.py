@@ -153,9 +153,9 @@ def _power(x: F64, *, less_one: bool) -> F64:
     twos = np.floor(x * _LOG2E + 0.5)
     rest = (x - twos * _LN2_HIGH) - twos * _LN2_LOW
     sum_ = np.full_like(x, 1.0 / math.factorial(_TERMS))
-    for term in range(_TERMS - 1, 0, -1):
+    for term in range(_TERMS - 1, 1, -1):
         sum_ = sum_ * rest + 1.0 / math.factorial(term)
-    small = sum_ * rest
+    small = rest + (rest * rest) * sum_
     scaled = (small + 1.0) * np.ldexp(1.0, twos.astype(np.int64))
     if less_one:
         scaled = np.where(twos == 0.0, small, scaled - 1.0)

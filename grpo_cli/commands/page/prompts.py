@@ -52,7 +52,7 @@ def _is_message(value: Any) -> bool:
 
 def _text(value: Any) -> str | None:
     if isinstance(value, str):
-        return flowing(value) if value else None
+        return _part(value) if value else None
     if not isinstance(value, list) or not _is_one(value):
         return None
     if all(map(_is_message, value)):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
@@ -54,7 +55,8 @@ def show(
         plan = objective.plan()
         reader = Reader(paths(files), source.reading(options.record))
         raw, record = next(reader.records())
-        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+        with advising("show", reader, objective):
+            breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
         _check(record, breakdown, options)
         if options.html is not None:
             with destination(options.html, "--html") as stream:

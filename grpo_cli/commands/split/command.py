@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
@@ -70,7 +71,8 @@ def split_batch(
     with failures(as_json=page.json):
         plan = objective.plan()
         source = loading.reader(paths(files))
-        responses = gather(plan, source)
+        with advising("split", source, objective):
+            responses = gather(plan, source)
         document = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
         rows, skipped = document["splits"], document["skipped"]
         page.write(

@@ -50,7 +50,7 @@ def trend(
     its worst token. p999 is right to 0.2 %. Exit codes: 0 done, 1 --fail-on
     holds, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=options.kind == "json"):
+    with failures(as_json=options.json or options.format == "json"):
         conditions = [read_condition(one) for one in options.fail_on or ()]
         columns, plan = options.columns(), objective.plan()
         if options.follow:

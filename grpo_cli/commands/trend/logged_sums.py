@@ -66,6 +66,8 @@ def _add_engine(sums: Sums, chunk: Chunk, difference: F64) -> None:
         sums.counts[name] += len(values)
     sums.extreme("probs_diff_max", float(apart.max()))
     d = old - batch.log_probs_rollout
+    with np.errstate(over="ignore"):
+        sums.sums["inverse_weight"].add(batch.responses.sum(np.exp(-d)))
     sums.extreme("logp_difference_max", float(np.abs(d).max()))
     filled = batch.responses.lengths > 0
     _add_means(sums, "sample_logp_difference", batch.responses.mean(np.abs(d)), filled)

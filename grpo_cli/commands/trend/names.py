@@ -7,6 +7,7 @@ References:
     verl 0.9.1, trainer/ppo/metric_utils.py:556-576, utils/debug/metrics.py:66-122,
         trainer/ppo/rollout_corr_helper.py:949-1008.
     prime-rl 559b447, trainer/rl/loss.py:100-106, trainer/rl/train.py:500-515.
+    NeMo-RL, nemo_rl/algorithms/loss/loss_functions.py, the metrics of ClippedPGLossFn.
     slime 624b824, backends/megatron_utils/loss.py:1106-1154.
 """
 
@@ -53,6 +54,18 @@ def _probs_diff_std(step: StepSums) -> float | None:
     return math.sqrt(max(square - total * total / count, 0.0) / (count - 1))
 
 
+def _policy_kl_error(step: StepSums) -> float | None:
+    """Mean of e^−d + d − 1, with d = log π_trainer − log π_engine."""
+    sums, count = step.sums.sums, step.sums.counts["mismatch"]
+    if not count:
+        return None
+    return (sums["inverse_weight"].value() + sums["mismatch_d"].value()) / count - 1.0
+
+
+def _sampling_ratio(step: StepSums) -> float | None:
+    return step.sums.mean("mismatch_weight", "mismatch")
+
+
 _SHORTEST = _lengths(lambda step: int(step.responses.lengths.min()))
 _LONGEST = _lengths(lambda step: int(step.responses.lengths.max()))
 
@@ -97,6 +110,14 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "reward/all/mean": _as("reward_mean"),
         "entropy/all/mean": _as("entropy"),
         "mismatch_kl/all/mean": _mean("new_k3"),
+    },
+    "nemo-rl": {
+        "reward": _as("reward_mean"),
+        "probs_ratio": _as("ratio_mean"),
+        "token_mult_prob_error": _as("mismatch.mult"),
+        "gen_kl_error": _as("mismatch.k3"),
+        "policy_kl_error": _policy_kl_error,
+        "sampling_importance_ratio": _sampling_ratio,
     },
     "slime": {
         "rollout/raw_reward": _as("reward_mean"),

@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.paths import read_path
 
 FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
@@ -51,7 +52,7 @@ class TrendOptions:
     ] = None
     json: Json = False
     names: Annotated[
-        Literal["grpo", "trl", "verl", "prime-rl", "slime"],
+        Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
         typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
     ] = "grpo"
     log: Annotated[
@@ -107,6 +108,8 @@ class TrendOptions:
     @property
     def kind(self) -> str:
         """The format's name."""
+        if self.json and self.format not in (None, "json"):
+            raise UsageError(f"--json contradicts --format {self.format}")
         return "json" if self.json else self.format or "table"
 
     def columns(self) -> list[str] | None:

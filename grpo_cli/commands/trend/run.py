@@ -213,14 +213,16 @@ class Run:
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
             raise self._reader.nothing()
-        for number, sums in self._sums.items() if self._names else ():
-            own = StepSums(sums)
-            self.logged[number] = {name: read(own) for name, read in self._names.items()}
         files = Counter(sums.file for sums in self._sums.values())
-        return [
-            step_from(number, sums, shares_file=files[sums.file] > 1)
-            for number, sums in sorted(self._sums.items())
-        ]
+        return [self._finished(number, files) for number in sorted(self._sums)]
+
+    def _finished(self, number: int, files: Mapping[str, int]) -> Step:
+        """A step, whose sums are given up: as they are read they grow."""
+        sums = self._sums.pop(number)
+        own = StepSums(sums)
+        if self._names:
+            self.logged[number] = {name: read(own) for name, read in self._names.items()}
+        return step_from(number, sums, shares_file=files[sums.file] > 1)
 
     @property
     def measured(self) -> Mapping[int, ExactMoments]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64
+
+Whole = NDArray[np.integer[Any]]
 
 _DROPPED = 15
 """Bits of a single that are dropped: bins 1/256 wide, relative to the number."""
@@ -22,8 +26,8 @@ class Tail:
     __slots__ = ("_bins", "_counts")
 
     def __init__(self) -> None:
-        self._bins: I64 = np.zeros(0, dtype=np.int64)
-        self._counts: I64 = np.zeros(0, dtype=np.int64)
+        self._bins: Whole = np.zeros(0, dtype=np.int32)
+        self._counts: Whole = np.zeros(0, dtype=np.int64)
 
     def add(self, values: F64) -> None:
         """Adds the elements of an array."""
@@ -31,13 +35,13 @@ class Tail:
         lowest = int(bins.min(initial=0))
         counts = np.bincount(bins - lowest)
         kept = np.flatnonzero(counts)
-        self._take(kept + lowest, counts[kept])
+        self._take((kept + lowest).astype(np.int32), counts[kept])
 
     def merge(self, other: Tail) -> None:
         """Adds the numbers of another."""
         self._take(other._bins, other._counts)
 
-    def _take(self, bins: I64, counts: I64) -> None:
+    def _take(self, bins: Whole, counts: Whole) -> None:
         if not len(self._bins):
             self._bins, self._counts = bins, counts
             return

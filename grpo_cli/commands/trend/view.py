@@ -10,17 +10,16 @@ from rich.text import Text
 
 from grpo_cli.commands.trend.beside import Beside
 from grpo_cli.commands.trend.metrics import ALL, METRICS
-from grpo_cli.commands.trend.sparks import chart, spark
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.screen import Screen
 
 _ASKED = 20
 """The ``spare`` from which a column is shown only where it is asked for."""
 _NEAR = 5
 """Steps within which findings of one family are one event."""
-_CHART, _GAP = 38, 2
 _EDGES = 120  # columns of charts where there is no terminal
 
 
@@ -69,7 +68,9 @@ def _value(step: Step, name: str) -> Any:
 
 
 def _spark(values: Sequence[Any]) -> str:
-    return "" if any(isinstance(one, str) for one in values) else spark(values, 8)
+    return (
+        "" if any(isinstance(one, str) for one in values) else spark(values, 8, plain=ascii_only())
+    )
 
 
 def _column(name: str, values: Sequence[Any], line: str) -> Column:
@@ -136,16 +137,12 @@ def print_charts(
 ) -> None:
     """Prints small multiples, as many side by side as there is room."""
     names = [name for name in fields or _usual(steps) if name != "file"]
-    begun = {one.metric: one.onset for one in reversed(findings)}
     places = {step.number: at for at, step in enumerate(steps)}
-    charts = [
-        chart(name, [step.metrics[name] for step in steps], _CHART, places.get(begun.get(name, -1)))
-        for name in names
-    ]
-    across = max(1, ((screen.width or _EDGES) + _GAP) // (_CHART + _GAP))
-    for start in range(0, len(charts), across):
-        for lines in zip(*charts[start : start + across], strict=True):
-            console.print(Text((" " * _GAP).join(lines)))
+    begun = {name: [places[one.onset] for one in findings if one.metric == name] for name in names}
+    series = [Series(name, [step.metrics[name] for step in steps], begun[name]) for name in names]
+    numbers = [step.number for step in steps]
+    for line in small_multiples(series, numbers, screen.width or _EDGES, plain=ascii_only()):
+        console.print(Text(line))
 
 
 def print_beside(console: Console, beside: Beside) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.differing import differing
 from grpo_cli.commands.verify.together import agreeing, kind
 from grpo_cli.commands.verify.verdict import Verdict, Wanted, agreed, judge, read_expectations
 from grpo_cli.engine.chunk import Chunk
@@ -29,11 +30,13 @@ class Judged:
         verdict: what became of it; where it differs, without a cause as yet.
         plan: what it was evaluated as.
         words: the same as the flags that would make it.
+        company: the number of those of its piece that it was evaluated with; −1 for none.
     """
 
     verdict: Verdict
     plan: Plan
     words: str
+    company: int = -1
 
 
 @dataclass
@@ -91,12 +94,13 @@ class Judging:
 
     def _each(self, decoded: Iterable[DecodedChunk]) -> Iterator[Judged | InputError | None]:
         plans: Plans = {}
+        numbers = count()
         items = (self._read(raw, plans) for raw in one_by_one(decoded))
         for key, group in groupby(items, lambda item: getattr(item, "key", None)):
             if key is None:
                 yield from (self._alone(item) for item in group)
             else:
-                yield from self._together(list(group))
+                yield from self._together(list(group), numbers)
 
     def _read(self, raw: Raw | InputError, plans: Plans) -> Ready | InputError | None:
         read = raw if isinstance(raw, InputError) else record(raw)
@@ -122,28 +126,37 @@ class Judging:
         except InputError as error:
             return error
 
-    def _together(self, items: Sequence[Any]) -> Iterator[Judged | InputError | None]:
-        """Records alike: those that surely agree at once, the others one by one."""
+    def _together(
+        self, items: Sequence[Any], numbers: Iterator[int]
+    ) -> Iterator[Judged | InputError | None]:
+        """Records alike: those of which the verdict is sure at once, the others one by one."""
         for start in range(0, len(items), _MANY):
             few: Sequence[Ready] = items[start : start + _MANY]
-            sure, signature = self._sure(few)
-            for item, agrees in zip(few, sure, strict=True):
-                if agrees:
-                    verdict = agreed(item.record, item.plan, signature, item.wanted)
-                    yield Judged(verdict, item.plan, item.words)
-                else:
+            company = next(numbers)
+            for item, verdict in zip(few, self._sure(few), strict=True):
+                if verdict is None:
                     yield self._alone(item)
+                else:
+                    yield Judged(verdict, item.plan, item.words, company)
 
-    def _sure(self, few: Sequence[Ready]) -> tuple[Sequence[bool], str]:
-        """Which of the records surely agree; none where one of them cannot be evaluated."""
-        records = [item.record for item in few]
+    def _sure(self, few: Sequence[Ready]) -> Sequence[Verdict | None]:
+        """The verdicts that are sure; none where one of the records cannot be evaluated."""
+        records, plan = [item.record for item in few], few[0].plan
         try:
-            breakdown = Evaluator(few[0].plan).evaluate(Chunk.of(records))
+            breakdown = Evaluator(plan).evaluate(Chunk.of(records))
         except (InputError, HyperparameterError):
-            return [False] * len(few), ""
-        wanted = [item.wanted[0] for item in few]
-        sure = agreeing(records, wanted, breakdown, self.within)
-        return sure.tolist(), breakdown.objective.signature
+            return [None] * len(few)
+        wanted = [item.wanted for item in few]
+        sure = agreeing(records, [one[0] for one in wanted], breakdown, self.within)
+        if sure.all():
+            verdicts: list[Verdict | None] = [None] * len(few)
+        else:
+            verdicts = differing(records, wanted, plan, breakdown, self.within)
+        signature = breakdown.objective.signature
+        return [
+            agreed(item.record, plan, signature, item.wanted) if agrees else verdict
+            for item, agrees, verdict in zip(few, sure.tolist(), verdicts, strict=True)
+        ]
 
     def _plan(self, raw: Raw, read: Record, plans: Plans) -> tuple[str, Plan]:
         settings = None if self.variant else raw.value.get("framework")

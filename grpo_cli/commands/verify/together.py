@@ -6,6 +6,7 @@ The others are looked at one by one, and what is said of them is said there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ _RECORDS: Mapping[str, Callable[[Breakdown], F64]] = {
 }
 """What a record may expect of itself, for many records; other keys are compared one by one."""
 
+Flags = NDArray[np.bool_]
 Kind = tuple[tuple[str, str], ...]
 
 
@@ -42,13 +44,52 @@ def kind(wanted: Sequence[Expectation]) -> Kind | None:
     return tuple((one.key, one.level) for one in wanted) or None
 
 
-def agreeing(
+class Beside(NamedTuple):
+    """What records alike expect under one key, of the tokens that count.
+
+    Attributes:
+        of: the first record's expectation.
+        values, told: [n] the values of all, and which of them are there.
+        owner: [n] the record of each.
+        absolute: what each may be off, beside what it may be relatively.
+        count: how many records.
+    """
+
+    of: Expectation
+    values: F64
+    told: Flags
+    owner: I64
+    absolute: F64 | float
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+    def found(self, breakdown: Breakdown) -> F64:
+        """[n] what the records evaluate to."""
+        found, _ = _found(self.of, breakdown)
+        return np.full(len(self.values), np.nan) if found is None else found
+
+    def near(self, found: F64, tolerance: Tolerance, part: float = 1.0) -> Flags:
+        """[n] what agrees within a part of the tolerance (``Tolerance.agree``)."""
+        with np.errstate(invalid="ignore"):
+            size = np.maximum(np.abs(self.values), np.abs(found))
+            allowed = part * (self.absolute + tolerance.rtol * size)
+            near = np.abs(self.values - found) <= allowed
+        near &= np.isfinite(self.values)
+        agrees: Flags = near | (self.values == found) | ~self.told | np.isnan(found)
+        return agrees
+
+    def any(self, flags: Flags) -> Flags:
+        """[count] which records have a number that is marked."""
+        marked: Flags = np.bincount(self.owner, weights=flags, minlength=self.count) > 0
+        return marked
+
+
+def besides(
     records: Sequence[Record],
     wanted: Sequence[Sequence[Expectation]],
     breakdown: Breakdown,
     tolerance: Tolerance,
-) -> NDArray[np.bool_]:
-    """[M] which records surely agree.
+) -> list[Beside] | None:
+    """Each key of records of one layout and kind; None where they cannot be compared together.
 
     Args:
         records: records of one layout.
@@ -56,20 +97,37 @@ def agreeing(
         breakdown: what they evaluate to, together.
         tolerance: when two numbers agree.
     """
-    sure = np.ones(len(records), dtype=np.bool_)
+    columns = []
     for at, one in enumerate(wanted[0]):
         found, owner = _found(one, breakdown)
-        if found is None:
-            return np.zeros(len(records), dtype=np.bool_)
         values = np.concatenate([each[at].values for each in wanted])
         told = np.concatenate([each[at].told for each in wanted])
         if one.level == "token" and records[0].mask is not None:
             counted = np.frombuffer(b"".join(record.mask or b"" for record in records), np.bool_)
             values, told = values[counted], told[counted]
-        if len(values) != len(found):
-            return np.zeros(len(records), dtype=np.bool_)
-        far = told & ~_near(one, values, found, owner, breakdown, tolerance)
-        sure &= np.bincount(owner, weights=far, minlength=len(records)) == 0
+        if found is None or len(values) != len(found):
+            return None
+        absolute: F64 | float | None = tolerance.atol
+        if absolute is None:
+            scale = _scale(one, values, owner, breakdown)
+            absolute = (tolerance.rtol * part(one)) * scale[owner]
+        columns.append(Beside(one, values, told, owner, absolute, len(records)))
+    return columns
+
+
+def agreeing(
+    records: Sequence[Record],
+    wanted: Sequence[Sequence[Expectation]],
+    breakdown: Breakdown,
+    tolerance: Tolerance,
+) -> Flags:
+    """[M] which records surely agree."""
+    columns = besides(records, wanted, breakdown, tolerance)
+    sure = np.full(len(records), columns is not None)
+    for column in columns or ():
+        near = column.near(column.found(breakdown), tolerance, _SURELY)
+        near &= np.isfinite(column.values) | ~column.told
+        sure &= ~column.any(~near)
     return sure
 
 
@@ -80,25 +138,6 @@ def _found(one: Expectation, breakdown: Breakdown) -> tuple[F64 | None, I64]:
     return one.of(breakdown), np.repeat(
         np.arange(breakdown.batch.records.count), breakdown.record_tokens
     )
-
-
-def _near(
-    one: Expectation,
-    values: F64,
-    found: F64,
-    owner: I64,
-    breakdown: Breakdown,
-    tolerance: Tolerance,
-) -> NDArray[np.bool_]:
-    with np.errstate(invalid="ignore"):
-        size = np.maximum(np.abs(values), np.abs(found))
-        absolute: F64 | float | None = tolerance.atol
-        if absolute is None:
-            scale = _scale(one, values, owner, breakdown)
-            absolute = (tolerance.rtol * part(one)) * scale[owner]
-        near = np.abs(values - found) <= _SURELY * (absolute + tolerance.rtol * size)
-    sure: NDArray[np.bool_] = near & np.isfinite(values)
-    return sure
 
 
 def _scale(one: Expectation, values: F64, owner: I64, breakdown: Breakdown) -> F64:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from grpo_cli.commands.verify.causes.case import Case, Cause
-from grpo_cli.commands.verify.causes.pattern import pattern
+from grpo_cli.commands.verify.causes.case import Cause
 from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
 from grpo_cli.commands.verify.expected import Expectation, expectations
 from grpo_cli.engine.chunk import Chunk
@@ -82,7 +79,7 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     Raises:
         InputError: where the record cannot be evaluated, or what it expects cannot be read.
     """
-    breakdown, columns, ignored = _compared(record, plan)
+    breakdown, columns, ignored = compared(record, plan)
     if not columns:
         raise _nothing(record, ignored)
     found = (difference(one, breakdown, tolerance) for one in columns)
@@ -105,24 +102,7 @@ def agreed(record: Record, plan: Plan, signature: str, wanted: Wanted) -> Verdic
     return Verdict(record, plan.variant, signature, compared, tuple(wanted[1]), first=None)
 
 
-def explained(
-    verdict: Verdict, plan: Plan, tolerance: Tolerance, search: Callable[[Case], list[Cause]]
-) -> Verdict:
-    """A verdict on a record that differs, with why it does, or what is known of that.
-
-    Args:
-        verdict: what ``judge`` said.
-        plan, tolerance: what it was told.
-        search: what finds the causes.
-    """
-    breakdown, columns, _ = _compared(verdict.record, plan)
-    case = Case(verdict.record, breakdown, columns, tolerance)
-    with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-        found = tuple(search(case))
-        return replace(verdict, causes=found, pattern="" if found else pattern(case))
-
-
-def _compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
+def compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
     """What the record evaluates to, what it expects of that, and what it cannot expect."""
     wanted, ignored = read_expectations(record)
     breakdown = _evaluate(record, plan)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
 from grpo_cli.commands.verify.causes.memory import Memory
+from grpo_cli.commands.verify.company import Asked, Company, explained
 from grpo_cli.commands.verify.judging import Judged, Judging
-from grpo_cli.commands.verify.verdict import explained
 from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
@@ -39,19 +40,32 @@ class Verification:
         """The verdict of each record that expects anything."""
         for _, outcome in self._reader.map(self._judging):
             self._reader.leave_out(outcome.skipped)
-            for item in outcome.items:
+            companies = self._companies(outcome.items)
+            for at, item in enumerate(outcome.items):
                 self._good += 1
                 if item is None:
                     self.silent += 1
                 else:
-                    yield self._row(item)
+                    yield self._row(item, companies.get(at))
         if not self._count and self._reader.reading.selects:
             raise self._reader.nothing()
 
-    def _row(self, item: Judged) -> dict[str, Any]:
+    def _companies(self, items: Sequence[Judged | None]) -> dict[int, Asked]:
+        """The records that differ, by their place, each in the company that it was judged in."""
+        found: dict[int, Asked] = {}
+        far = [(at, item) for at, item in enumerate(items) if item and not item.verdict.agrees]
+        together = groupby(far, lambda one: one[1].company if one[1].company >= 0 else ~one[0])
+        for _, group in together:
+            members = [*group]
+            records = [item.verdict.record for _, item in members]
+            company = Company(records, members[0][1].plan, self._judging.within)
+            found |= {at: Asked(company, number) for number, (at, _) in enumerate(members)}
+        return found
+
+    def _row(self, item: Judged, asked: Asked | None) -> dict[str, Any]:
         verdict = item.verdict
-        if not verdict.agrees:
-            verdict = explained(verdict, item.plan, self._judging.within, self._memory.causes)
+        if asked is not None:
+            verdict = explained(verdict, asked, self._memory.causes)
         self.rows_taken[item.words] = self.rows_taken.get(item.words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded

@@ -151,7 +151,7 @@ def _repeated(values: Any, counts: I64) -> Any:
         return pa.array([one for one, count in each for _ in range(count)], values.type)
     different = {one: at for at, one in enumerate(dict.fromkeys(filter(_is_there, listed)))}
     codes = np.repeat(np.array([different.get(one, -1) for one in listed], np.int32), counts)
-    indices = pa.array(codes, mask=codes < 0)
+    indices = pa.array(codes, mask=codes < 0 if None in listed else None)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(different), values.type))
 
 

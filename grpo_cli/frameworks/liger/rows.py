@@ -42,6 +42,7 @@ ROWS = {
             "calls no loss of Liger's. Its Triton kernel has ε_high 0.4.",
         ),
         aggregate=use("trl/bnpo"),
+        checked="executed",
     ),
     "liger/luspo": replace(
         relative(

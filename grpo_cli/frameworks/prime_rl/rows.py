@@ -20,7 +20,8 @@ GRPO = Row(
     version="559b447 (2026-08-21)",
     note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. Its "
     "kl is (log w)² without ½, on dropped tokens too, and needs no reference (arXiv 2602.02276). "
-    "docs/algorithms.md still shows min(w, δ)·A.",
+    "docs/algorithms.md still shows min(w, δ)·A. Its length_penalty is --advantage "
+    "prime-rl/length-penalty, for output tokens; input tokens and turns have no column.",
 )
 
 ROWS = {

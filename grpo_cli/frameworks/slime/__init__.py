@@ -3,6 +3,7 @@
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.slime import advantage, aggregate, kl
 from grpo_cli.frameworks.slime.rows import ROWS
+from grpo_cli.frameworks.slime.settings import read
 
 FRAMEWORK = Framework(
     name="slime",
@@ -12,4 +13,5 @@ FRAMEWORK = Framework(
         "kl": kl.CHOICES,
         "aggregate": aggregate.CHOICES,
     },
+    read=read,
 )

@@ -22,7 +22,8 @@ GRPO = Row(
     "sizes it normalises the whole batch as one group: --advantage slime/one-group. "
     "--calculate-per-token-loss is --aggregate slime/token-mean, --use-rollout-logprobs is "
     "--ratio rollout, --use-unbiased-kl is -p kl_weight=token-ratio, and --kl-loss-type "
-    "low_var_kl is --kl slime/low_var_kl.",
+    "low_var_kl is --kl slime/low_var_kl. --normalize-advantages is --advantage slime/normalised, "
+    "--use-opd --advantage slime/opd (log_probs_ref is the teacher's), both slime/opd-normalised.",
 )
 
 ROWS = {

@@ -14,7 +14,7 @@ def read(settings: Settings) -> Reading:
     Args:
         settings: TRL's own words: ``loss_type``, ``importance_sampling_level``,
             ``use_bias_correction_kl``, ``off_policy_mask_threshold``, ``scale_rewards`` where it
-            is not "group", and with vLLM's correction
+            is not "group", ``multi_objective_aggregation``, and with vLLM's correction
             ``vllm_importance_sampling_mode``.
     """
     loss_type = str(settings.get("loss_type", "grpo"))
@@ -30,6 +30,8 @@ def read(settings: Settings) -> Reading:
     scaled = settings.get("scale_rewards")
     if scaled in _SCALES:
         stages["advantage"] = _SCALES[scaled]
+    if settings.get("multi_objective_aggregation") == "normalize_then_sum":
+        stages["advantage"] = "decoupled"
     if weighted is not None:
         hyperparameters["kl_weight"] = "ratio" if weighted else "none"
     mode = settings.get("vllm_importance_sampling_mode")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from grpo_cli.frameworks.framework import Reading, Settings, as_of
 from grpo_cli.frameworks.verl.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.verl.rows import ROWS
 
+_ROLLOUT = {
+    *("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize"),
+    *("rollout_rs", "rollout_rs_threshold"),
+}
 _STAGES = {"advantage": "adv_estimator", "kl": "kl_loss_type"}
 
 
@@ -16,7 +22,8 @@ def read(settings: Settings) -> Reading:
 
     Args:
         settings: verl's own words: ``policy_loss``, ``loss_agg_mode``, ``adv_estimator``,
-            ``kl_loss_type``; and the ``version``, for losses that once aggregated themselves.
+            ``kl_loss_type``; ``rollout_correction`` with verl's names in it; and the ``version``,
+            for losses that once aggregated themselves.
     """
     policy_loss = str(settings.get("policy_loss", "vanilla"))
     stages = {
@@ -27,7 +34,14 @@ def read(settings: Settings) -> Reading:
         own = _aggregates_itself(f"verl/{policy_loss}", str(settings.get("version", "")))
         terms = ("kl_aggregate", "entropy_aggregate") if own else ("aggregate",)
         stages |= dict.fromkeys(terms, str(mode))
-    return Reading(policy_loss, stages)
+    correction = settings.get("rollout_correction")
+    if not isinstance(correction, Mapping):
+        return Reading(policy_loss, stages)
+    values = {"rollout_is": None, **{name: correction[name] for name in _ROLLOUT & set(correction)}}
+    if correction.get("bypass_mode"):
+        clip = correction.get("loss_type", "ppo_clip") == "ppo_clip"
+        return Reading("bypass_ppo_clip" if clip else "bypass_pg_is", stages, values)
+    return Reading(policy_loss, {**stages, "correction": "decoupled"}, values)
 
 
 def _aggregates_itself(name: str, version: str) -> bool:

@@ -59,9 +59,20 @@ def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:
         fields = read_fields(raw.value)
         single = _is_single(raw.value, fields)
         values = {name: raw.value[key] for name, key in fields.names.items()}
+        if not single:
+            _check_rows(values, fields)
         return fields, {name: _listed(name, one, single=single) for name, one in values.items()}
     except InputError as error:
         raise _at(raw, error.message, error.path) from None
+
+
+def _check_rows(values: Mapping[str, Any], fields: Fields) -> None:
+    """A row of several responses has the id of each, or is a group already."""
+    name, key = fields.columns[0]
+    responses, ids = len(values[name]), values.get("group_ids")
+    if responses > 1 and ids is not None and not isinstance(ids, list):
+        message = f"{responses} responses in one row are a group already; leave --group-by out"
+        raise InputError(message, path=key)
 
 
 def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:

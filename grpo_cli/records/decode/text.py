@@ -20,6 +20,7 @@ _WORDS = {
     "Illegal trailing comma before end of object": "expected a key in double quotes",
     "Illegal trailing comma before end of array": "expected a value",
 }
+_SHORT = 120  # characters of a line that somebody typed
 _LONGEST_INTEGER = 20  # characters of -(2**63) and of 2**64 - 1
 
 
@@ -76,6 +77,8 @@ def _said(error: json.JSONDecodeError) -> str:
     rest = error.doc[error.pos :].strip()
     if words.startswith("expected"):
         words += f", got {_beginning(rest)}" if rest else ", got the end"
+    if len(error.doc) > _SHORT and (not rest or words.startswith("the string that begins")):
+        words += ": the line is cut off (was it still being written?)"
     return words
 
 

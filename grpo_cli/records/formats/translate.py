@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
 from grpo_cli.records.origin import Origin
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import Raw, listed
 
 Notices = dict[str, None]
 Mapped = tuple[tuple[str, Path], ...]
@@ -110,6 +111,19 @@ def _told(chosen: Format | None, one: Translated) -> Iterator[str]:
     yield from one.notes
 
 
+def _summed(found: Any) -> Any:
+    """Scores per token, of which verl's are the sums; anything else as it is."""
+    if isinstance(found, list) and found and all(isinstance(row, list) for row in found):
+        try:
+            return [
+                _summed(row) if row and isinstance(row[0], list) else math.fsum(row)
+                for row in found
+            ]
+        except (TypeError, ValueError, OverflowError):
+            return found
+    return found
+
+
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
     """Puts what ``--map`` names in the place of what the record has under that name."""
     if not mapped:
@@ -123,5 +137,7 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
             raise InputError(message, path=spelled(path)) from None
         for key in [key for key in record if canonical_name(key) in (name, _PARTNERS.get(name))]:
             del record[key]
+        if name == "rewards" and str(path[-1]).startswith("token_level_"):
+            found = _summed(listed(found))
         record[name], places[name] = found, spelled(path)
     one.value, one.spelled = record, places

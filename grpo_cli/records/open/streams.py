@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.address import Address
+from grpo_cli.records.open.foreign import LOOKED_AT, foreign
 
 BLOCK = 4 << 20
 LIMIT = 1 << 30
@@ -26,7 +27,6 @@ SHORTER = "the file became shorter while it was read"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
-_BINARY = (b"PAR1", b"ARRO", b"PK\x03\x04")
 _STEP = 128 << 10  # unpacked at once
 _BUFFER = 1 << 20  # of packed data; no more is read at once, so that a fault takes nothing with it
 
@@ -90,8 +90,8 @@ def _unpacked(stream: io.BufferedReader) -> io.BufferedReader:
         return io.BufferedReader(_Pieces(_ungzip(stream)), _BUFFER)
     if head.startswith(_ZSTD):
         return io.BufferedReader(_Pieces(_unzstd(stream)), _BUFFER)
-    if head.startswith(_BINARY):
-        raise InputError("Parquet, Arrow and npz are read from files, not from pipes")
+    if message := foreign(stream.peek(LOOKED_AT)[:LOOKED_AT]):
+        raise InputError(message)
     if head.startswith(_UTF16_BOMS):
         raise InputError("expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
     return stream

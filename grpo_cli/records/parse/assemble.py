@@ -28,6 +28,7 @@ _BOUNDS: dict[str, tuple[float, float, str]] = {
     "token_advantages": (-LARGEST, LARGEST, WITHIN.removeprefix("a ")),
 }
 _ANY = (-np.inf, np.inf, "number")
+_MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
 
 
 def layout(record: Record) -> Hashable:
@@ -161,7 +162,10 @@ def _check(records: Sequence[Record], columns: dict[str, F64], mask: Mask | None
         faults.append((record, order, name, within, float(column[at]), wanted))
     if faults:
         record, _, name, within, value, wanted = min(faults)
-        raise _fault(records[record], record, name, within, _expectation(value, wanted))
+        message = _expectation(value, wanted)
+        if name.startswith("log_probs"):
+            message += _instead(_of_record(records, columns[name], record))
+        raise _fault(records[record], record, name, within, message)
 
 
 def _inside(values: F64, low: float, high: float) -> bool:
@@ -186,6 +190,24 @@ def _expectation(value: float, wanted: str) -> str:
     kind = wanted if np.isfinite(value) else "finite number"
     article = "an" if kind.startswith("e") else "a"
     return f"expected {article} {kind}, got {places.got(value)}"
+
+
+def _of_record(records: Sequence[Record], column: F64, number: int) -> F64:
+    """The record's own part: what is said of it must not depend on what it stands beside."""
+    sizes = [sum(record.widths) for record in records[: number + 1]]
+    return column[sum(sizes[:-1]) : sum(sizes)]
+
+
+def _instead(column: F64) -> str:
+    """What a record's column seems to hold, where that is no log-probs."""
+    values = column[np.isfinite(column)]
+    if values.size < _ENOUGH or np.mean(values > 0.0) < _MANY:
+        return ""
+    if values.min() < 0.0:
+        return "; these look like logits: take log_softmax of them, and each token's own entry"
+    if values.max() <= 1.0:
+        return "; these look like probabilities: take their natural logarithm"
+    return "; these look like −log p, as losses are: negate them"
 
 
 def _fault(record: Record, number: int, name: str, at: int, message: str) -> InputError:

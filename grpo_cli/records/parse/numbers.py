@@ -70,8 +70,16 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
         flat = [one for group in value for one in group]
         return flat, lambda at: f"{key}{response(at, shape.outer)}"
     if len(value) != responses:
-        raise InputError(f"expected {_wanted(responses, what)}, got {len(value)}", path=key)
+        came = f"got {len(value)}{_flat(shape) if what == 'reward' else ''}"
+        raise InputError(f"expected {_wanted(responses, what)}, {came}", path=key)
     return value, lambda at: f"{key}[{at}]"
+
+
+def _flat(shape: Shape) -> str:
+    """What to say where one list of numbers may have been meant for one response's tokens."""
+    if shape.nested > 1 or shape.single:
+        return ""
+    return f"; {shape.key} is a flat list, a number per response: tokens of a response are [[…]]"
 
 
 def _nested(value: list[Any], outer: list[int]) -> bool:

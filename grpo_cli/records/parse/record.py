@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -56,7 +56,7 @@ def parse(
 def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) -> Record:
     found = fields.read_fields(record)
     names = found.names
-    shape = _shape(record, names)
+    shape = _shape(record, names, found.unknown)
     mask = None
     if "mask" in names:
         mask = read_mask(names["mask"], record[names["mask"]], shape)
@@ -74,6 +74,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         columns=columns,
         nested=shape.nested,
         names=names,
+        unknown=found.unknown,
         derived=derived,
         shape=shape.outer,
         mask=mask,
@@ -108,11 +109,12 @@ def _add_extras(result: Record, record: Mapping[str, Any], shape: Shape) -> None
         result.expected = record["expected"]
 
 
-def _shape(record: Mapping[str, Any], names: Mapping[str, str]) -> Shape:
+def _shape(record: Mapping[str, Any], names: Mapping[str, str], unknown: Sequence[str]) -> Shape:
     key = names.get("log_probs_new") or names.get("ratios")
     if key is None:
         looked = fields.names_of(("log_probs_new", "ratios"))
-        raise InputError(f"expected log_probs_new, found none of {looked}, {fields.ACTION}")
+        left = fields.unknown_keys("log_probs_new", unknown)
+        raise InputError(f"expected log_probs_new, found none of {looked}, {fields.ACTION}{left}")
     shape = read_shape(key, record[key])
     if shape.nested == 1 and len(shape.value) > 1:
         shape.single = _is_single(record, names, len(shape.value))

@@ -19,7 +19,7 @@ def headers(columns: Columns) -> list[Record]:
     if grouped:  # they stand under canonical names where rows are put together
         names = {name: name for name in names if name not in ("id", "expected")}
     each = zip(
-        columns.by_record(columns.widths.tolist()),
+        columns.written.by_record(columns.written.widths.tolist()),
         range(stretch.count) if stretch.bounds is None else stretch.bounds[:-1].tolist(),
         repeat(None) if grouped else _ids(columns),
         _labels(columns),
@@ -50,13 +50,13 @@ def _ids(columns: Columns) -> Iterator[str | int | float | None]:
         return repeat(None)
     if columns.json is not None and "id" in columns.json[0]:
         return map(record_id, columns.json)
-    return (record_id({"id": one}) for one in columns.column("id").to_pylist())
+    return (record_id({"id": one}) for one in columns.written.column("id").to_pylist())
 
 
 def _labels(columns: Columns) -> Iterator[list[Any] | None]:
     """What the groups of each record are called."""
-    if columns.labels is not None:
-        names = columns.by_record(columns.labels.to_pylist())
+    if columns.written.labels is not None:
+        names = columns.written.by_record(columns.written.labels.to_pylist())
         return (list(dict.fromkeys(labels)) for labels in names)
     stretch = columns.rows
     if stretch.bounds is None or not stretch.kind.by:
@@ -73,5 +73,5 @@ def _words(columns: Columns, name: str) -> Iterator[Any]:
     """Token strings or ids, by record and response."""
     if name not in columns.fields.names:
         return repeat(None)
-    values = columns.column(name).to_pylist()
-    return columns.by_record(values) if columns.rows.kind.single else iter(values)
+    values = columns.written.column(name).to_pylist()
+    return columns.written.by_record(values) if columns.rows.kind.single else iter(values)

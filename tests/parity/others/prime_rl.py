@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..framework_sources import Clones
 from .inputs import Case, Inputs, Loss
+
+
+def prime_rl_advantages(clones: Clones) -> Iterator[Case]:
+    """GRPOAlgorithm.score_group, with the penalty on output tokens alone."""
+    name = "PrimeIntellect-ai/prime-rl"
+    own = clones.load(
+        name,
+        "src/prime_rl/orchestrator/algo/grpo.py",
+        ["score_group"],
+        iter_trainable_traces=lambda traces: ((None, trace) for trace in traces),
+        assign_advantages=lambda trace, advantage: setattr(trace, "advantage", advantage),
+    )
+
+    def scored(x: Inputs, penalty: Any) -> torch.Tensor:
+        traces = [
+            SimpleNamespace(reward=r, num_output_tokens=n, num_total_tokens=n + 7, num_turns=1)
+            for r, n in zip(x.rewards.tolist(), x.lengths.tolist(), strict=True)
+        ]
+        for group in np.unique(x.batch.groups):
+            few = [traces[i] for i in np.flatnonzero(x.batch.groups == group)]
+            asyncio.run(own.score_group(SimpleNamespace(length_penalty=penalty), few))
+        return torch.tensor([trace.advantage for trace in traces])[:, None].expand(x.mask.shape)
+
+    yield name, "prime-rl/grpo", {}, {}, lambda x: scored(x, None)
+    for weight in (0.25, 2.0):
+        penalty = SimpleNamespace(
+            num_output_tokens_weight=weight, num_input_tokens_weight=0.0, num_turns_weight=0.0
+        )
+        stages = {"advantage": "prime-rl/length-penalty"}
+        values = {"num_output_tokens_weight": weight}
+        yield name, "prime-rl/grpo", stages, values, lambda x, p=penalty: scored(x, p)
 
 
 def prime_rl(clones: Clones) -> Iterator[Case]:

@@ -133,6 +133,19 @@ def slime_advantages(clones: Clones) -> Iterator[Case]:
         return whiten.distributed_masked_whiten(torch.stack(known), x.mask)
 
     yield name, "slime/reinforce_plus_plus_baseline", {}, {"beta": 0.1}, value
+    distil = clones.load(
+        name, "slime/backends/megatron_utils/loss.py", ["apply_opd_kl_to_advantages"]
+    )
+
+    def estimated(x: Inputs, coef: float | None, *, whitened: bool) -> torch.Tensor:
+        made = list(normalised(x, SIZE, len(x.rewards) // SIZE))
+        if coef is not None:
+            args = SimpleNamespace(opd_kl_coef=coef, opd_type="sglang")
+            data = {"teacher_log_probs": list(x.ref)}
+            distil.apply_opd_kl_to_advantages(args, data, made, list(x.old))
+        table = torch.stack(made)
+        return whiten.distributed_masked_whiten(table, x.mask) if whitened else table
+
     rewards = clones.load(name, "slime/ray/rollout.py", ["_post_process_rewards"])
 
     def normalised(x: Inputs, per_prompt: int, prompts: int) -> torch.Tensor:
@@ -149,5 +162,16 @@ def slime_advantages(clones: Clones) -> Iterator[Case]:
         return torch.tensor(scores)[:, None].expand(x.mask.shape)
 
     yield name, "slime/grpo", {}, {}, lambda x: normalised(x, SIZE, len(x.rewards) // SIZE)
+    for choice, values, coef, whitened in (
+        ("slime/normalised", {}, None, True),
+        ("slime/opd", {}, 1.0, False),
+        ("slime/opd", {"opd_kl_coef": 0.3}, 0.3, False),
+        ("slime/opd-normalised", {"opd_kl_coef": 0.3}, 0.3, True),
+    ):
+
+        def table(x: Inputs, coef: float | None = coef, whitened: bool = whitened) -> torch.Tensor:
+            return estimated(x, coef, whitened=whitened)
+
+        yield name, "slime/grpo", {"advantage": choice}, values, table
     one = {"advantage": "slime/one-group"}
     yield name, "slime/grpo", one, {}, lambda x: normalised(x, SIZE + 1, len(x.rewards) // SIZE)

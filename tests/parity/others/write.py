@@ -18,12 +18,13 @@ from ..batches import Ragged, far, masked_whole, ragged
 from ..framework_sources import COMMITS, Clones, in_float64
 from .areal import areal, areal_advantages, areal_project
 from .inputs import SIZE, Case, Inputs, Loss
+from .liger import liger
 from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
 from .nemo_rl import nemo_advantages, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .papers import dppo, fipo, maxrl
-from .prime_rl import prime_rl
+from .prime_rl import prime_rl, prime_rl_advantages
 from .roll import roll
 from .skyrl import skyrl, skyrl_advantages
 from .slime import slime, slime_advantages
@@ -46,12 +47,12 @@ FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
     *(skyrl, areal_project, roll),
     *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier, verl_earlier),
-    *(fipo, dppo),
+    *(fipo, dppo, liger),
 )
 
 ADVANTAGES = (
     *(openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages),
-    *(tinker_advantages, skyrl_advantages, maxrl),
+    *(tinker_advantages, skyrl_advantages, maxrl, prime_rl_advantages),
 )
 
 

@@ -108,8 +108,8 @@ function power(x, lessOne) {
   const twos = Math.floor(x * 1.4426950408889634 + 0.5);
   const rest = x - twos * 6.93147180369123816490e-1 - twos * 1.90821492927058770002e-10;
   let sum = TERMS[13];
-  for (let term = 12; term > 0; term--) sum = sum * rest + TERMS[term];
-  const small = sum * rest;
+  for (let term = 12; term > 1; term--) sum = sum * rest + TERMS[term];
+  const small = rest + rest * rest * sum;
   if (lessOne && twos === 0) return small;
   pair[0] = 0;
   pair[1] = (twos + 1023) << 20;

@@ -44,7 +44,7 @@ class Toolbar {
     this.element.replaceChildren(
       make("label", {}, "colour ", this.colorSelect),
       this.legend,
-      make("label", {}, "order ", this.sortSelect),
+      make("label.order", {}, "order ", this.sortSelect),
       make(
         "span.jumps",
         {},

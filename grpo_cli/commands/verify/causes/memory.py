@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from grpo_cli.commands.verify.causes.case import Case, Cause
-from grpo_cli.commands.verify.causes.search import causes, explains
+from grpo_cli.commands.verify.causes.case import Cause
+from grpo_cli.commands.verify.causes.search import causes
+from grpo_cli.commands.verify.company import Asked
+from grpo_cli.objective.objective import Objective
 
 _KEPT = 3
 """Answers remembered."""
@@ -31,11 +33,11 @@ class Memory:
         self._known: list[tuple[Key, list[Cause]]] = []
         self.left_out = 0
 
-    def causes(self, case: Case) -> list[Cause]:
+    def causes(self, asked: Asked) -> list[Cause]:
         """Why the record differs; empty where nothing that is known, or was tried, explains it."""
-        key = _key(case)
+        key = _key(asked.objective)
         for at, (of, known) in enumerate(self._known):
-            fitting = [cause for cause in known if of == key and explains(cause, case)]
+            fitting = [cause for cause in known if of == key and asked.explained_by(cause)]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
                 return fitting
@@ -43,15 +45,15 @@ class Memory:
             self.left_out += 1
             return []
         self._left -= 1
-        found = causes(case)
+        found = causes(asked.case)
         if found:
             self._known = [(key, found), *self._known][:_KEPT]
         return found
 
 
-def _key(case: Case) -> Key:
+def _key(objective: Objective) -> Key:
     """The stages and their values: an answer to other ones would be worded otherwise."""
     return tuple(
         (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] != _COUNTS))
-        for stage, bound in case.objective.stages.items()
+        for stage, bound in objective.stages.items()
     )

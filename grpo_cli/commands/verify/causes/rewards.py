@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -96,19 +96,20 @@ def _parts(pair: tuple[str, str], mine: tuple[str, str]) -> list[str]:
 
 def _with(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
     assert case.batch.rewards is not None
-    rewards, groups = case.batch.rewards, case.batch.groups
-    offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, groups)
-    scale = _statistic(_SCALES[pair[1]], rewards, groups)
+    rewards = case.batch.rewards
+    offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
+    scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
     scale = scale if pair[1] == "1" else scale + epsilon
     return case.judged(
         np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
     )
 
 
-def _statistic(row: tuple[bool, Statistic, str], rewards: F64, groups: I64) -> F64:
+def _statistic(row: tuple[bool, Statistic, str], rewards: F64, batch: Batch) -> F64:
+    """Of each group, or of each record: that is a batch of its own here."""
     grouped, statistic, _ = row
+    sets = batch.groups if grouped else batch.records.index
     values = np.zeros_like(rewards)
-    for group in np.unique(groups) if grouped else (None,):
-        mine = np.ones(len(groups), dtype=bool) if group is None else groups == group
-        values[mine] = statistic(rewards[mine])
+    for one in np.unique(sets):
+        values[sets == one] = statistic(rewards[sets == one])
     return values

@@ -1,0 +1,12 @@
+"""Objectives that people ask for and no record can give: what they need that no column holds."""
+
+UNSERVED = {
+    "gigpo": "GiGPO's second advantage compares steps that began in the same state, and a record "
+    "has no column for a token's anchor state, nor for the rewards of steps; the first one, over "
+    "episodes, is dr's or grpo's",
+    "gfpo-adaptive": "adaptive GFPO keeps a number of responses for each prompt that depends on "
+    "the prompts before it, which no column holds; gfpo keeps the same of each",
+    "gkd": "GKD's divergence is between whole distributions, and a record has the log-probs of "
+    "the tokens taken alone; prime-rl/ref_kl and slime/opd distil from those",
+}
+"""Name → what is missing."""

@@ -1,0 +1,192 @@
+"""What is no record, or nearly one: each message says what it is and what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from grpo_cli.commands.main import app
+
+ROWS = [[-0.5, -0.3], [-0.2]]
+
+
+def packed(kind: str) -> bytes:
+    stream = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("folder/records.jsonl", "{}")
+    elif kind == "tar":
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("records.jsonl"))
+    else:
+        stream.write(pickle.dumps({"log_probs": ROWS}, protocol=4))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (packed("zip"), "this is a zip archive: unzip it"),
+        (packed("tar"), "this is a tar archive: tar -xOf FILE | grpo eval"),
+        (packed("pickle"), "this is a Python pickle, which could run any code"),
+        (b"id,log_probs,reward\n1,-0.5,1\n", "this looks like CSV"),
+        (b"step;loss;kl\n1;0.5;2\n", "this looks like CSV"),
+        (b"step\tloss\n1\t0.5\n", "this looks like CSV"),
+        (b"log_probs:\n  - [-0.5]\n", "this looks like YAML; records are JSON: yq -o json"),
+        (b"---\nid: 3\n", "this looks like YAML"),
+        (b"- id: 3\n", "this looks like YAML"),
+        (b"PAR1....", "Parquet, Arrow and npz are read from files, not from pipes"),
+    ],
+)
+@pytest.mark.parametrize("piped", [False, True])
+def test_what_is_no_json(tmp_path, content, said, piped):
+    path = tmp_path / "data"
+    path.write_bytes(content)
+    if content.startswith(b"PAR1") and not piped:
+        pytest.skip("that file is damaged Parquet")
+    words, stdin = (["eval"], content) if piped else (["eval", str(path)], None)
+    result = CliRunner().invoke(app, words, input=stdin)
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 3
+    assert line.startswith(f"grpo: {'<stdin>' if piped else path}: {said}")
+
+
+@pytest.mark.parametrize("text", ["1,2", "nothing", '"a": 1', "[1, 2]", "{,}"])
+def test_what_may_be_json_is_told_by_its_place(tmp_path, text):
+    path = tmp_path / "data"
+    path.write_text(text)
+    error = CliRunner().invoke(app, ["eval", str(path)]).stderr
+    assert "looks like" not in error
+    assert "expected" in error
+
+
+REFERENCE = "; keys that mean nothing here: ref_logps, note (--map log_probs_ref=ref_logps)"
+GOOD = {"log_probs_new": ROWS, "log_probs_ref": ROWS, "rewards": [1.0, 0.0]}
+LOW = [[0.5, 0.3, 0.7, 0.1], [0.2, 0.9]]
+HIGH = [[0.5, 1.3, 0.1, 7.0], [2.0, 1.0]]
+MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"log_probs_new": "tensor([[-0.5000, -0.3000]])"},
+            'expected a list of numbers, got "tensor([[-0.5000, -0.3000]])" '
+            "(a tensor as it is printed; dump its .tolist())",
+        ),
+        ({"log_probs_new": str(ROWS)}, "(a list in a string; dump the list itself)"),
+        ({"log_probs_new": ["tensor([-0.5])", [-0.2]]}, "dump its .tolist())"),
+        (
+            {"log_probs_new": [-0.5, -0.3, -0.2], "log_probs_ref": [-0.5, -0.3, -0.2]},
+            "rewards: expected 3 rewards (one per response), got 2; log_probs_new is a flat list, "
+            "a number per response: tokens of a response are [[…]]",
+        ),
+        ({"log_probs_new": MANY, "log_probs_ref": MANY}, "; these look like logits: take log_soft"),
+        (
+            {"log_probs_new": LOW, "log_probs_ref": LOW},
+            "; these look like probabilities: take their nat",
+        ),
+        (
+            {"log_probs_new": HIGH, "log_probs_ref": HIGH},
+            "; these look like −log p, as losses are: negate",
+        ),
+        ({"log_probs_ref": None, "ref_logps": ROWS, "note": "x"}, REFERENCE),
+        (
+            {"rewards": None, "token_level_scores": [[0.0, 1.0], [0.0]]},
+            "; keys that mean nothing here: token_level_scores (--map rewards=token_level_scores)",
+        ),
+        ({"log_probs_new": None, "my_logp": ROWS}, "my_logp (--map log_probs_new=my_logp)"),
+        ({"rewards": None, "framework": {"name": "x"}}, "needs one reward per response"),
+    ],
+)
+def test_what_is_nearly_a_record(grpo, dump, change, said):
+    record = {name: value for name, value in (GOOD | change).items() if value is not None}
+    result = grpo("eval", str(dump(json.dumps(record))))
+    (line,) = [one for one in result.stderr.splitlines() if "note:" not in one]
+    assert result.exit_code == 3
+    assert said in line
+    assert line.endswith(said) or "looks" in said or "these look" in said
+
+
+def test_the_mapping_that_is_proposed_works(grpo, dump):
+    scores = [[0.25, 0.75], [0.25]]
+    one = json.dumps({"log_probs_new": ROWS, "token_level_scores": scores})
+    other = json.dumps({"log_probs_new": ROWS, "rewards": [1.0, 0.25]})
+    mapped = grpo("eval", str(dump(one)), "--map", "rewards=token_level_scores", *BARE)
+    assert mapped.stdout == grpo("eval", str(dump(other)), *BARE).stdout
+    assert mapped.exit_code == 0
+
+
+BARE = ("--beta", "0", "--level", "response", "--only", "reward,advantage", "-q")
+
+
+def test_a_line_that_is_cut_off(grpo, dump):
+    whole = json.dumps({"prompt": "x" * 200} | GOOD)
+    for cut in (whole[:150], whole[:-1], whole[: whole.index("rewards") + 3]):
+        result = grpo("eval", str(dump(whole, cut)))
+        assert ":2: malformed JSON" in result.stderr
+        assert result.stderr.rstrip().endswith("the line is cut off (was it still being written?)")
+    result = grpo("eval", str(dump(whole, whole.replace(":", "", 1))))
+    assert "cut off" not in result.stderr
+
+
+def test_groups_that_are_grouped_again(grpo, dump):
+    rows = [json.dumps(GOOD | {"uid": uid}) for uid in "ab"]
+    result = grpo("eval", str(dump(*rows)), "--group-by", "uid")
+    assert result.exit_code == 3
+    assert result.stderr.rstrip().endswith(
+        ":1: log_probs_new: 2 responses in one row are a group already; leave --group-by out"
+    )
+    assert grpo("eval", str(dump(*rows))).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["eval", "explain", "split", "show"])
+@pytest.mark.parametrize(
+    ("framework", "beta", "ways"),
+    [
+        (None, None, ["--beta 0", "-v dapo"]),
+        ({"name": "trl", "loss_type": "dapo"}, 0.04, ["-v trl/dapo --beta 0", "--beta 0"]),
+        ({"name": "verl", "policy_loss": "vanilla"}, None, ["-v verl/vanilla", "--beta 0"]),
+        ({"name": "nobody", "loss_type": "x"}, None, ["--beta 0", "-v dapo"]),
+    ],
+)
+def test_without_a_reference_the_default_names_the_commands_that_work(
+    grpo, dump, command, framework, beta, ways
+):
+    record = {"log_probs_new": ROWS, "log_probs_old": ROWS, "rewards": [1.0, 0.0]}
+    record |= {} if framework is None else {"framework": framework}
+    record |= {} if beta is None else {"beta": beta}
+    path = str(dump(json.dumps(record)))
+    extra = ["-n", "1"] if command == "split" else []
+    result = grpo(command, path, *extra)
+    assert result.exit_code == 3
+    line = result.stderr.splitlines()[-1]
+    assert "log_probs_ref: missing; the kl stage (k3) needs log-probs under the refer" in line
+    places = [line.index(f"grpo {command} {path} {way}") for way in ways]
+    assert places == sorted(places)
+    for way in ways:
+        assert grpo(command, path, *extra, *way.split()).exit_code == 0
+    assert "grpo eval" not in grpo("eval", path, "--beta", "0.1").stderr
+
+
+def test_an_inverted_mask_is_found(grpo, dump):
+    draw = np.random.default_rng(0)
+    widths = (5, 9, 7, 12)
+    rows = [[*(-draw.exponential(size=n) - 0.01), *[0.0] * (20 - n)] for n in widths]
+    mask = [[1] * n + [0] * (20 - n) for n in widths]
+    record = {"log_probs_new": rows, "rewards": [1, 0, 0, 1]}
+    inverted = [[1 - one for one in row] for row in mask]
+    right = grpo("check", str(dump(json.dumps(record | {"mask": mask}))), "--json")
+    wrong = grpo("check", str(dump(json.dumps(record | {"mask": inverted}))), "--json")
+    assert "inverted-mask" not in json.loads(right.stdout)["counts"]
+    assert json.loads(wrong.stdout)["counts"]["inverted-mask"] == 1
+    assert wrong.exit_code == 1
+    assert json.loads(wrong.stdout)["severities"]["error"] == 1

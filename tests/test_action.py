@@ -1,0 +1,57 @@
+"""The action of .github: what it runs, what the job summary says, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ACTION = ROOT / ".github" / "actions" / "grpo"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "said"),
+    [
+        ({"DUMP": "trl_grpo.jsonl"}, 0, ["grpo check: exit code 0", "grpo verify: exit code 0"]),
+        ({"DUMP": "temperature.jsonl", "VERIFY": "false"}, 1, ["grpo check: exit code 1"]),
+        ({"DUMP": "trl_*.jsonl", "VARIANT": "trl/dapo"}, 1, ["verify: exit code 1", "differ"]),
+        ({"DUMP": "nothing.jsonl", "OPTIONS": "--from canonical"}, 3, ["no such file"]),
+    ],
+)
+def test_the_action(tmp_path, inputs, code, said):
+    (tmp_path / "grpo").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m grpo_cli "$@"\n')
+    (tmp_path / "grpo").chmod(0o755)
+    summary, outputs = tmp_path / "summary", tmp_path / "outputs"
+    done = subprocess.run(
+        [ACTION / "run.sh"],
+        cwd=ROOT / "samples",
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "GITHUB_OUTPUT": str(outputs),
+            **inputs,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert outputs.read_text() == f"exit-code={code}\n"
+    text = summary.read_text()
+    assert all(one in text for one in said)
+    assert text.count("```") == 2 * text.count("### ")
+    assert "\x1b" not in text
+    assert ("grpo verify" in text) == (inputs.get("VERIFY") != "false")
+
+
+def test_every_input_reaches_the_script():
+    text, script = (ACTION / "action.yml").read_text(), (ACTION / "run.sh").read_text()
+    for name in ("dump", "options", "variant", "verify"):
+        assert f"{name.upper()}: ${{{{ inputs.{name} }}}}" in text
+        assert f"${name.upper()}" in script or f"${{{name.upper()}" in script
