@@ -1,7 +1,7 @@
 """Blocks to worker processes and their outcomes back, in the blocks' order.
 
-The standard library's ``ProcessPoolExecutor`` in its place was 18 to 25 % slower at token level, and
-left its workers behind where the parent was killed with SIGKILL; these end with it.
+The standard library's ``ProcessPoolExecutor`` in its place was 18 to 25 % slower at token level,
+and left its workers behind where the parent was killed with SIGKILL; these end with it.
 """
 
 from __future__ import annotations
