@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 
 from grpo_cli.terminal.numbers import visible
-from grpo_cli.terminal.strokes import ascii_rows, braille_rows, column_of, line_of
+from grpo_cli.terminal.strokes import F64, ascii_rows, braille_rows, column_of, line_of
 
-F64 = NDArray[np.float64]
 Values = Sequence[float | None]
 
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import zstandard
 from formats.dumps import nemo_rl
-from rich.console import Console
 
 from grpo_cli import evaluate
 from grpo_cli.commands import main
 from grpo_cli.commands.help.topics import PAGES, topics
-from grpo_cli.commands.help.view import print_topic
+from grpo_cli.commands.help.view import laid_out
 from grpo_cli.commands.main import COMMANDS
-from grpo_cli.terminal.screen import Screen, written
+from grpo_cli.terminal.screen import Screen
 
 PAGE = """\
 # What it says
@@ -42,19 +41,17 @@ the end
 """
 
 
-def laid_out(width: int | None) -> list[str]:
+def lines_at(width: int | None) -> list[str]:
     screen = Screen(width, height=None if width is None else 24)
-    console: Console = screen.console()
-    print_topic(console, screen, PAGE)
-    return written(console).rstrip().splitlines()
+    return laid_out(screen, PAGE).rstrip().splitlines()
 
 
 def test_a_pipe_gets_the_page_as_it_was_written():
-    assert laid_out(None) == PAGE.splitlines()
+    assert lines_at(None) == PAGE.splitlines()
 
 
 def test_prose_is_wrapped_and_examples_keep_their_lines():
-    lines = laid_out(40)
+    lines = lines_at(40)
     assert lines[0] == "What it says"
     example = next(line for line in lines if "$ grpo" in line)
     assert (
@@ -135,6 +132,8 @@ def dumps(tmp_path, monkeypatch):
         Path(path, "step.jsonl").write_text(lines)
     Path("steps/0.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
     rows = nemo_rl() * 4
+    logged = [{"step": step, "loss": 0.0, "grad_norm": 0.1 * step} for step in range(13)]
+    Path("trainer_state.json").write_text(json.dumps({"log_history": logged}))
     Path("train_data_step7.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return lines
 

@@ -9,7 +9,7 @@ import typer
 from grpo_cli.commands import main
 from grpo_cli.commands.help import topics
 from grpo_cli.commands.help.manual import manual
-from grpo_cli.commands.help.view import print_contents, print_topic
+from grpo_cli.commands.help.view import laid_out, print_contents
 from grpo_cli.commands.options import complete
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
@@ -59,9 +59,10 @@ def _print_page(topic: str | None) -> None:
         console = screen.console()
         if topic is None:
             print_contents(console, screen, main.described(), topics.topics())
+            text = written(console)
         else:
-            print_topic(console, screen, topics.text(topic))
-        deliver(f"{written(console).rstrip()}\n", stream, screen, "page")
+            text = laid_out(screen, topics.text(topic))
+        deliver(f"{text.rstrip()}\n", stream, screen, "page")
 
 
 def _names() -> list[str]:

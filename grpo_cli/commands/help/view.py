@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, written
 
 _WIDEST = 100
 _PARTS = re.compile(
@@ -21,11 +21,11 @@ _LINK = re.compile(r"\[([^\]]+)\]\((\w+)\.md\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
-def print_topic(console: Console, screen: Screen, page: str) -> None:
-    """Prints a page. Its examples keep their lines, whatever the width."""
+def laid_out(screen: Screen, page: str) -> str:
+    """A page for a terminal, whose examples keep their lines; in a pipe it is as it was written."""
     if not screen.terminal:
-        console.print(Text(page.rstrip()))
-        return
+        return page
+    console = screen.console()
     for part in _parts(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):
         if part["heading"]:
             console.print(Text(part["heading"], "bold"))
@@ -34,6 +34,7 @@ def print_topic(console: Console, screen: Screen, page: str) -> None:
             console.print(_example(part["example"]))
         elif part["prose"].strip():
             _print_prose(console, part["prose"], min(screen.width or _WIDEST, _WIDEST))
+    return written(console)
 
 
 def _parts(page: str) -> list[dict[str, str]]:

@@ -127,7 +127,7 @@ class Search:
         return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried), run
 
     def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
-        """The answer with a round ε, where that is less of a coincidence than what was found."""
+        """The answer with a round ε, where chance does not give it."""
         sign = -1.0 if question.target.name == "loss" else 1.0
 
         def values(plans: Sequence[Plan]) -> F64:
@@ -137,7 +137,7 @@ class Search:
 
         solved = solve(run.space, run.every, run.factors, question.target, values)
         matches = self._exact(run, [question], solved[:_ROUND])
-        if not matches or (found.matches and found.matches[0].chance <= matches[0].chance):
+        if not matches or matches[0].chance >= FEW:
             return found
         return replace(found, matches=matches, nearest=[], apart=[])
 

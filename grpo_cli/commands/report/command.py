@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Any
 
 import typer
 
-from grpo_cli.commands.eval.printing import Quiet
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
@@ -19,77 +18,18 @@ from grpo_cli.commands.page.page import html
 from grpo_cli.commands.report.choose import Choice, choose
 from grpo_cli.commands.report.groups import Keeper
 from grpo_cli.commands.report.kept import Kept, within
-from grpo_cli.commands.trend.command import _words
+from grpo_cli.commands.report.options import ReportOptions
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.options import words_of
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.view import known
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.records.choose.paths import read_path
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    """What of the run is kept, and where the page goes."""
-
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the page here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
-    html: Annotated[
-        bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
-    ] = True
-    step: Annotated[
-        str | None,
-        typer.Option(
-            "--step",
-            metavar="FIELD",
-            help="Where a record says its step, as in trend; file: each file is one.",
-            show_default=False,
-        ),
-    ] = None
-    steps: Annotated[
-        int,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            min=1,
-            help="Steps whose groups are kept; those that findings point at always are.",
-        ),
-    ] = 40
-    groups: Annotated[
-        int,
-        typer.Option(
-            "--groups",
-            metavar="N",
-            min=0,
-            help="Groups of a step whose tokens are kept, besides its worst ones.",
-        ),
-    ] = 2
-    tokens: Annotated[
-        int,
-        typer.Option(
-            "--tokens",
-            metavar="N",
-            min=0,
-            help="Tokens that are kept, besides those that findings point at.",
-        ),
-    ] = 500_000
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Of the sample of steps and groups.")
-    ] = 0
-    quiet: Quiet = False
 
 
 @bundled
@@ -116,10 +56,10 @@ def report(
         plan, places = objective.plan(), paths(files)
         reader = reading.reader(places, None)
         reader.keep_input()
-        step_of = _step_of(options.step, places)
+        step_of = StepOf.named(options.step, places)
         run = Run(reader, plan, step_of)
         steps = run.read()
-        found = look(steps, _words(objective, reading))
+        found = look(steps, words_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
         lost = within(kept, options.groups, options.tokens)
@@ -132,14 +72,6 @@ def report(
             tell_more_errors(run.skipped)
             say(f"skipped {len(run.skipped)} records that cannot be used")
     raise typer.Exit(InputError.exit_code if run.skipped else 0)
-
-
-def _step_of(field: str | None, places: Sequence[str]) -> StepOf:
-    if field is None:
-        return StepOf()
-    if field == "file":
-        return StepOf(files={place: at for at, place in enumerate(places)})
-    return StepOf(field=read_path(field, "--step"))
 
 
 def _kept(reader: Reader, keeper: Keeper) -> Kept:

@@ -14,7 +14,7 @@ from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import read_log
-from grpo_cli.commands.trend.options import TrendOptions
+from grpo_cli.commands.trend.options import TrendOptions, words_of
 from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.run import Run, Task
 from grpo_cli.commands.trend.step import Finding, Step
@@ -61,7 +61,7 @@ def trend(
         whose, names = options.reads(log)
         run = Run(reader, plan, options.step_of(places), names)
         steps = run.read()
-        found = look(steps, _words(objective, reading))
+        found = look(steps, words_of(objective, reading))
         compared = None if log is None else beside(whose, log, run.logged, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
         with destination(options.output) as stream:
@@ -90,7 +90,7 @@ def _follow(
     step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
     skip = reading.on_error == "skip"
     follow = Follow(files, reading.reading(None), Task(evaluator, step_of, skip))
-    words = _words(objective, reading)
+    words = words_of(objective, reading)
     with destination(options.output) as stream:
         watch = Watch(
             follow,
@@ -101,19 +101,6 @@ def _follow(
             words=words,
         )
         return watch.run(2.0 if options.every is None else options.every)
-
-
-def _words(objective: ObjectiveOptions, reading: ReadingOptions) -> list[str]:
-    """The flags of the objective and of reading, as words of a command line."""
-    words = [] if objective.variant == "grpo" else ["-v", objective.variant]
-    for stage, choice in objective.stages.items():
-        words += [f"--{stage.replace('_', '-')}", choice]
-    for name, value in objective.hyperparameters.items():
-        words += ["-p", f"{name}={value}"]
-    words += [] if reading.from_ is None else ["--from", reading.from_]
-    for mapped in reading.mapped or ():
-        words += ["--map", mapped]
-    return words
 
 
 def _finish(

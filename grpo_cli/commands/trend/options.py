@@ -10,6 +10,7 @@ import typer
 
 from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
 from grpo_cli.commands.options.values import number
 from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
@@ -17,7 +18,6 @@ from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.errors import UsageError
-from grpo_cli.records.choose.paths import read_path
 
 FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
 
@@ -133,8 +133,17 @@ class TrendOptions:
 
     def step_of(self, places: Sequence[str]) -> StepOf:
         """How records say their step."""
-        if self.step is None:
-            return StepOf()
-        if self.step == "file":
-            return StepOf(files={place: at for at, place in enumerate(places)})
-        return StepOf(field=read_path(self.step, "--step"))
+        return StepOf.named(self.step, places)
+
+
+def words_of(objective: ObjectiveOptions, reading: ReadingOptions) -> list[str]:
+    """The flags of the objective and of reading, as words of a command line."""
+    words = [] if objective.variant == "grpo" else ["-v", objective.variant]
+    for stage, choice in objective.stages.items():
+        words += [f"--{stage.replace('_', '-')}", choice]
+    for name, value in objective.hyperparameters.items():
+        words += ["-p", f"{name}={value}"]
+    words += [] if reading.from_ is None else ["--from", reading.from_]
+    for mapped in reading.mapped or ():
+        words += ["--map", mapped]
+    return words

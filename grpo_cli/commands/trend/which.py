@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
-from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
+from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
 
 KEYS = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
@@ -37,6 +37,19 @@ class StepOf:
 
     field: Path | None = None
     files: Mapping[str, int] | None = None
+
+    @classmethod
+    def named(cls, field: str | None, places: Sequence[str]) -> StepOf:
+        """What ``--step`` says: a field, ``file`` for a step a file, or nothing.
+
+        Raises:
+            UsageError: for what is no field.
+        """
+        if field is None:
+            return cls()
+        if field == "file":
+            return cls(files={place: at for at, place in enumerate(places)})
+        return cls(field=read_path(field, "--step"))
 
     def __call__(self, raw: Raw) -> int:
         """The record's step.

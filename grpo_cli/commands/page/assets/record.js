@@ -14,6 +14,7 @@ class RecordView {
       "article.record",
       {},
       make("dl.totals", {}, ...TOTALS.map((name) => this.total(name))),
+      this.part(),
       ...this.prompts(),
       make("h2", {}, "Responses"),
       this.responses.element,
@@ -31,6 +32,13 @@ class RecordView {
     const value = this.record[name];
     const text = name === "clip_fraction" ? percent(value) : shown(value);
     return make("div", {}, make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, text));
+  }
+
+  // Of a record of many groups a run's page has one.
+  part() {
+    const { responses, response_count: all } = this.record;
+    if (responses.length === all) return null;
+    return make("p.hint", {}, `These numbers are the whole record's; ${responses.length} of its ${all} responses are in this group.`);
   }
 
   *prompts() {
