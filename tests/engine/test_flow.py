@@ -53,7 +53,7 @@ class Played:
         return self._later(tasks.evaluate, self.job, number, portion)
 
     def evaluate_range(self, number, wanted, line, rest, completion) -> int:
-        given = (number, wanted.source, line, self.values.pop(rest), completion)
+        given = (number, wanted, line, self.values.pop(rest), completion)
         return self._later(tasks.evaluate_range, self.job, *given)
 
     def merge(self, answers) -> int:

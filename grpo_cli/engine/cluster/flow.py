@@ -155,9 +155,8 @@ class Flow:
             self._line = 1
         line = self._line + ends.closes
         if ends.rest or any(completion):
-            ref = self._cluster.evaluate_range(
-                first.number, first.wanted, line, first.rest, completion
-            )
+            lines = first.wanted._replace(start=first.wanted.end - ends.rest, head=b"")
+            ref = self._cluster.evaluate_range(first.number, lines, line, first.rest, completion)
             self._give(ref, f"{first.wanted.source}, at or after line {line}")
         self._line = line + ends.lines
 

@@ -13,6 +13,7 @@ from grpo_cli.engine.cluster.session import Session, session
 from grpo_cli.engine.cluster.tasks import ClusterError, Job, Result, versions
 from grpo_cli.engine.fold import OnPiece
 from grpo_cli.records import Piece, Source
+from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.ranges import Range
 
 T = TypeVar("T")
@@ -75,7 +76,9 @@ class _Tasks:
         return 2 * self._session.cores()
 
     def read(self, wanted: Range) -> tuple[Ref, Ref]:
-        ends, rest = self._session.read.remote(wanted)
+        far = isinstance(wanted.path, Address)
+        task = self._session.read_remote if far else self._session.read
+        ends, rest = task.remote(wanted)
         return ends, rest
 
     def evaluate(self, number: int, portion: Files | Piece) -> Ref:
@@ -85,7 +88,7 @@ class _Tasks:
         self, number: int, wanted: Range, line: int, rest: Ref, completion: list[bytes]
     ) -> Ref:
         task = self._session.evaluate_range
-        return task.remote(self._job, number, wanted.source, line, rest, completion)
+        return task.remote(self._job, number, wanted, line, rest, completion)
 
     def merge(self, answers: list[Ref]) -> Ref:
         return self._session.merge.remote(*answers)

@@ -22,6 +22,7 @@ from grpo_cli.errors import UsageError
 
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5
+_IDLE = 60_000  # milliseconds until a worker that has nothing to do is ended
 _LOOK_AGAIN = 5.0  # seconds after which a cluster may have grown
 
 
@@ -47,13 +48,18 @@ class Session:
             else:
                 self._join(address)
         self._signals.restore()
-        options = {"max_retries": _RETRIES, "num_cpus": 1}
+        # A task that takes no core has a worker beside those of the cores, which Ray soon ends, and
+        # starts again for the next: that is for reading from afar, and too dear for what is short.
+        task = {"max_retries": _RETRIES, "num_cpus": 1}
         remote = self.ray.remote
-        read = {"num_returns": 2, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
-        self.read = remote(tasks.read).options(max_retries=_RETRIES, **read)
-        self.evaluate = remote(tasks.evaluate).options(**options)
-        self.evaluate_range = remote(tasks.evaluate_range).options(**options)
-        self.merge = remote(tasks.merge).options(max_retries=_RETRIES, num_cpus=0)
+        reading = {"max_retries": _RETRIES, "num_returns": 2}
+        self.read = remote(tasks.read).options(**reading, num_cpus=1)
+        self.read_remote = remote(tasks.read).options(
+            **reading, num_cpus=0, scheduling_strategy="SPREAD"
+        )
+        self.evaluate = remote(tasks.evaluate).options(**task)
+        self.evaluate_range = remote(tasks.evaluate_range).options(**task)
+        self.merge = remote(tasks.merge).options(**task)
 
     def _start(self, jobs: int | None) -> None:
         from grpo_cli.engine.pool import cores
@@ -65,6 +71,7 @@ class Session:
             object_store_memory=_STORE,
             include_dashboard=False,
             _temp_dir=self._folder,
+            _system_config={"idle_worker_killing_time_threshold_ms": _IDLE},
             **_QUIET,
         )
 

@@ -107,13 +107,18 @@ def read(wanted: Range) -> tuple[Ends | Exception, Bytes | None]:
 
 
 def evaluate_range(
-    job: Job[T], number: int, source: str, line: int, rest: Bytes, completion: Sequence[bytes]
+    job: Job[T],
+    number: int,
+    wanted: Range,
+    line: int,
+    rest: Bytes | None,
+    completion: Sequence[bytes],
 ) -> Answer:
     """What the lines of a range come to; ``completion`` ends the last of them."""
 
     def results(_: list[Exception]) -> list[Result]:
-        done = Done(source, line, len(rest) + sum(map(len, completion)))
-        return [job.result(done, blocks_of(source, line, rest, completion))]
+        done = Done(wanted.source, line, wanted.size + sum(map(len, completion)))
+        return [job.result(done, blocks_of(wanted, line, rest, completion))]
 
     return _answer(job, number, results)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _HEAD = 64 << 10
+CHANGED = "the file changed while it was read; start again when it is complete"
 
 
 class Version(NamedTuple):

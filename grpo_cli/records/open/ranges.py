@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import Address, Version
+from grpo_cli.records.open.address import CHANGED, Address, Version
 from grpo_cli.records.open.blocks import Block, Source, is_document
 from grpo_cli.records.open.streams import BLOCK, LIMIT, plain, reason, split
 
 Bytes = NDArray[np.uint8]
 _FIRST = 64 << 10
+_SCANNED = 1 << 18  # so much that it stays in cache
 _AT_ONCE = 16 << 20  # fetched by one connection
 
 
@@ -105,29 +106,56 @@ def _head(path: str, size: int) -> bytes:
     return head
 
 
-def fetch(wanted: Range) -> tuple[Ends, Bytes]:
-    """Reads a range: what there is to know of it, and its bytes behind its head.
+def fetch(wanted: Range) -> tuple[Ends, Bytes | None]:
+    """Looks at a range: what there is to know of it, and its bytes behind its head.
+
+    Of a file that is here, the bytes are not kept: they are read again from memory sooner than they
+    would travel.
 
     Raises:
         InputError: where it cannot be read, or is not of the version that is meant.
     """
-    try:
-        data = wanted.head + _bytes_of(wanted.path, wanted.start + len(wanted.head), wanted.end)
-        now = version_now(wanted.path)
-    except OSError as error:
-        raise InputError(reason(error), source=wanted.source) from None
-    if len(data) < wanted.size or now != wanted.version:
-        message = "the file changed while it was read; start again when it is complete"
-        raise InputError(message, source=wanted.source)
+    if not isinstance(wanted.path, Address):
+        return _scanned(wanted), None
+    data = _bytes_of(wanted.path, wanted.start + len(wanted.head), wanted.end)
+    data = wanted.head + data if wanted.head else data
     found = data.find(b"\n")
     begin = 0 if not wanted.start else found + 1 if found >= 0 else len(data)
-    rest = np.frombuffer(data, dtype=np.uint8)[begin:]
-    return Ends(data[:begin], len(rest), int(np.count_nonzero(rest == ord("\n")))), rest
+    lines = data.count(b"\n", begin)
+    return Ends(data[:begin], len(data) - begin, lines), np.frombuffer(data, np.uint8)[begin:]
 
 
-def version_now(path: str) -> Version:
-    """The version that a file has now; what is remote was looked at when it was read."""
-    return path.version if isinstance(path, Address) else version_of(path)
+def _scanned(wanted: Range) -> Ends:
+    head, lines, closed = bytearray(), 0, not wanted.start
+    for part in _read(wanted, _SCANNED):
+        begin = 0
+        if not closed:
+            found = part.find(b"\n")
+            closed = found >= 0
+            begin = found + 1 if closed else len(part)
+            head += part[:begin]
+        lines += part.count(b"\n", begin)
+    return Ends(bytes(head), wanted.size - len(head), lines)
+
+
+def _read(wanted: Range, size: int) -> Iterator[bytes]:
+    """The bytes of a range of a file that is here.
+
+    Raises:
+        InputError: where they cannot be read, or are not of the version that is meant.
+    """
+    left = wanted.size
+    try:
+        with Path(wanted.path).open("rb", 0) as stream:
+            stream.seek(wanted.start)
+            while left and (part := stream.read(min(left, size))):
+                left -= len(part)
+                yield part
+        now = version_of(wanted.path)
+    except OSError as error:
+        raise InputError(reason(error), source=wanted.source) from None
+    if left or now != wanted.version:
+        raise InputError(CHANGED, source=wanted.source)
 
 
 def _bytes_of(path: str, start: int, end: int) -> bytes:
@@ -151,25 +179,34 @@ def _local(path: str, start: int, end: int) -> bytes:
         return stream.read(end - start)
 
 
-def blocks_of(source: str, line: int, rest: Bytes, completion: Sequence[bytes]) -> Iterator[Block]:
-    """The lines of a range that was read, in blocks.
+def blocks_of(
+    wanted: Range, line: int, rest: Bytes | None, completion: Sequence[bytes]
+) -> Iterator[Block]:
+    """The lines of a range, in blocks.
 
     Args:
-        source: the file as the user named it.
-        line: the 1-based number of the first of them.
-        rest: the bytes behind the range's head.
+        wanted: the range, from where its first whole line begins.
+        line: the number of that, from 1.
+        rest: its bytes, where they were kept.
         completion: what follows of its last line in the ranges behind it.
 
+    Raises:
+        InputError: where it cannot be read any more, or is not of the version that is meant.
     """
-    start = 0
-    while start < len(rest):
-        part = rest[start : start + BLOCK].tobytes()
+    held = b""
+    for part in _read(wanted, BLOCK) if rest is None else _cut(rest):
         whole = part.rfind(b"\n") + 1
         if not whole:
-            break
+            held += part
+            continue
         lines = split(part, whole)
-        yield Block(source, line, lines)
-        start, line = start + whole, line + len(lines)
-    last = b"".join([rest[start:].tobytes(), *completion])
+        lines[0] = held + lines[0]
+        yield Block(wanted.source, line, lines)
+        line, held = line + len(lines), part[whole:]
+    last = b"".join([held, *completion])
     if last:
-        yield Block(source, line, split(last, len(last)))
+        yield Block(wanted.source, line, split(last, len(last)))
+
+
+def _cut(rest: Bytes) -> Iterator[bytes]:
+    return (rest[start : start + BLOCK].tobytes() for start in range(0, len(rest), BLOCK))

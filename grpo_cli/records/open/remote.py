@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import Address, Version
+from grpo_cli.records.open.address import CHANGED, Address, Version
 
 T = TypeVar("T")
 
@@ -27,7 +27,6 @@ _ATTEMPTS = 8
 _LONGEST = 10.0  # seconds between two attempts; all of them take half a minute
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, InputError)
 _FINAL_NAMES = {"NoCredentialsError", "PartialCredentialsError", "GatedRepoError"}
-CHANGED = "the file changed while it was read; start again when it is complete"
 
 
 def read(path: Address, start: int, end: int) -> bytes:
