@@ -1,7 +1,7 @@
 """Prints how often the answers of ``check``, ``verify`` and ``match`` are right.
 
     python tests/benchmarks/answers.py                       # some minutes on four cores
-    python tests/benchmarks/answers.py --seeds 1 --hold      # a minute or two: .ci/run
+    python tests/benchmarks/answers.py --seeds 1 --hold      # some minutes; .ci/run a part of it
     python tests/benchmarks/answers.py --small               # a few seconds, to see that it runs
     python tests/benchmarks/answers.py --only check --json   # details, with every miss
 
