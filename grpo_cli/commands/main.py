@@ -70,7 +70,7 @@ def _grpo(
     Why is my loss 0, or negative, or rising?     grpo explain FILE
     Which convention gives the loss I logged?     grpo match FILE --loss 0.0123
     What do other losses say of this batch?       grpo compare FILE -v all
-    Do micro-batches or ranks change the loss?    grpo split FILE -n 8
+    Do micro-batches or ranks change the loss?    grpo split FILE -n 2
     Are groups dead, masks shifted, values NaN?   grpo check FILE
     Do trainer and rollout engine disagree?       grpo check FILE
     What does this KL do to loss and gradient?    grpo eval FILE --kl k1

@@ -169,6 +169,7 @@ def plan(
     """
     if variant.lower() in UNSERVED:
         raise UsageError(f"{variant} cannot be evaluated: {UNSERVED[variant.lower()]}")
+    variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
     if batch not in ("input", "record"):
@@ -218,6 +219,7 @@ def _stage_choice(stage: str, wanted: str) -> str:
     if stage not in STAGES and stage not in OWN_AGGREGATES:
         raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
     known = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
+    wanted = wanted if wanted in (*known.choices, *known.aliases) else wanted.lower()
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
         names = (*known.choices, *known.aliases)

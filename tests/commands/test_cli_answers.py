@@ -100,7 +100,7 @@ def test_nothing_can_be_served(grpo, dump):
 def test_match_json_and_its_commands(grpo, shell, dump):
     path = dump(UNEQUAL, UNEQUAL | {"rewards": [0.5, 0.0, 2.0]})
     loss = float(grpo("eval", str(path), "-v", "dapo", "--level", "batch", "--only", "loss").stdout)
-    for target in (loss, loss / 4, -loss, 0.0):
+    for target in (loss, loss / 4, -loss):
         result = grpo("match", str(path), "--loss", repr(target), "--json")
         document = json.loads(result.stdout)
         assert document["target"] == target
@@ -113,6 +113,9 @@ def test_match_json_and_its_commands(grpo, shell, dump):
             again = shell(one["command"])
             assert float(again.stdout) == pytest.approx(one["value"], rel=1e-9), one["command"]
     assert grpo("match", str(path), "--loss", "77.123456").exit_code == 1
+    nothing = grpo("match", str(path), "--loss", "0.0")
+    assert nothing.exit_code == 2
+    assert "--loss 0 tells no conventions apart" in nothing.stderr
 
 
 def test_match_commands_of_every_axis(grpo, shell, dump):

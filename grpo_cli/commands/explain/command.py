@@ -75,6 +75,7 @@ def explain_topic(
     and is a file. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
+        topic = None if topic is None else _as_listed(topic)
         if topic is not None and is_log(topic):
             said = explain_log(read_log(topic))
             page.write(said, lambda console, _: print_log(console, said))
@@ -112,6 +113,12 @@ def explain_topic(
         page.write(found, draw, beyond="cut", notes=source.notices)
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code)
+
+
+def _as_listed(topic: str) -> str:
+    """A name of a variant or a choice in lower case: papers write GSPO."""
+    known = topic.lower() in NAMES or is_choice(topic.lower())
+    return topic.lower() if known and not Path(topic).exists() else topic
 
 
 def _is_variant(topic: str) -> bool:

@@ -63,7 +63,7 @@ def _negative(facts: Facts) -> str:
     return (
         "the loss is negative because J is positive: responses with A > 0 add "
         f"{_number(parts['positive_advantages'])}, those with A < 0 "
-        f"{_number(parts['negative_advantages'])}. Nothing is wrong: only a KL cannot be negative, "
+        f"{_number(parts['negative_advantages'])}. That alone is no error: "
         "the policy term has either sign"
     )
 

@@ -73,7 +73,13 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typ
         raise UsageError("give the logged number as --loss X or --objective X, one of them")
     if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
-    return Typed.of(*found[0], rtol)
+    target = Typed.of(*found[0], rtol)
+    if target.value == 0.0:
+        raise UsageError(
+            f"--{target.name} 0 tells no conventions apart: all that centre their advantages "
+            "give it where every ratio is 1 (grpo explain FILE)"
+        )
+    return target
 
 
 _LARGE = 1 << 25

@@ -59,8 +59,10 @@ class Run:
             raise InputError("no record can be read")
         sign = -1.0 if question.target.name == "loss" else 1.0
         policy, kl, size = every(self.space, sums, self._batch)
-        self.every = sign * (policy - self.space.beta * kl)
-        self._scan = scan(self.space, sign * policy, sign * kl, size)
+        policy *= sign
+        kl *= sign
+        self.every = policy - self.space.beta * kl
+        self._scan = scan(self.space, policy, kl, size)
         self._question = question
         self._first = question.first
         found = hits(self._scan.values, self.factors, question.target)

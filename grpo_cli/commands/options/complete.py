@@ -64,6 +64,8 @@ def known(flag: str, name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name in names:
         return name
+    if (same := [one for one in names if one.casefold() == name.casefold()]) and len(same) == 1:
+        return same[0]
     near = get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(f"{flag}: unknown name {name!r}{hint} (one of {', '.join(names)})")
