@@ -14,13 +14,14 @@ def main() -> None:
     gc.disable()  # nothing that is imported is garbage; ``memory.settle`` starts it again
     # numpy's BLAS starts a thread per core, a third of numpy's import, and nothing here needs one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from grpo_cli.commands.main import ended_by
     from grpo_cli.commands.main import main as run
 
     try:
         run()
     except SystemExit as end:
         if isinstance(end.code, int):
-            _leave(end.code)
+            _leave(128 + ended_by[0] if ended_by else end.code)
         raise
 
 

@@ -175,8 +175,13 @@ def _interruptible() -> None:
             signal.signal(number, _end)
 
 
+ended_by: list[int] = []
+"""The signal that ends the command; what it runs may turn the end into a code of its own."""
+
+
 def _end(number: int, _: object) -> NoReturn:
     """Ends the command as the signal would, when what has to be removed is removed."""
+    ended_by.append(number)
     raise SystemExit(128 + number)
 
 
