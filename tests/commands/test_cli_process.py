@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,18 @@ def test_a_terminal_as_stdin_is_a_usage_error():
     assert "no FILE given, and nothing is piped" in text
 
 
+def _waits(pid: int) -> bool:
+    """Whether a process has done something, and does nothing now but wait for its input."""
+    before = _ticks(pid)
+    time.sleep(0.5)
+    return 5 < before == _ticks(pid)
+
+
+def _ticks(pid: int) -> int:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
 def test_ctrl_c_is_130():
     process = subprocess.Popen(
         [sys.executable, "-m", "grpo_cli", "eval", "-f", "jsonl"],
@@ -111,7 +124,8 @@ def test_ctrl_c_is_130():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    time.sleep(1.5)
+    while not _waits(process.pid):
+        assert process.poll() is None
     process.send_signal(2)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130

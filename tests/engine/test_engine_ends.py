@@ -155,7 +155,8 @@ def test_a_full_disk(large):
 
 def test_an_output_that_was_interrupted_is_not_there(large, tmp_path):
     place = tmp_path / "out.jsonl"
-    with started(large, *TOKENS, "-o", str(place)) as process:
+    more = [str(large)] * 5  # so that it does not end before the signal comes
+    with started(large, *more, *TOKENS, "-o", str(place)) as process:
         deadline = time.monotonic() + 20
         while not any(tmp_path.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
