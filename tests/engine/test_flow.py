@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from files import grouped_rows
 from test_engine_same_bytes import made
 
 from grpo_cli.commands.eval.formats.nested import encode_nested
@@ -172,13 +173,8 @@ def test_where_reading_fails_all_before_is_told(files, cluster, lines, tmp_path)
 
 
 def test_groups_stay_whole(tmp_path, cluster):
-    rng = random.Random(SEED)
-    rows = [
-        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
-        for at in range(200)
-    ]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grouped_rows(path, 200, SEED)
     reading = Reading(grouping=Grouping((("uid",),)))
     expected = answer([str(path)], "dr", reading=reading)
     cluster(3)
