@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from grpo_cli.commands.eval.formats.format import Format, Printing
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.output import Resume
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
@@ -64,10 +64,7 @@ class PrintingOptions:
             show_default=False,
         ),
     ] = None
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there and match."),
-    ] = False
+    resume: Resume = False
     limit: Annotated[
         int | None,
         typer.Option(
@@ -91,12 +88,6 @@ class PrintingOptions:
         if self.only is not None:
             return "only"
         return "json" if self.json else self.format or "table"
-
-    @property
-    def to_folder(self) -> bool:
-        """Whether rows go to numbered parts."""
-        output = self.output or ""
-        return output.endswith("/") or (bool(output) and Path(output).is_dir())
 
     def printing(self) -> Printing:
         """What to print, checked.
