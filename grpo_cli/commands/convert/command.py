@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
-from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
-from grpo_cli.commands.options.output import Resume, check_parts, destination, manifest
+from grpo_cli.commands.options.output import Json, Quiet, output_option
+from grpo_cli.commands.options.place import Resume, check_parts, destination, manifest
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     RecordOption,
@@ -25,13 +25,9 @@ from grpo_cli.terminal.messages import failures
 
 Output = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write here, whole or not at all; Parquet where it ends in .parquet; with --on, "
-        "FOLDER/ for numbered parts.",
-        show_default=False,
+    output_option(
+        "Write here, whole or not at all; Parquet where it ends in .parquet; with --on, FOLDER/ "
+        "for numbered parts."
     ),
 ]
 To = Annotated[

@@ -106,7 +106,7 @@ class Conversion:
                 raise whole.error
         nothing = not whole.records and not whole.skipped and not (listed and listed.kept)
         if nothing and self._reader.reading.selects:
-            raise self._reader.reading.nothing()
+            raise self._reader.nothing()
 
     def finish(self) -> int:
         """Says how many were left out; the exit code."""

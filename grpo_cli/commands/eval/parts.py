@@ -10,7 +10,7 @@ from grpo_cli.commands.eval.formats.format import Printing
 from grpo_cli.commands.eval.formats.parquet import write_batches
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.options.output import check_parts, manifest
+from grpo_cli.commands.options.place import check_parts, manifest
 from grpo_cli.engine import Reader
 from grpo_cli.engine.cluster.manifest import Manifest
 from grpo_cli.engine.cluster.parts import Pack, Parts, joined

@@ -13,7 +13,7 @@ from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
-from grpo_cli.commands.options.output import destination
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
