@@ -15,23 +15,23 @@ import pytest
 from grpo_cli.commands import main as entry
 
 
-def test_a_closed_pipe_ends_quietly(shell, dump):
+def test_a_closed_pipe_ends_quietly(real_shell, dump):
     path = dump(*[{}] * 4000)
-    result = shell(f"grpo eval {path} -f jsonl -q | head -1; echo ${{PIPESTATUS[0]}}")
+    result = real_shell(f"grpo eval {path} -f jsonl -q | head -1; echo ${{PIPESTATUS[0]}}")
     first, code = result.stdout.splitlines()
     assert json.loads(first)["id"] == 0
     assert code == "141"
     assert result.stderr == ""
 
 
-def test_stdin_is_streamed(shell, dump):
-    result = shell(f"cat {dump({})} | grpo eval --only tokens --level batch")
+def test_stdin_is_streamed(real_shell, dump):
+    result = real_shell(f"cat {dump({})} | grpo eval --only tokens --level batch")
     assert (result.returncode, result.stdout) == (0, "3\n")
 
 
 @pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}, {"GITHUB_ACTIONS": "true"}])
-def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
-    result = shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
+def test_a_pipe_has_no_colour_and_no_cut_numbers(real_shell, dump, variables):
+    result = real_shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
     assert "\x1b" not in result.stdout
     assert "…" not in result.stdout
     assert "hidden at 20 columns: " in " ".join(result.stdout.split())
@@ -49,14 +49,14 @@ def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
         ("--color never", {"FORCE_COLOR": "1"}, False),
     ],
 )
-def test_what_forces_colour(shell, dump, flag, variables, colored):
+def test_what_forces_colour(real_shell, dump, flag, variables, colored):
     path = dump({})
     for command in (f"eval {path}", f"compare {path} -v grpo,dr", "variants dr"):
-        assert ("\x1b[" in shell(f"grpo {command} {flag}", **variables).stdout) == colored
+        assert ("\x1b[" in real_shell(f"grpo {command} {flag}", **variables).stdout) == colored
 
 
-def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
-    shell(f"grpo eval {dump({})} -o {tmp_path / 'page'}", FORCE_COLOR="1")
+def test_a_file_is_never_coloured_by_the_environment(real_shell, dump, tmp_path):
+    real_shell(f"grpo eval {dump({})} -o {tmp_path / 'page'}", FORCE_COLOR="1")
     assert "\x1b" not in (tmp_path / "page").read_text()
 
 
@@ -143,23 +143,23 @@ def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
     assert "ZeroDivisionError: ours" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_one_line(shell, dump):
-    result = shell(f"grpo eval {dump({})} -f jsonl > /dev/full")
+def test_a_full_disk_is_one_line(real_shell, dump):
+    result = real_shell(f"grpo eval {dump({})} -f jsonl > /dev/full")
     assert result.returncode == 3
     assert result.stderr.startswith("grpo: ")
     assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])
-def test_usage_is_one_line(shell, arguments):
-    result = shell(f"grpo {arguments}")
+def test_usage_is_one_line(real_shell, arguments):
+    result = real_shell(f"grpo {arguments}")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("grpo: ")
     assert line.endswith("--help)")
 
 
-def test_bare_is_help_and_usage(shell):
-    result = shell("grpo")
+def test_bare_is_help_and_usage(real_shell):
+    result = real_shell("grpo")
     assert result.returncode == 2
     assert "Commands:" in result.stdout + result.stderr
