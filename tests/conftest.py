@@ -19,8 +19,8 @@ typer.testing._get_command = cache(typer.testing._get_command)
 
 
 @pytest.fixture(scope="session")
-def quick_grpo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a ``grpo`` that spares the imports."""
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a ``grpo`` and a ``pytest`` that spare the imports."""
     with forked.started(tmp_path_factory.mktemp("bin")) as folder:
         yield folder
 

@@ -1,6 +1,6 @@
-"""``grpo`` as a process that starts in a hundredth of a second, for tests that run many.
+"""``grpo`` and ``pytest`` as processes that start in a hundredth of a second, for many of them.
 
-A process that has imported all commands waits, and forks for each. What comes of it has pipes, a
+A process that has imported both waits, and forks for each. What comes of it has pipes, a
 folder, an environment, signals and an exit code of its own, as every process has; only the imports
 are spared. How a command is imported, starts and is interrupted is for ``python -m grpo_cli``.
 """
@@ -26,7 +26,7 @@ import _socket, array, marshal, os, sys
 server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 server.connect({address!r})
 streams = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", (0, 1, 2)))]
-asked = marshal.dumps((sys.argv[1:], os.getcwd(), dict(os.environ)))
+asked = marshal.dumps((sys.argv, os.getcwd(), dict(os.environ)))
 server.sendmsg([len(asked).to_bytes(4, "little")], streams)
 while asked:
     asked = asked[server.send(asked) :]
@@ -41,10 +41,11 @@ os._exit(os.WEXITSTATUS(status))
 
 @contextmanager
 def started(folder: Path) -> Iterator[Path]:
-    """A folder for ``PATH`` with such a ``grpo`` in it."""
+    """A folder for ``PATH`` with both in it."""
     address = str(folder / "socket")
-    (folder / "grpo").write_text(CLIENT.format(python=sys.executable, address=address))
-    (folder / "grpo").chmod(0o755)
+    for name in ("grpo", "pytest"):
+        (folder / name).write_text(CLIENT.format(python=sys.executable, address=address))
+        (folder / name).chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     command, pipe = [sys.executable, __file__, address], subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as server:
@@ -89,7 +90,7 @@ def become(client: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv = ["grpo", *arguments]
+    sys.argv = arguments
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, "utf-8", "backslashreplace", closefd=False)
@@ -97,9 +98,11 @@ def become(client: socket.socket) -> None:
 
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
+    import pytest
+
     from grpo_cli.__main__ import main
     from grpo_cli.commands.main import application
 
     application()
     become(asked(sys.argv[1]))
-    main()
+    main() if sys.argv[0].endswith("grpo") else sys.exit(pytest.main())

@@ -21,14 +21,14 @@ ACTION = ROOT / ".github" / "actions" / "grpo"
         ({"DUMP": "nothing.jsonl", "OPTIONS": "--from canonical"}, 3, ["no such file"]),
     ],
 )
-def test_the_action(tmp_path, quick_grpo, inputs, code, said):
+def test_the_action(tmp_path, quick, inputs, code, said):
     summary, outputs = tmp_path / "summary", tmp_path / "outputs"
     done = subprocess.run(
         [ACTION / "run.sh"],
         cwd=ROOT / "samples",
         env={
             **os.environ,
-            "PATH": f"{quick_grpo}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{quick}{os.pathsep}{os.environ['PATH']}",
             "GITHUB_STEP_SUMMARY": str(summary),
             "GITHUB_OUTPUT": str(outputs),
             **inputs,

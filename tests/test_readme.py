@@ -68,8 +68,8 @@ def _name(document: str, block: str) -> str:
 @pytest.mark.parametrize(
     "block", [pytest.param(block, id=_name(at, block)) for at, block in blocks()]
 )
-def test_commands_print_what_is_said_of_them(block, tmp_path, quick_grpo):
-    assert rendered(block, tmp_path, quick_grpo) == block
+def test_commands_print_what_is_said_of_them(block, tmp_path, quick):
+    assert rendered(block, tmp_path, quick) == block
 
 
 def test_every_command_is_in_the_readme_or_on_a_page():
@@ -128,10 +128,8 @@ def picture(*where: Path) -> str:
     return _text(folder / "tokens.svg")
 
 
-def test_the_picture_is_what_the_command_below_it_makes(tmp_path, quick_grpo):
-    assert picture(tmp_path, quick_grpo) == _text(PICTURE), (
-        "python tests/test_readme.py --write README"
-    )
+def test_the_picture_is_what_the_command_below_it_makes(tmp_path, quick):
+    assert picture(tmp_path, quick) == _text(PICTURE), "python tests/test_readme.py --write README"
 
 
 GENERATED = {"parity": parity_table, "aliases": alias_table}

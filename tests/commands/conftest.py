@@ -50,9 +50,9 @@ def _in_bash(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def shell(quick_grpo: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def shell(quick: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a shell line in which ``grpo`` is the command, as users do."""
-    return partial(_in_bash, PATH=f"{quick_grpo}{os.pathsep}{os.environ['PATH']}")
+    return partial(_in_bash, PATH=f"{quick}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture

@@ -24,14 +24,14 @@ def test_a_closed_pipe_ends_quietly(real_shell, dump):
     assert result.stderr == ""
 
 
-def test_stdin_is_streamed(real_shell, dump):
-    result = real_shell(f"cat {dump({})} | grpo eval --only tokens --level batch")
+def test_stdin_is_streamed(shell, dump):
+    result = shell(f"cat {dump({})} | grpo eval --only tokens --level batch")
     assert (result.returncode, result.stdout) == (0, "3\n")
 
 
 @pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}, {"GITHUB_ACTIONS": "true"}])
-def test_a_pipe_has_no_colour_and_no_cut_numbers(real_shell, dump, variables):
-    result = real_shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
+def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
+    result = shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
     assert "\x1b" not in result.stdout
     assert "…" not in result.stdout
     assert "hidden at 20 columns: " in " ".join(result.stdout.split())
@@ -49,14 +49,14 @@ def test_a_pipe_has_no_colour_and_no_cut_numbers(real_shell, dump, variables):
         ("--color never", {"FORCE_COLOR": "1"}, False),
     ],
 )
-def test_what_forces_colour(real_shell, dump, flag, variables, colored):
+def test_what_forces_colour(shell, dump, flag, variables, colored):
     path = dump({})
     for command in (f"eval {path}", f"compare {path} -v grpo,dr", "variants dr"):
-        assert ("\x1b[" in real_shell(f"grpo {command} {flag}", **variables).stdout) == colored
+        assert ("\x1b[" in shell(f"grpo {command} {flag}", **variables).stdout) == colored
 
 
-def test_a_file_is_never_coloured_by_the_environment(real_shell, dump, tmp_path):
-    real_shell(f"grpo eval {dump({})} -o {tmp_path / 'page'}", FORCE_COLOR="1")
+def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
+    shell(f"grpo eval {dump({})} -o {tmp_path / 'page'}", FORCE_COLOR="1")
     assert "\x1b" not in (tmp_path / "page").read_text()
 
 
@@ -151,8 +151,8 @@ def test_a_full_disk_is_one_line(real_shell, dump):
 
 
 @pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])
-def test_usage_is_one_line(real_shell, arguments):
-    result = real_shell(f"grpo {arguments}")
+def test_usage_is_one_line(shell, arguments):
+    result = shell(f"grpo {arguments}")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("grpo: ")
