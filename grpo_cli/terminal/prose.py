@@ -37,8 +37,8 @@ def as_command(line: str, width: int | None) -> Text:
     words, mark, comment = line.partition("  # ")
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), words)
     lines = wrapped(Text(whole), width - len(" \\"), 4).plain.replace("\n", " \\\n")
-    below = f"\n{wrapped(Text(f'    # {comment}'), width, 4).plain}" if mark else ""
-    return Text(lines.replace(_KEPT, " ") + below)
+    said = wrapped(Text(comment), width - len("    # ")).plain.split("\n") if mark else []
+    return Text(lines.replace(_KEPT, " ") + "".join(f"\n    # {line}" for line in said))
 
 
 def _lines(text: Text, width: int, indent: int, ends: re.Pattern[str]) -> list[Text]:
