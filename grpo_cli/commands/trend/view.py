@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.trend.beside import Beside
-from grpo_cli.commands.trend.metrics import ALL, METRICS
+from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
@@ -37,7 +37,8 @@ def known(steps: Sequence[Step]) -> list[str]:
 
 def _usual(steps: Sequence[Step]) -> list[str]:
     """Those that are shown unasked."""
-    return [n for n in known(steps) if n not in METRICS or METRICS[n].spare < _ASKED]
+    columns = {name: metric(name) for name in known(steps)}
+    return [name for name, one in columns.items() if one is None or one.spare < _ASKED]
 
 
 def print_steps(
@@ -66,7 +67,9 @@ def print_steps(
 def sparing(names: Sequence[str]) -> list[str]:
     """The columns that a narrow terminal goes without, the first to go first."""
     order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
-    return [*order, *reversed([one for one in names if one not in METRICS])]
+    others = [name for name in reversed(names) if name not in METRICS]
+    order = [*(name for name in others if metric(name)), *order]
+    return [*order, *(name for name in others if name not in order)]
 
 
 def _value(step: Step, name: str) -> Any:
@@ -133,13 +136,18 @@ def _surest(finding: Finding) -> tuple[int, float]:
     return _LIMIT_LAST[finding.kind], -finding.score
 
 
+def _family(finding: Finding) -> str:
+    column = metric(finding.metric)
+    return "" if column is None else column.family
+
+
 def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
     groups: list[list[Finding]] = []
     for one in findings:
-        family = METRICS[one.metric].family
+        family = _family(one)
         for group in groups:
             near = one.onset - group[0].onset <= _NEAR
-            if METRICS[group[0].metric].family == family and near:
+            if _family(group[0]) == family and near:
                 group.append(one)
                 break
         else:
