@@ -19,7 +19,7 @@ def same(one: Batch, other: Batch, *, positions: bool = True):
     assert one.records.lengths.tolist() == other.records.lengths.tolist()
     assert one.groups.tolist() == other.groups.tolist()
     assert one.group_count == other.group_count
-    for name in (*ARRAYS, "positions") if positions else ARRAYS:
+    for name in (*ARRAYS, "positions", "last_masked") if positions else ARRAYS:
         a, b = getattr(one, name), getattr(other, name)
         assert (a is None) == (b is None)
         assert a is None or (a.dtype == b.dtype and a.tobytes() == b.tobytes())
@@ -60,6 +60,17 @@ def test_positions_are_those_that_the_user_wrote():
     batch = assemble([parse({"logps": [[9, -1, -2], [-3, 9, -4]], "mask": [[0, 1, 1], [1, 0, 1]]})])
     assert batch.positions.tolist() == [1, 2, 0, 2]
     assert batch.positions.dtype == np.int64
+
+
+def test_which_responses_end_with_a_masked_token():
+    rows, mask = [[-1, 9], [9, -1], [], [9]], [[1, 0], [0, 1], [], [0]]
+    batch = assemble([parse({"logps": rows, "mask": mask})])
+    assert batch.last_masked.tolist() == [True, False, False, True]
+    for mask in ([[1, 1], [0, 1], [], [1]], [[1, 1], [1, 1], [], [1]]):
+        assert assemble([parse({"logps": rows, "mask": mask} | _LOGS)]).last_masked is None
+
+
+_LOGS = {"logps": [[-1, -1], [-1, -1], [], [-1]]}
 
 
 def test_rewards_by_function():
