@@ -49,7 +49,8 @@ def test_decoupled_advantages() -> None:
 
 
 UNEQUAL = [1.0, 0.25, -2.0]
-"""Reward weights, which the record has as the trainer's settings; one function gives none for a third of the responses."""
+"""Reward weights, which the record has as the trainer's settings; one function gives none for a
+third of the responses."""
 
 
 @pytest.mark.parametrize("nulls", [False, True])

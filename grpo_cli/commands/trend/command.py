@@ -8,6 +8,7 @@ import typer
 
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
 from grpo_cli.commands.trend.beside import beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
@@ -22,7 +23,6 @@ from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
 
@@ -59,7 +59,7 @@ def trend(
         reader = reading.reader(places, None)
         log = None if options.log is None else read_log(options.log)
         whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_of(places), names)
+        run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
         steps = run.read()
         found = look(steps, words_of(objective, reading))
         compared = None if log is None else beside(whose, log, run.logged, steps)
@@ -83,13 +83,16 @@ def _follow(
     evaluator = Evaluator(plan)
     if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log:
         raise UsageError("--follow prints a table or --format jsonl, without --names and --log")
+    if reading.on is not None:
+        raise UsageError("--follow reads files as they grow, on this machine: without --on")
     if evaluator.wants_first_pass:
         raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
     step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
     skip = reading.on_error == "skip"
-    follow = Follow(files, reading.reading(None), Task(evaluator, step_of, skip))
+    task = Task(evaluator, step_of, skip)
+    follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
     words = words_of(objective, reading)
     with destination(options.output) as stream:
         watch = Watch(
