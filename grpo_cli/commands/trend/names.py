@@ -7,7 +7,7 @@ References:
     verl 0.9.1, trainer/ppo/metric_utils.py:556-576, utils/debug/metrics.py:66-122,
         trainer/ppo/rollout_corr_helper.py:949-1008.
     prime-rl 559b447, trainer/rl/loss.py:100-106, trainer/rl/train.py:500-515. ``reward/all/mean``
-        is its name up to 9f425ff; since then rewards are logged by environment and agent.
+        is its name up to 9f425ff; since then ``train/agg/all/AGENT/reward/mean``.
     NeMo-RL, nemo_rl/algorithms/loss/loss_functions.py, the metrics of ClippedPGLossFn.
     slime 624b824, backends/megatron_utils/loss.py:1106-1154, model.py (train_one_step divides
         by the samples of the step).

@@ -1,8 +1,9 @@
 """Writes tests/golden/trend_names.json: what slime and prime-rl log of made-up records.
 
-``cd tests && python -m parity.others.trend_names OWNER/NAME=CLONE OWNER/NAME=CLONE``, clones of both that have the commits of ``framework_sources.COMMITS``. Their own code computes the
-metrics: slime's ``policy_loss_function`` with the log-probs and entropies put in where a model
-would give them, prime-rl's mismatch beside the statistics of its ``Tensors``.
+``cd tests && python -m parity.others.trend_names OWNER/NAME=CLONE OWNER/NAME=CLONE``, clones of
+both that have the commits of ``framework_sources.COMMITS``. Their own code computes the metrics:
+slime's ``policy_loss_function`` with the log-probs and entropies put in where a model would give
+them, prime-rl's mismatch beside the statistics of its ``Tensors``.
 """
 
 from __future__ import annotations
