@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
+import forked
 import pytest
 import typer.testing
 
@@ -22,6 +25,13 @@ with suppress(ImportError):  # where clusters and parity are tested it is not ne
 
 # All commands with their flags take longer to build than most commands take to run.
 typer.testing._get_command = cache(typer.testing._get_command)
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a ``grpo`` and a ``pytest`` that spare the imports."""
+    with forked.started(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
