@@ -135,7 +135,7 @@ def test_workers_without_memory(file, scratch):
     ],
 )
 def test_what_cannot_be_reached(file, scratch, on, code, said):
-    found = run("eval", file, "--on", on, RAY_CLIENT_RECONNECT_GRACE_PERIOD="1")
+    found = run("eval", file, "--on", on, RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S="1")
     assert found[0] == code
     assert said in found[2]
     assert found[2].count("\n") == 1

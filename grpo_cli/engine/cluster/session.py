@@ -184,6 +184,7 @@ def _connecting(address: str | None) -> Iterator[None]:
             yield
     except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = " ".join(lines[:3]) or type(error).__name__
+        traced = any("Traceback" in line for line in lines)  # of a server: its end says what it is
+        reason = lines[-1] if traced else " ".join(lines[:3]) or type(error).__name__
         what = "cannot start Ray" if address is None else f"cannot connect to Ray at {address}"
         raise ClusterError(f"{what}: {reason}") from None
