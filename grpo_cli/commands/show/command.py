@@ -69,7 +69,7 @@ def show(
             _tell(left_out, options)
         if options.html is None and options.svg is None:
             _print(_picture(record, breakdown, options), options)
-        tell_notes(reader.notices, quiet=options.quiet)
+        tell_notes(reader.notes(plan), quiet=options.quiet)
 
 
 def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:

@@ -66,7 +66,7 @@ def trend(
         shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
         with destination(options.output) as stream:
             write(stream, shown_steps, found, plan, columns, options, run, compared)
-        tell_notes(reader.notices | run.notices, quiet=options.quiet)
+        tell_notes(reader.notes(plan) | run.notices, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
 
