@@ -31,7 +31,7 @@ def raws(path: object, notices: dict[str, None], **options: Any) -> Iterator[Any
             read = True
             yield raw
     if not read and reading.selects:
-        raise reading.nothing()
+        raise reading.nothing(())
 
 
 def records(path: object, notices: dict[str, None], **options: Any) -> list[Any]:

@@ -198,7 +198,7 @@ class Reader:
                         else:
                             yield [raw], None  # type: ignore[list-item]
         if not read and self.reading.selects:
-            raise self.reading.nothing()
+            raise self.nothing()
 
     def bad(self, error: InputError) -> None:
         """Stops at a bad record, or remembers it.

@@ -40,6 +40,21 @@ def test_usage_errors(grpo, dump, arguments, said):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["compare", "match", "verify", "check", "split", "trend"])
+def test_parquet_is_a_format_of_eval_alone(grpo, dump, command):
+    result = grpo(command, str(dump({})), "-f", "parquet")
+    assert result.exit_code == 2
+    assert "'parquet' is not one of 'table'" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["compare", "check", "explain", "match"])
+def test_where_no_record_is_left_the_ids_are_listed(grpo, dump, command):
+    more = ["--loss", "0.1"] if command == "match" else []
+    result = grpo(command, str(dump({"id": "step3"})), "--record", "step4", *more)
+    assert result.exit_code == 3
+    assert "step3" in result.stderr
+
+
 def test_a_usage_error_is_json_where_json_is_wanted(grpo, dump):
     result = grpo("eval", str(dump({})), "--json", "-v", "nope")
     error = json.loads(result.stderr)["error"]

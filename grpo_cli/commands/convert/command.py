@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from grpo_cli.commands.convert.conversion import Conversion
-from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
+from grpo_cli.commands.options.output import Json, Quiet, output_option
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     RecordOption,
@@ -22,13 +22,7 @@ from grpo_cli.terminal.messages import failures
 
 Output = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write here, whole or not at all; Parquet where it ends in .parquet.",
-        show_default=False,
-    ),
+    output_option("Write here, whole or not at all; Parquet where it ends in .parquet."),
 ]
 To = Annotated[
     Literal["jsonl", "parquet"] | None,

@@ -11,13 +11,12 @@ import typer
 
 from grpo_cli.commands.eval.formats.format import Format, Printing
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
 
-FormatName = Literal["table", "json", "jsonl", "csv", "markdown", "parquet"]
-Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on standard error.")]
+FormatName = Literal[TableFormat, "parquet"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +55,7 @@ class PrintingOptions:
     ] = False
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all; with --on, FOLDER/ for numbered parts.",
-            show_default=False,
-        ),
+        output_option("Write here, whole or not at all; with --on, FOLDER/ for numbered parts."),
     ] = None
     resume: Annotated[
         bool,
@@ -90,7 +83,7 @@ class PrintingOptions:
         """The format's name."""
         if self.only is not None:
             return "only"
-        return "json" if self.json else self.format or "table"
+        return format_of(self.format, as_json=self.json)
 
     @property
     def to_folder(self) -> bool:
@@ -123,8 +116,7 @@ class PrintingOptions:
         return None if self.level == "batch" else format.encode(printing)
 
     def _check(self) -> None:
-        if self.json and self.format not in (None, "json"):
-            raise UsageError(f"--json contradicts --format {self.format}")
+        format_of(self.format, as_json=self.json)
         if self.only is not None:
             for flag, given in (
                 ("fields", self.fields),

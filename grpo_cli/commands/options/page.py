@@ -11,7 +11,7 @@ import orjson
 import typer
 from rich.console import Console
 
-from grpo_cli.commands.eval.printing import FormatName, Quiet
+from grpo_cli.commands.options.output import Output, Quiet, TableFormat, format_of
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.escapes import escaped_json
@@ -28,7 +28,7 @@ class PageOptions:
     """In which format the page is printed, and where it goes."""
 
     format: Annotated[
-        FormatName | None,
+        TableFormat | None,
         typer.Option(
             "--format",
             "-f",
@@ -37,16 +37,7 @@ class PageOptions:
         ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
+    output: Output = None
     quiet: Quiet = False
 
     @property
@@ -77,15 +68,14 @@ class PageOptions:
         Raises:
             UsageError: for a format that this answer has not.
         """
-        if self.as_json and self.format not in (None, "json"):
-            raise UsageError(f"--json contradicts --format {self.format}")
+        name = format_of(self.format, as_json=self.as_json)
         if failed and self.output not in (None, "-"):
             return
         with destination(self.output) as stream:
-            if self.json:
+            if name == "json":
                 stream.write(escaped_json(orjson.dumps(document, option=_OPTIONS)) + b"\n")
-            elif self.format not in (None, "table"):
-                stream.write(_table(self.format, rows))
+            elif name != "table":
+                stream.write(_table(name, rows))
             else:
                 screen = screen_of(stream)
                 told = [] if self.quiet else [f"grpo: note: {note}" for note in notes]

@@ -7,23 +7,14 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.commands.eval.printing import Quiet
+from grpo_cli.commands.options.output import Quiet, output_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """What of the run is kept, and where the page goes."""
 
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the page here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
+    output: Annotated[str | None, output_option("Write the page here, whole or not at all.")] = None
     html: Annotated[
         bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
     ] = True

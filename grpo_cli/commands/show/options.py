@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grpo_cli.commands.eval.printing import Quiet
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.output import Quiet
 from grpo_cli.commands.show.picture import COLORS
 
 _OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}

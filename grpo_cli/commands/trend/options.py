@@ -8,18 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
+from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
 from grpo_cli.commands.options.values import number
 from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.which import StepOf
-from grpo_cli.errors import UsageError
-
-FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class TrendOptions:
         ),
     ] = None
     format: Annotated[
-        FormatName | None,
+        TableFormat | None,
         typer.Option("--format", "-f", help="Default: table.", show_default=False),
     ] = None
     json: Json = False
@@ -93,24 +90,13 @@ class TrendOptions:
         int,
         typer.Option("--limit", metavar="N", min=0, help="Steps in the table; 0 for all."),
     ] = 40
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
+    output: Output = None
     quiet: Quiet = False
 
     @property
     def kind(self) -> str:
         """The format's name."""
-        if self.json and self.format not in (None, "json"):
-            raise UsageError(f"--json contradicts --format {self.format}")
-        return "json" if self.json else self.format or "table"
+        return format_of(self.format, as_json=self.json)
 
     def columns(self) -> list[str] | None:
         """The columns that are asked for; None for those that say something.
