@@ -22,7 +22,6 @@ from grpo_cli.records.open.streams import plain, shown, split
 from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
-Notices = dict[str, None]
 
 
 @dataclass
