@@ -20,7 +20,7 @@ from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 
@@ -71,6 +71,13 @@ def test_a_packed_file_is_read_again(tmp_path: Path) -> None:
         stream.write(gzip.compress(line(1).encode()))
     assert follow.poll()
     assert rewards(follow) == {0: 0.5, 1: 0.5}
+
+
+def test_two_runs_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(line(3))
+    with pytest.raises(UsageError, match=r"both have step 3: these are 2 runs"):
+        following(tmp_path).poll()
 
 
 def test_a_renamed_file_goes_on(tmp_path: Path) -> None:

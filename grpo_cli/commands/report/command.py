@@ -57,7 +57,7 @@ def report(
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)
-        run = Run(reader, plan, step_of)
+        run = Run(reader, plan, step_of, one_run=options.one_run)
         steps = run.read()
         found = look(steps, words_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)

@@ -27,6 +27,10 @@ class ReportOptions:
             show_default=False,
         ),
     ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
     steps: Annotated[
         int,
         typer.Option(

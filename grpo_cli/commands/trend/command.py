@@ -59,7 +59,7 @@ def trend(
         reader = reading.reader(places, None)
         log = None if options.log is None else read_log(options.log)
         whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_of(places), names)
+        run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
         steps = run.read()
         found = look(steps, words_of(objective, reading))
         compared = None if log is None else beside(whose, log, run.logged, steps)
@@ -83,13 +83,16 @@ def _follow(
     evaluator = Evaluator(plan)
     if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log:
         raise UsageError("--follow prints a table or --format jsonl, without --names and --log")
+    if reading.on is not None:
+        raise UsageError("--follow reads files as they grow, on this machine: without --on")
     if evaluator.wants_first_pass:
         raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
     step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
     skip = reading.on_error == "skip"
-    follow = Follow(files, reading.reading(None), Task(evaluator, step_of, skip))
+    task = Task(evaluator, step_of, skip)
+    follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
     words = words_of(objective, reading)
     with destination(options.output) as stream:
         watch = Watch(

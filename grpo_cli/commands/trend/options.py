@@ -33,6 +33,10 @@ class TrendOptions:
             show_default=False,
         ),
     ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
     fields: Annotated[
         str | None,
         typer.Option(
