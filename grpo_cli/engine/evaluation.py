@@ -23,7 +23,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.parts import Manifest
+    from grpo_cli.engine.cluster.manifest import Manifest
 
 T = TypeVar("T")
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
@@ -57,6 +57,11 @@ class Outcome:
         self.skipped.merge(later.skipped)
         self.error = later.error
         self.notices |= later.notices
+
+    @property
+    def records(self) -> int:
+        """How many records were evaluated."""
+        return self.totals.records
 
 
 @dataclass(frozen=True)

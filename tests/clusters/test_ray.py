@@ -21,7 +21,8 @@ from grpo_cli.commands.eval.formats.lines import encode_lines
 from grpo_cli.commands.eval.formats.nested import encode_nested
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
-from grpo_cli.engine.cluster.parts import Manifest, Parts
+from grpo_cli.engine.cluster.manifest import Manifest
+from grpo_cli.engine.cluster.parts import Parts
 from grpo_cli.engine.cluster.tasks import ClusterError, versions
 from grpo_cli.engine.evaluation import Task
 from grpo_cli.engine.evaluator import Evaluator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from grpo_cli.commands.eval.formats.format import Format, Printing
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
+from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
@@ -57,10 +57,7 @@ class PrintingOptions:
         str | None,
         output_option("Write here, whole or not at all; with --on, FOLDER/ for numbered parts."),
     ] = None
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there and match."),
-    ] = False
+    resume: Resume = False
     limit: Annotated[
         int | None,
         typer.Option(
@@ -84,12 +81,6 @@ class PrintingOptions:
         if self.only is not None:
             return "only"
         return format_of(self.format, as_json=self.json)
-
-    @property
-    def to_folder(self) -> bool:
-        """Whether rows go to numbered parts."""
-        output = self.output or ""
-        return output.endswith("/") or (bool(output) and Path(output).is_dir())
 
     def printing(self) -> Printing:
         """What to print, checked.

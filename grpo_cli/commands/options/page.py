@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from grpo_cli.commands.options.output import Output, Quiet, TableFormat, format_of
+from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.escapes import escaped_json
 from grpo_cli.terminal.paging import Beyond, deliver, lines_of
 from grpo_cli.terminal.screen import Screen, screen_of, written

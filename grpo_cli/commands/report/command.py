@@ -12,6 +12,7 @@ import typer
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
 from grpo_cli.commands.page.block import deflated, told
 from grpo_cli.commands.page.page import html
@@ -28,7 +29,6 @@ from grpo_cli.commands.trend.view import known
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 
 

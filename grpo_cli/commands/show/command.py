@@ -13,6 +13,7 @@ from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
@@ -28,7 +29,6 @@ from grpo_cli.engine.rows.rows import rows
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.screen import screen_of

@@ -8,6 +8,7 @@ import typer
 
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
 from grpo_cli.commands.trend.beside import beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
@@ -22,7 +23,6 @@ from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
 

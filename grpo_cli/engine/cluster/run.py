@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from grpo_cli.engine.cluster.flow import Flow
-from grpo_cli.engine.cluster.parts import Manifest
+from grpo_cli.engine.cluster.manifest import Manifest
 from grpo_cli.engine.cluster.place import Ref
 from grpo_cli.engine.cluster.portions import SIZE, Files, portions
 from grpo_cli.engine.cluster.session import Session, session
