@@ -31,7 +31,6 @@ def typed(monkeypatch, capsys):
         ("eval x -variant dr", "grpo: no such option: -variant; two dashes: --variant"),
         ("eval x -epsilon=0.1", "grpo: no such option: -epsilon; two dashes: --epsilon=0.1"),
         ("version", "grpo: no such command 'version'; type: grpo --version"),
-        ("evla x", "grpo: no such command 'evla'. Did you mean 'eval'?"),
         (
             "-v dr eval x",
             "grpo: no such option: -v; options follow the command: grpo eval -v dr x",
@@ -41,7 +40,11 @@ def typed(monkeypatch, capsys):
     ],
 )
 def test_what_to_type_instead(typed, line, said):
-    assert typed(line).partition(" (see python")[0] == said
+    assert typed(line) == said
+
+
+def test_a_command_that_is_nearly_one_is_named(typed):
+    assert typed("evla x").startswith("grpo: no such command 'evla'. Did you mean 'eval'?")
 
 
 def test_letters_may_stand_at_their_values(grpo, dump):
