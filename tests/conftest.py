@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import signal
+from functools import cache
 
 import pytest
+import typer.testing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores Ctrl-C,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would what the tests start
+
+# All commands with their flags take longer to build than most commands take to run.
+typer.testing._get_command = cache(typer.testing._get_command)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from grpo_cli.engine import Evaluation, Reader
@@ -20,6 +23,17 @@ def evaluation(
 ) -> Evaluation:
     """The evaluation of one file; ``options`` are the reader's."""
     return Evaluation(Reader([str(path)], reading, **options), plan, encode=encode)
+
+
+def grouped_rows(path: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of one response each, five of a prompt, written as JSONL."""
+    draw = random.Random(seed)
+    rows = [
+        {"uid": number // 5, "log_probs_new": [-draw.random()], "reward": draw.random()}
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
 
 
 def raws(path: object, notices: dict[str, None], **options: Any) -> Iterator[Any]:

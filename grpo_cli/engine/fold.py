@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.variants.trainer import named_row
@@ -48,14 +48,6 @@ def _named(few: DecodedChunk) -> str:
         return ""
     first = few.items[0]
     return (named_row(first.value) if isinstance(first, Raw) else None) or ""
-
-
-class Merges(Protocol):
-    """What a piece comes to."""
-
-    def merge(self, later: Self, /) -> None:
-        """Adds what the input that follows comes to."""
-        ...  # pragma: no cover
 
 
 T = TypeVar("T")

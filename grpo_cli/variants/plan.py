@@ -110,8 +110,9 @@ class Plan:
 
     def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         values: dict[str, Value] = {}
+        sources = (given, *self._usual(name, choice)) if choice.hyperparameters else ()
         for wanted in choice.hyperparameters:
-            for source in (given, *self._usual(name, choice)):
+            for source in sources:
                 if wanted in source:
                     values[wanted] = source[wanted]
                     break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import random
 import signal
 import time
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from files import grouped_rows
 
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import Comparison
@@ -104,13 +104,8 @@ def test_compare_says_the_same(cluster, files):
 
 
 def test_groups_stay_whole(cluster, tmp_path):
-    rng = random.Random(SEED)
-    rows = [
-        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
-        for at in range(500)
-    ]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grouped_rows(path, 500, SEED)
     reading = Reading(grouping=Grouping((("uid",),)))
     options = {"reading": reading}
     assert answer([str(path)], on="ray", task_bytes=300, **options) == answer(

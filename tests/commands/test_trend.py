@@ -229,6 +229,39 @@ def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     assert (found.number, found.metrics["length_mean"]) == (6, 5.0)
 
 
+def test_several_rewards_count_as_the_objective_weighs_them(tmp_path: Path) -> None:
+    """r = 2·right − format: 2·1 − 0.5, 0 (null counts nothing), 2·1 − 0.5, 0 − 1."""
+    rows = {"step": 0, "log_probs": [[-1.0, -0.5], [-0.7], [-0.2], [-0.3]]}
+    each = {"right": [1.0, 0.0, 1.0, 0.0], "format": [0.5, None, 0.5, 1.0]}
+    weights = {"hyperparameters": {"reward_weights": [2.0, -1.0]}}
+    path = tmp_path / "a.jsonl"
+    given = {"advantages": [1.0, 0.0, 1.0, 0.0]}
+    for more in ({}, given):  # of given advantages the weights are known from the record alone
+        path.write_text(json.dumps(rows | {"rewards": each} | weights | more))
+        metrics = steps(Reader([str(path)]), plan("dr"))[0].metrics
+        assert metrics["reward_mean"] == (1.5 + 0.0 + 1.5 - 1.0) / 4
+        assert metrics["rewards/right/mean"] == 0.5
+        assert metrics["rewards/format/mean"] == pytest.approx(2 / 3)
+    path.write_text(json.dumps(rows | {"rewards": each}))
+    assert steps(Reader([str(path)]), plan("dr"))[0].metrics["reward_mean"] == 1.0
+    flags = plan("dr", hyperparameters={"reward_weights": "1,0"})
+    assert steps(Reader([str(path)]), flags)[0].metrics["reward_mean"] == 0.5
+    weights = {"hyperparameters": {"reward_weights": [2.0]}}
+    path.write_text(json.dumps(rows | {"rewards": each} | weights | given))
+    with pytest.raises(InputError, match=r"a.jsonl:1: .*as many as there are reward functions, 2"):
+        steps(Reader([str(path)]), plan("dr"))
+
+
+def test_reward_functions_that_trls_hook_wrote_beside_their_sum(tmp_path: Path) -> None:
+    rows = {"log_probs": [[-1.0, -0.5], [-0.7]], "rewards": [1.0, 0.5]}
+    path = tmp_path / "a.jsonl"
+    lines = [rows | {"step": 0}, rows | {"step": 1, "rewards/right": [1.0, None]}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    first, second = steps(Reader([str(path)]), plan("dr"))
+    assert first.metrics["rewards/right/mean"] is None
+    assert second.metrics["rewards/right/mean"] == 1.0
+
+
 # ---- which step -----------------------------------------------------------------------------
 
 
@@ -452,7 +485,7 @@ def test_tails() -> None:
     assert Tail().quantile(0.5) is None
 
 
-@pytest.mark.parametrize("text", ["nothing", "k3>1", "mismatch.k3>x", "loss=1"])
+@pytest.mark.parametrize("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])
 def test_conditions_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="--fail-on"):
         read_condition(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from files import grouped_rows
 from test_engine_same_bytes import made
 
 from grpo_cli.commands.convert.conversion import Conversion
@@ -178,13 +179,8 @@ def test_where_reading_fails_all_before_is_told(files, cluster, lines, tmp_path)
 
 
 def test_groups_stay_whole(tmp_path, cluster):
-    rng = random.Random(SEED)
-    rows = [
-        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
-        for at in range(200)
-    ]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grouped_rows(path, 200, SEED)
     reading = Reading(grouping=Grouping((("uid",),)))
     expected = answer([str(path)], "dr", reading=reading)
     cluster(3)

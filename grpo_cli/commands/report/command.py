@@ -21,7 +21,7 @@ from grpo_cli.commands.report.groups import Keeper
 from grpo_cli.commands.report.kept import Kept, within
 from grpo_cli.commands.report.options import ReportOptions
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import words_of
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
@@ -83,7 +83,8 @@ def _kept(reader: Reader, keeper: Keeper) -> Kept:
 
 def _finding(finding: Finding) -> dict[str, Any]:
     """A finding, and what shows it best: a quantity that tokens can be coloured by."""
-    worst = METRICS[finding.metric].worst
+    column = metric(finding.metric)
+    worst = None if column is None else column.worst
     return told(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
 
 
@@ -112,11 +113,12 @@ def _page(
         "metrics": [
             {
                 "name": name,
-                "family": METRICS[name].family,
-                "usual": METRICS[name].spare < 20,
+                "family": column.family,
+                "usual": column.spare < 20,
                 "values": [step.metrics[name] for step in steps],
             }
             for name in known(steps)
+            if (column := metric(name)) is not None
         ],
         "findings": [_finding(finding) for finding in findings],
         "kept": {str(number): why for number, why in choice.steps.items()},

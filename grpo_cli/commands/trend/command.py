@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, words_of
 from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.run import Run, Task
@@ -63,6 +64,11 @@ def trend(
         steps = run.read()
         found = look(steps, words_of(objective, reading))
         compared = None if log is None else beside(whose, log, run.logged, steps)
+        if whose == "trl":  # it logs each reward function by itself, and calls it so too
+            for step in steps:
+                each = {name: step.metrics[name] for name in functions(step.metrics)}
+                run.logged[step.number] |= each
+        _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
         with destination(options.output) as stream:
             write(stream, shown_steps, found, plan, columns, options, run, compared)
@@ -104,6 +110,19 @@ def _follow(
             words=words,
         )
         return watch.run(2.0 if options.every is None else options.every)
+
+
+def _check_fields(columns: Sequence[str] | None, steps: Sequence[Step]) -> None:
+    """Refuses the mean of a reward function that is not there.
+
+    Raises:
+        UsageError: with those that are.
+    """
+    there = functions(steps[0].metrics) if steps else []
+    for name in columns or ():
+        if name not in METRICS and metric(name) and name not in there:
+            has = f"there are {', '.join(there)}" if there else "the records have one reward each"
+            raise UsageError(f"--fields {name}: {has}")
 
 
 def _finish(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from grpo_cli.commands.trend.origins import Origins, two_runs
 from grpo_cli.commands.trend.run import Part, Task, step_from
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.engine.fold import Notices, Told
 from grpo_cli.errors import InputError
@@ -176,7 +176,8 @@ class Follow:
                     found[step] = Sums(sums.file)
                 found[step].merge(sums)
         shared = any(len(known.steps) > 1 for known in self._files.values())
-        return [step_from(number, found[number], shares_file=shared) for number in sorted(found)]
+        numbers = sorted(found)
+        return alike([step_from(one, found[one], shares_file=shared) for one in numbers])
 
 
 def _is_lines(path: str) -> bool:

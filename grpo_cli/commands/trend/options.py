@@ -14,7 +14,7 @@ from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, f
 from grpo_cli.commands.options.values import number
 from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.which import StepOf
 
@@ -112,7 +112,12 @@ class TrendOptions:
             return None
         names = [one.strip() for one in self.fields.split(",")]
         metrics = METRICS if self.names == "grpo" else NAMES[self.names]
-        return [complete.known("--fields", name, (*metrics, "file")) for name in names]
+        return [
+            name
+            if name not in METRICS and metric(name)
+            else complete.known("--fields", name, (*metrics, "file"))
+            for name in names
+        ]
 
     def reads(self, log: Log | None) -> tuple[str, Mapping[str, Read] | None]:
         """Whose metrics are to be computed beside ours."""

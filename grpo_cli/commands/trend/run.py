@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.logged_sums import measure_logged
-from grpo_cli.commands.trend.measure import SAID, measure, measure_said
+from grpo_cli.commands.trend.measure import measure, measure_said, rewards_of, says_more
 from grpo_cli.commands.trend.metrics import StepSums, values
 from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.origins import Origins, changes, two_runs
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
@@ -31,6 +32,8 @@ from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
 
 _AUTOMATIC = StepOf()
+_Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
+"""What became of a chunk, and [R] its rewards."""
 
 
 @dataclass
@@ -101,7 +104,7 @@ class Task:
         """Records that follow each other, cut where the step changes."""
         numbers = [self._step(item, part) for item in few.items]
         _note_order(part.origins, numbers, few.items)
-        if few.keys is None or not SAID.isdisjoint(few.keys):
+        if few.keys is None or says_more(few.keys):
             for number, item in zip(numbers, few.items, strict=True):
                 if number is not None and isinstance(item, Raw):
                     sums = part.steps.setdefault(number, Sums(item.source))
@@ -137,37 +140,36 @@ class Task:
         if self.measured is not None:
             evaluator = Evaluator(evaluator.plan, self.measured.get(step))
 
-        def evaluated(one: Chunk) -> Breakdown | MissingColumnError:
+        def evaluated(one: Chunk) -> _Evaluated:
             try:
-                return evaluator.evaluate(one)
+                breakdown = evaluator.evaluate(one)
             except MissingColumnError as missing:
-                return missing
+                return missing, rewards_of(one, None)
+            return breakdown, rewards_of(one, breakdown)
 
         for found in chunk.each(evaluated):
             if isinstance(found, InputError):
                 part.skipped.add(found)
                 continue
-            whole, breakdown = found
+            whole, result = found
             if step not in part.steps:
                 part.steps[step] = Sums(whole.records[0].source)
-            self._add_to(part, step, whole, breakdown)
+            self._add_to(part, step, whole, result)
 
-    def _add_to(
-        self, part: Part, step: int, chunk: Chunk, breakdown: Breakdown | MissingColumnError
-    ) -> None:
-        sums = part.steps[step]
+    def _add_to(self, part: Part, step: int, chunk: Chunk, result: _Evaluated) -> None:
+        sums, (breakdown, rewards) = part.steps[step], result
         known = None if isinstance(breakdown, MissingColumnError) else breakdown
         if self.logged:
             measure_logged(sums, chunk, known)
         if isinstance(breakdown, MissingColumnError):
             part.notices[f"no columns of the update: {breakdown}"] = None
-            measure(sums, chunk, None)
+            measure(sums, chunk, None, rewards)
             return
         if sums.totals is None:
             sums.totals = Totals(self.evaluator.plan.batch)
         sums.totals.add(breakdown)
         part.signatures.setdefault(breakdown.objective.signature, step)
-        measure(sums, chunk, breakdown)
+        measure(sums, chunk, breakdown, rewards)
 
 
 def _note_order(
@@ -241,7 +243,8 @@ class Run:
         told = [*self._origins.returns(), *changes(self.signatures)]
         self.notices |= dict.fromkeys(told)
         files = Counter(sums.file for sums in self._sums.values())
-        return [self._finished(number, files) for number in sorted(self._sums)]
+        found = [self._finished(number, files) for number in sorted(self._sums)]
+        return alike(found)
 
     def _finished(self, number: int, files: Mapping[str, int]) -> Step:
         """A step, whose sums are given up: as they are read they grow."""

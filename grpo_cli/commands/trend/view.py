@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.trend.beside import Beside
-from grpo_cli.commands.trend.metrics import ALL, METRICS
+from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
@@ -36,7 +36,8 @@ def known(steps: Sequence[Step]) -> list[str]:
 
 def _usual(steps: Sequence[Step]) -> list[str]:
     """Those that are shown unasked."""
-    return [n for n in known(steps) if n not in METRICS or METRICS[n].spare < _ASKED]
+    columns = {name: metric(name) for name in known(steps)}
+    return [name for name, one in columns.items() if one is None or one.spare < _ASKED]
 
 
 def print_steps(
@@ -54,7 +55,9 @@ def print_steps(
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
     order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
-    spare = [] if fields else [*order, *reversed([one for one in names if one not in METRICS])]
+    others = [name for name in reversed(names) if name not in METRICS]
+    order = [*(name for name in others if metric(name)), *order]
+    spare = [] if fields else [*order, *(name for name in others if name not in order)]
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if len(picked) < len(steps):
@@ -114,13 +117,18 @@ def _surest(finding: Finding) -> tuple[int, float]:
     return _LIMIT_LAST[finding.kind], -finding.score
 
 
+def _family(finding: Finding) -> str:
+    column = metric(finding.metric)
+    return "" if column is None else column.family
+
+
 def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
     groups: list[list[Finding]] = []
     for one in findings:
-        family = METRICS[one.metric].family
+        family = _family(one)
         for group in groups:
             near = one.onset - group[0].onset <= _NEAR
-            if METRICS[group[0].metric].family == family and near:
+            if _family(group[0]) == family and near:
                 group.append(one)
                 break
         else:
