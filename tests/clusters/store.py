@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
             server.before(self.path)
         writes = self.command in ("PUT", "POST") and self.path.count("/") > 1
         share = server.share_written if writes else server.share if of_data else 0.0
-        wrong = share and server.random.random() < share
+        wrong = (writes or of_data) and server.random.random() < share
         kind = server.random.choice(server.kinds[: 2 if writes else 3]) if wrong else ""
         server.faults[f"{kind} {self.command}" if writes else kind] += 1
         if writes and kind == "drop":
