@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
+import forked
 import pytest
 import typer.testing
 
@@ -13,6 +16,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 
 # All commands with their flags take longer to build than most commands take to run.
 typer.testing._get_command = cache(typer.testing._get_command)
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a ``grpo`` and a ``pytest`` that spare the imports."""
+    with forked.started(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

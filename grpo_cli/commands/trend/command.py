@@ -70,9 +70,10 @@ def trend(
                 run.logged[step.number] |= each
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
+        notes = reader.notes(plan) | run.notices
         with destination(options.output) as stream:
-            write(stream, shown_steps, found, plan, columns, options, run, compared)
-        tell_notes(reader.notes(plan) | run.notices, quiet=options.quiet)
+            write(stream, shown_steps, found, plan, columns, options, run, compared, notes)
+        tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
 
