@@ -72,7 +72,7 @@ class Partial:
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
         other = other_row(self._told.named, (self._variant,))
-        return list(self._told.notices | other | self._outcome.notices)
+        return list(self._told.notices | other | self._outcome.told)
 
 
 def partial(

@@ -41,6 +41,7 @@ class Outcome:
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
+        of_first: those of its first record; None where it has none.
     """
 
     totals: Totals
@@ -48,6 +49,7 @@ class Outcome:
     skipped: Skipped = field(default_factory=Skipped)
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
+    of_first: Notices | None = None
 
     def merge(self, later: Outcome) -> None:
         """Adds what became of the input that follows; of nothing that follows an error."""
@@ -58,11 +60,18 @@ class Outcome:
         self.skipped.merge(later.skipped)
         self.error = later.error
         self.notices |= later.notices
+        if self.of_first is None:
+            self.of_first = later.of_first
 
     @property
     def records(self) -> int:
         """How many records were evaluated."""
         return self.totals.records
+
+    @property
+    def told(self) -> Notices:
+        """All that is told once, in its order."""
+        return (self.of_first or {}) | self.notices
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,7 @@ class Task:
         outcome = self.nothing()
         look = self.look
         for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
+            outcome.of_first = {} if outcome.of_first is None else outcome.of_first
             if isinstance(part, InputError):
                 if not self.skip:
                     outcome.error = part
@@ -102,7 +112,7 @@ class Task:
                 look = None  # what follows is not the first record, wherever pieces are cut
                 continue
             chunk, breakdown = part
-            if look is not None and outcome.of_first is not None:
+            if look is not None:
                 outcome.of_first |= dict.fromkeys(look(chunk))
                 look = None
             outcome.totals.add(breakdown)
@@ -225,7 +235,7 @@ class Evaluation:
         """What is told once."""
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
-        return list(reader.notices | self._notices | other | self._outcome.notices)
+        return list(reader.notices | self._notices | other | self._outcome.told)
 
 
 def _notices(breakdown: Breakdown) -> Iterator[str]:
