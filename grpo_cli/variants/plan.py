@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
@@ -109,6 +109,18 @@ class Plan:
         return found
 
     def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
+        own = "/" in name and name in self.swapped.values()
+        said = tuple(
+            [(wanted, given[wanted]) for wanted in choice.hyperparameters if wanted in given]
+        )
+        key = self.variant, own, id(choice), name, said
+        if key not in _KNOWN:
+            if len(_KNOWN) > _MOST_BOUND:
+                _KNOWN.clear()
+            _KNOWN[key] = self._completed(name, choice, given)
+        return _KNOWN[key]
+
+    def _completed(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         values: dict[str, Value] = {}
         sources = (given, *self._usual(name, choice)) if choice.hyperparameters else ()
         for wanted in choice.hyperparameters:
@@ -168,8 +180,8 @@ def plan(
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
             a hyperparameter that the chosen stages do not take.
     """
-    if variant.lower() in UNSERVED:
-        raise UsageError(f"{variant} cannot be evaluated: {UNSERVED[variant.lower()]}")
+    if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:
+        raise UsageError(f"{variant} cannot be evaluated: {missing}")
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
@@ -177,8 +189,10 @@ def plan(
         raise UsageError(f"unknown batch {batch!r}; expected input or record")
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
+    given = hyperparameters or {}
+    _check_known(given, Plan(name, VARIANTS[name], swapped, {}, batch))
     try:
-        flags = canonical(hyperparameters or {})
+        flags = canonical(given)
     except HyperparameterError as error:
         raise UsageError(str(error)) from None
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
@@ -186,6 +200,8 @@ def plan(
     return made
 
 
+_KNOWN: dict[object, Bound] = {}
+"""Choices by what their values come from: a search makes thousands of plans of some hundreds."""
 _BOUND: dict[tuple[int, str, tuple[tuple[str, Value], ...]], Bound] = {}
 
 
@@ -229,6 +245,13 @@ def _stage_choice(stage: str, wanted: str) -> str:
             f"expected one of {', '.join(known.choices)}"
         )
     return name
+
+
+def _check_known(given: Iterable[str], made: Plan) -> None:
+    for name in given:
+        if name not in KNOWN:
+            read = f"{made.variant} reads {', '.join(sorted(made.takes()))}"
+            raise UsageError(f"{name}: {unknown(name, read)}")
 
 
 def _check_taken(made: Plan) -> None:

@@ -9,12 +9,13 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import fields
 from grpo_cli.records.decode.text import as_object
 from grpo_cli.records.origin import Origin
+from grpo_cli.records.parse import log
 from grpo_cli.records.parse.columns import Shape, read_column, read_mask, read_shape
 from grpo_cli.records.parse.derive import derive
 from grpo_cli.records.parse.groups import read_groups
 from grpo_cli.records.parse.numbers import finite, is_number, per_response
 from grpo_cli.records.parse.rewards import read_advantages, read_rewards
-from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.records.parse.settings import read_settings, trainer_weights
 from grpo_cli.records.parse.tokens import read_words
 from grpo_cli.records.record import Record
 
@@ -56,7 +57,7 @@ def parse(
 def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) -> Record:
     found = fields.read_fields(record)
     names = found.names
-    shape = _shape(record, names, found.unknown)
+    shape = _shape(source, record, names, found.unknown)
     mask = None
     if "mask" in names:
         mask = read_mask(names["mask"], record[names["mask"]], shape)
@@ -91,6 +92,11 @@ def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None
     key = result.names.get("rewards")
     if key is not None:
         result.rewards, result.reward_names = read_rewards(key, record[key], shape)
+        first = result.rewards[0]
+        weights = trainer_weights(record, len(first)) if type(first) is list else {}
+        if weights:
+            settings = {**weights, **result.hyperparameters}
+            result.hyperparameters = dict(sorted(settings.items()))
     key = result.names.get("reward_baselines")
     if key is not None:
         result.reward_baselines = finite(*per_response(key, record[key], shape, "baseline"))
@@ -109,8 +115,12 @@ def _add_extras(result: Record, record: Mapping[str, Any], shape: Shape) -> None
         result.expected = record["expected"]
 
 
-def _shape(record: Mapping[str, Any], names: Mapping[str, str], unknown: Sequence[str]) -> Shape:
+def _shape(
+    source: str, record: Mapping[str, Any], names: Mapping[str, str], unknown: Sequence[str]
+) -> Shape:
     key = names.get("log_probs_new") or names.get("ratios")
+    if key is None and log.is_logged(record):
+        raise InputError(log.advice(source))
     if key is None:
         looked = fields.names_of(("log_probs_new", "ratios"))
         left = fields.unknown_keys("log_probs_new", unknown)
