@@ -182,6 +182,23 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert [row.split()[0] for row in printed[1:]] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path.write_text(line(0) + line(1) + line(2))
+    fails = [read_condition("reward_mean<9")]
+    watch = Watch(following(path), stream, fields=None, as_json=False, conditions=fails, words=[])
+    assert watch.run(0.1) == 1
+    printed = stream.getvalue().decode().splitlines()
+    assert max(map(len, printed)) <= width
+    above, head = printed[:-3], printed[-3]
+    hidden = " ".join(above).partition(": ")[2].partition(" (")[0]
+    names = {*head.split(), *filter(None, hidden.replace(",", "").split())}
+    assert {"step", "reward_mean", "gradient_norm", "ratio_p999", "mismatch.k3"} <= names
+    assert bool(above) == (width < 110)
+
+
 def test_ctrl_c_prints_the_last_step(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(line(0) + line(1))

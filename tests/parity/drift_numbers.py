@@ -83,8 +83,7 @@ def moved(source: str, clones: Clones) -> Moved:
 
 
 def _key(entry: dict[str, Any]) -> str:
-    named = ("framework", "variant", "stages", "hyperparameters", "batch")
-    return json.dumps([entry[name] for name in named])
+    return json.dumps([entry[name] for name in write.NAMED])
 
 
 def _same(entry: dict[str, Any], case: Case, batch: Any, kind: str) -> bool:

@@ -39,8 +39,7 @@ def print_totals(
 ) -> None:
     """Prints the totals; at level batch those fields alone that were asked for."""
     only = fields if level == "batch" else None
-    width = screen.width if screen.terminal else None  # in a pipe a line is a line
-    console.print(summary(total, signature, width) if only is None else chosen(total, only))
+    console.print(summary(total, signature, screen.edge) if only is None else chosen(total, only))
 
 
 def print_rows(

@@ -15,8 +15,8 @@ from grpo_cli.commands.options.output import Output, Quiet, TableFormat, format_
 from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.escapes import escaped_json
-from grpo_cli.terminal.paging import Beyond, deliver, lines_of
-from grpo_cli.terminal.screen import Screen, screen_of, written
+from grpo_cli.terminal.paging import Beyond, print_page
+from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
@@ -77,12 +77,7 @@ class PageOptions:
             elif name != "table":
                 stream.write(_table(name, rows))
             else:
-                screen = screen_of(stream)
-                told = [] if self.quiet else [f"grpo: note: {note}" for note in notes]
-                console = screen.console()
-                draw(console, screen)
-                below = sum(lines_of(note, screen) for note in told)
-                deliver(written(console), stream, screen, beyond, below=below)
+                print_page(stream, draw, beyond, notes=() if self.quiet else notes)
 
 
 def _table(format: str, rows: Sequence[Row] | None) -> bytes:

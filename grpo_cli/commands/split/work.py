@@ -126,7 +126,7 @@ def columns_of(batch: Batch) -> frozenset[str]:
     """The columns that the records give; old log-probs that are the new ones are none."""
     found = {one.name for one in fields(batch) if getattr(batch, one.name) is not None}
     same = batch.log_probs_old is batch.log_probs_new
-    return frozenset(found - {"positions"} - ({"log_probs_old"} if same else set()))
+    return frozenset(found - {"positions", "last_masked"} - ({"log_probs_old"} if same else set()))
 
 
 def _sums(made: Breakdown) -> dict[str, F64]:

@@ -70,6 +70,7 @@ def trend(
         compared = None if log is None else beside(whose, log, logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
+        notes = reader.notices | run.notices
         if options.html is not None:
             with destination(options.html, "--html") as stream:
                 head = alone(steps, found, compared)
@@ -80,8 +81,8 @@ def trend(
                 stream.write(figure(shown_steps, found, columns, list(run.signatures)).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
-                write(stream, shown_steps, found, plan, columns, options, run, compared)
-        tell_notes(reader.notices | run.notices, quiet=options.quiet)
+                write(stream, shown_steps, found, plan, columns, options, run, compared, notes)
+        tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
 

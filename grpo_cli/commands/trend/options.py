@@ -100,9 +100,15 @@ class TrendOptions:
         ),
     ] = None
     limit: Annotated[
-        int,
-        typer.Option("--limit", metavar="N", min=0, help="Steps in the table; 0 for all."),
-    ] = 40
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=0,
+            help="Steps in the table; 0 for all. Default: 40, or what the screen has room for.",
+            show_default=False,
+        ),
+    ] = None
     output: Output = None
     quiet: Quiet = False
 

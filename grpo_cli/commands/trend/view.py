@@ -14,6 +14,7 @@ from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
+from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
 _ASKED = 20
@@ -54,16 +55,21 @@ def print_steps(
     for name in names:
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
+    kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
+    console.print(grid(kept))
+    if len(picked) < len(steps):
+        between = len(steps) - len(picked)
+        plural = "" if between == 1 else "s"
+        console.print(Text(f"… {between:,} step{plural} in between (--limit 0 for all)", "dim"))
+    print_hidden(console, screen, hidden, "--fields")
+
+
+def sparing(names: Sequence[str]) -> list[str]:
+    """The columns that a narrow terminal goes without, the first to go first."""
     order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
     others = [name for name in reversed(names) if name not in METRICS]
     order = [*(name for name in others if metric(name)), *order]
-    spare = [] if fields else [*order, *(name for name in others if name not in order)]
-    kept, hidden = fitting(columns, spare, screen.width)
-    console.print(grid(kept))
-    if len(picked) < len(steps):
-        between = f"{len(steps) - len(picked):,} steps in between (--limit 0 for all)"
-        console.print(Text(f"… {between}", "dim"))
-    print_hidden(console, screen, hidden, "--fields")
+    return [*order, *(name for name in others if name not in order)]
 
 
 def _value(step: Step, name: str) -> Any:
@@ -94,7 +100,7 @@ def _picked(steps: Sequence[Step], limit: int) -> Sequence[Step]:
     return [*steps[:head], *steps[head - limit :]]
 
 
-def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]) -> None:
     """Prints what was found, each with the command that shows where.
 
     What began together, and is of one family, is told once, by what is surest.
@@ -103,11 +109,24 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(Text("\nnothing began: no shift, no drift, no limit passed", "bold green"))
     for together in _together(findings):
         first, *others = sorted(together, key=_surest)
-        head = (f"step {first.onset}", "bold yellow")
-        console.print(Text.assemble("\n", head, f"  {first.kind}  {first.sentence}"))
+        console.print()
+        print_finding(console, screen, first)
         for other in others:
-            console.print(Text(f"  also {other.kind}  {other.sentence}", "dim"))
-        console.print(Text(f"  {visible(first.command)}", "cyan"))
+            also = Text(f"  also {other.kind}  {other.sentence}", "dim")
+            console.print(wrapped(also, screen.width, 4))
+        print_command(console, screen, first)
+
+
+def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
+    """Prints what was found, in words."""
+    head = (f"step {finding.onset}", "bold yellow")
+    line = Text.assemble(head, f"  {finding.kind}  {finding.sentence}")
+    console.print(wrapped(line, screen.width, 2))
+
+
+def print_command(console: Console, screen: Screen, finding: Finding) -> None:
+    """Prints the command that shows where."""
+    console.print(as_command(f"  {visible(finding.command)}", screen.edge), style="cyan")
 
 
 _LIMIT_LAST = {"shift": 0, "drift": 0, "limit": 1}
@@ -153,7 +172,7 @@ def print_charts(
         console.print(Text(line))
 
 
-def print_beside(console: Console, beside: Beside) -> None:
+def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
     """Prints each logged series with what was recomputed of it, and why they differ."""
     console.print(Text(f"\nthe log, under the names of {beside.framework}", "bold"))
     if not beside.series:
@@ -162,7 +181,8 @@ def print_beside(console: Console, beside: Beside) -> None:
     styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in beside.series:
         verdict, words = apart(one)
-        console.print(Text.assemble((f"{verdict} ", styles[verdict]), words))
+        line = Text.assemble((f"{verdict} ", styles[verdict]), words)
+        console.print(wrapped(line, screen.width, 2))
 
 
 def apart(one: Comparison) -> tuple[str, str]:

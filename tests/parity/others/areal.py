@@ -196,9 +196,12 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
     data = clones.load(name, "areal/utils/data.py", ["KLEstimator"])
     actor = clones.load(name, "areal/trainer/ppo/actor.py", ["_compute_advantages"])
 
-    def computed(x: Inputs, estimator: str, beta: float, *, decoupled: bool) -> torch.Tensor:
-        """PPOActor._compute_advantages on a prompt of one token; the last token that counts ends
-        a response, for what is masked behind it would be the one that has the reward."""
+    def computed(
+        x: Inputs, estimator: str, beta: float, *, decoupled: bool, whole: bool = False
+    ) -> torch.Tensor:
+        """PPOActor._compute_advantages on a prompt of one token. ``whole``: a response ends where
+        it was written to end; else with the last token that counts, since a masked one at the end
+        would be the one that has the reward."""
         trainer = SimpleNamespace(
             config=SimpleNamespace(
                 overlong_reward_penalty=False, use_decoupled_loss=decoupled, recompute_logprob=True
@@ -222,6 +225,8 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
             return torch.nn.functional.pad(table.detach(), (0, 1))
 
         ends = (x.mask * torch.arange(1, x.mask.shape[1] + 1)).amax(-1, keepdim=True)
+        if whole:
+            ends = torch.tensor([[len(row)] for row in x.batch.mask])
         there = torch.arange(x.mask.shape[1] + 1) <= ends
         given = {
             "input_ids": behind_prompt(x.mask),
@@ -243,3 +248,20 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
                 {"beta": 0.1, "kl_output_clamp": 10.0},
                 lambda x, e=estimator, d=decoupled: computed(x, e, 0.1, decoupled=d),
             )
+            yield (
+                name,
+                "areal/grpo",
+                {
+                    "advantage": "areal/on-last-token",
+                    "kl": f"{'areal/' if decoupled else ''}{estimator}-in-reward",
+                },
+                {"beta": 0.1, "kl_output_clamp": 10.0},
+                lambda x, e=estimator, d=decoupled: computed(x, e, 0.1, decoupled=d, whole=True),
+            )
+    yield (
+        name,
+        "areal/grpo",
+        {"advantage": "areal/on-last-token"},
+        {},
+        lambda x: computed(x, "k1", 0.0, decoupled=False, whole=True),
+    )
