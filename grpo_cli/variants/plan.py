@@ -180,8 +180,8 @@ def plan(
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
             a hyperparameter that the chosen stages do not take.
     """
-    if variant.lower() in UNSERVED:
-        raise UsageError(f"{variant} cannot be evaluated: {UNSERVED[variant.lower()]}")
+    if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:
+        raise UsageError(f"{variant} cannot be evaluated: {missing}")
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")

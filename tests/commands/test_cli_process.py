@@ -15,9 +15,9 @@ import pytest
 from grpo_cli.commands import main as entry
 
 
-def test_a_closed_pipe_ends_quietly(shell, dump):
+def test_a_closed_pipe_ends_quietly(real_shell, dump):
     path = dump(*[{}] * 4000)
-    result = shell(f"grpo eval {path} -f jsonl -q | head -1; echo ${{PIPESTATUS[0]}}")
+    result = real_shell(f"grpo eval {path} -f jsonl -q | head -1; echo ${{PIPESTATUS[0]}}")
     first, code = result.stdout.splitlines()
     assert json.loads(first)["id"] == 0
     assert code == "141"
@@ -143,8 +143,8 @@ def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
     assert "ZeroDivisionError: ours" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_one_line(shell, dump):
-    result = shell(f"grpo eval {dump({})} -f jsonl > /dev/full")
+def test_a_full_disk_is_one_line(real_shell, dump):
+    result = real_shell(f"grpo eval {dump({})} -f jsonl > /dev/full")
     assert result.returncode == 3
     assert result.stderr.startswith("grpo: ")
     assert "Traceback" not in result.stderr
@@ -159,7 +159,7 @@ def test_usage_is_one_line(shell, arguments):
     assert line.endswith("--help)")
 
 
-def test_bare_is_help_and_usage(shell):
-    result = shell("grpo")
+def test_bare_is_help_and_usage(real_shell):
+    result = real_shell("grpo")
     assert result.returncode == 2
     assert "Commands:" in result.stdout + result.stderr
