@@ -442,8 +442,9 @@ def test_the_header_of_unipo_reaches_its_lines(tmp_path):
     for piece in [*pieces, *blocks_of(far, 2, None, ())]:
         for found in PLAIN.raws(piece, {}):
             assert record(found).hyperparameters == settings
-    total = evaluation(path, plan("dr", hyperparameters={"epsilon_low": 0.1}))
-    assert "low=0.1,high=0.3" in total["signature"]
+    run = evaluation(path, plan("dr", hyperparameters={"epsilon_low": 0.1}))
+    list(run)
+    assert "low=0.1,high=0.3" in run.signature
 
 
 def test_verifiers_without_log_probs_is_told(read):
