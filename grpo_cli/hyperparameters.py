@@ -512,7 +512,24 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
         counts="tokens",
     ),
-    "opd_kl_coef": Hyperparameter("what the distance to the teacher counts in the advantage"),
+    "opd_kl_coef": Hyperparameter(
+        "what the distance to the teacher counts in the advantage", aliases=("teacher_kl_coef",)
+    ),
+    "rlsd_lambda": Hyperparameter(
+        "share of the advantage that RLSD weighs by the teacher", low=0.0, high=1.0
+    ),
+    "rlsd_clip_range": Hyperparameter(
+        "how far from 1 RLSD's weight may be", low=0.0, aliases=("rlsd_reweight_clip_range",)
+    ),
+    "rlsd_negative_only": Hyperparameter(
+        "1: RLSD weighs negative advantages alone", low=0, high=1, integer=True
+    ),
+    "sdar_gate_beta": Hyperparameter("how sharply SDAR's gate opens", low=0.0, open_low=True),
+    "advantage_clip_low": Hyperparameter("lower bound on the advantage", optional=True),
+    "advantage_clip_high": Hyperparameter("upper bound on the advantage", optional=True),
+    "seq_logprob_error_threshold": Hyperparameter(
+        "greatest mean of exp|log π_old − log π_rollout| of a response that is kept", low=0.0
+    ),
     "num_output_tokens_weight": Hyperparameter(
         "prime-rl's length penalty: share of the group's mean reward that the longest pays", low=0.0
     ),
@@ -564,9 +581,9 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     return broad | exact
 
 
-def unknown(name: str) -> str:
-    """What to say of a hyperparameter that nobody knows."""
+def unknown(name: str, read: str = "") -> str:
+    """What to say of a hyperparameter that nobody knows: a near one, else which are ``read``."""
     near = get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.6)
-    known = ", ".join(sorted(HYPERPARAMETERS))
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {known}"
-    return f"unknown hyperparameter{hint}"
+    others = f"{read}; " if read else ""
+    all_of_them = f"{others}grpo variants --hyperparameters lists all"
+    return f"unknown hyperparameter; {f'did you mean {near[0]}?' if near else all_of_them}"

@@ -162,4 +162,4 @@ def test_usage_is_one_line(shell, arguments):
 def test_bare_is_help_and_usage(real_shell):
     result = real_shell("grpo")
     assert result.returncode == 2
-    assert "Commands:" in result.stdout + result.stderr
+    assert "grpo help questions" in result.stdout + result.stderr
