@@ -49,6 +49,12 @@ def test_styles_stay_on_their_words():
     assert text.plain[span.start : span.end] == "ccc"
 
 
+def test_lines_end_without_spaces_and_with_their_colours():
+    console = Screen(color=True).console()
+    console.file.write("a  \x1b[1m  \x1b[0m \nb   \nm\n")
+    assert written(console) == "a\x1b[1m\x1b[0m\nb\nm\n"
+
+
 @pytest.mark.parametrize(
     ("name", "header"),
     [("A_>_0", "A > 0"), ("Σ_s", "Σ s"), ("clip_fraction", "clip\nfraction"), ("k", "k")],
