@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 
 WATCHED = """
 import atexit, os, sys
@@ -56,3 +59,14 @@ def test_what_cannot_be_written_is_an_error(real_shell, dump, command, unbuffere
     (told,) = done.stderr.splitlines()
     assert told.startswith("grpo: ")
     assert told.endswith("No space left on device")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_what_cannot_be_written_at_the_very_end_is_one_too():
+    code = "from grpo_cli.__main__ import _leave; print(1); _leave(0)"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, env=BUFFERED
+        )
+    assert done.returncode == 3
+    assert done.stderr == b"grpo: standard output: No space left on device\n"
