@@ -10,6 +10,7 @@ from rich.text import Text
 
 _WORD_ENDS = re.compile(r" +")
 _QUOTED, _KEPT = re.compile("'[^']*'"), "\ue000"
+_WITH_VALUE = re.compile(r"( --?[a-z][\w-]*) (?=-?\d|[^-\s])")
 _PART_ENDS = re.compile(r"(?<=\|)| +")
 
 
@@ -36,6 +37,7 @@ def as_command(line: str, width: int | None) -> Text:
         return Text(line)
     words, mark, comment = line.partition("  # ")
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), words)
+    whole = _WITH_VALUE.sub(rf"\1{_KEPT}", whole)
     lines = wrapped(Text(whole), width - len(" \\"), 4).plain.replace("\n", " \\\n")
     said = wrapped(Text(comment), width - len("    # ")).plain.split("\n") if mark else []
     return Text(lines.replace(_KEPT, " ") + "".join(f"\n    # {line}" for line in said))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+import grpo_cli
 from grpo_cli.commands.trend.step import Finding
 from grpo_cli.commands.trend.view import print_findings
 from grpo_cli.terminal import paging
@@ -32,6 +35,14 @@ def test_signatures_break_at_their_bars_and_nothing_is_lost(width):
     assert all(line.endswith(("|", ",")) for line in lines[:-1])
     assert all(line.startswith("  ") for line in lines[1:])
     assert max(map(len, lines)) <= max(width, len("surrogate:clip[low=0.2]|") + 2)
+
+
+def test_no_colour_is_one_that_a_light_or_a_dark_terminal_hides():
+    """Yellow and white are hardly seen on white, blue and black on black."""
+    rooms = (Path(grpo_cli.__file__).parent / room for room in ("commands", "terminal"))
+    style = re.compile(r'"(?:bold |dim )?(?:yellow|white|black|blue|bright_\w+)"')
+    pages = [page for room in rooms for page in room.rglob("*.py")]
+    assert [page.name for page in pages if style.search(page.read_text())] == []
 
 
 @pytest.mark.parametrize("width", [12, 25, 60])
@@ -166,6 +177,14 @@ def test_a_run_ends_with_what_it_comes_to_within_the_screen(grpo, dump, seen):
     path = dump(*({"step": step} for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()
     assert "… 36 steps in between (--limit 0 for all)" in shown
+    assert [line.split()[0] for line in shown if line.strip()][4:10] == [
+        "0",
+        "1",
+        "⋮",
+        "38",
+        "39",
+        "…",
+    ]
     assert shown[-1] == "nothing began: no shift, no drift, no limit passed"
 
 

@@ -14,7 +14,7 @@ from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
-_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+_STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
 def print_findings(console: Console, screen: Screen, document: Row) -> None:

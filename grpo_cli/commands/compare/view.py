@@ -110,7 +110,7 @@ def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, str]]) -> None:
-    console.print(Text("\nnot served by this data", "yellow"))
+    console.print(Text("\nnot served by this data", "bold"))
     room = max(len(one["variant"]) for one in skipped) + 2
     for one in skipped:
         line = Text(f"{one['variant']:<{room}}{visible(one['reason'])}")

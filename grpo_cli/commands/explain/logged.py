@@ -133,7 +133,7 @@ def print_log(console: Console, document: Mapping[str, Any]) -> None:
         console.print(Text(f"\n{sentence}"))
     for one in document["onsets"]:
         change = f"{shown(one['before'])} before, {shown(one['after'])} after"
-        head = (f"\nstep {one['step']}", "bold yellow")
+        head = (f"\nstep {one['step']}", "bold magenta")
         console.print(Text.assemble(head, f"  {one['series']} shifted: {change}"))
     console.print(Text("\nwhat a log cannot say", "bold"))
     for sentence in document["unknown"]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from grpo_cli.terminal.grid import column, grid, with_words
 from grpo_cli.terminal.numbers import shown_among
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, fixed
+from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
@@ -122,7 +122,8 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
         f"{_signed(float(text), places)} ({_PARTS[name]})"
         for name, text in zip(named, texts, strict=True)
     ]
-    return f"J  = {fixed(objective, places)} = {' '.join(terms).removeprefix('+ ')}"
+    total = fixed(objective, places)
+    return f"J  = {total} {equality(texts, total)} {' '.join(terms).removeprefix('+ ')}"
 
 
 def _signed(value: float, places: int) -> str:

@@ -63,14 +63,17 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
     tried = f"{document['tried']:,} conventions tried, ±{document['tolerance']:.2g}"
     count, chance = document["match_count"], document["chance_hits"]
     if not count:
-        yield f"nothing reproduces the {target} ({tried})", "bold yellow"
+        yield f"nothing reproduces the {target} ({tried})", "bold magenta"
     elif not document["reproduced"]:
         some = "one convention gives" if count == 1 else f"{count} conventions give"
-        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold yellow"
+        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold magenta"
     elif count > 1:
-        yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold yellow"
+        yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold magenta"
     elif document["by_chance"]:
-        yield f"one convention was found for the {target}, maybe by chance ({tried})", "bold yellow"
+        yield (
+            f"one convention was found for the {target}, maybe by chance ({tried})",
+            "bold magenta",
+        )
     else:
         yield f"one convention gives the {target} ({tried})", "bold green"
     said = f"{chance:.2g}" if chance >= 1e-4 else "fewer than 0.0001"
@@ -80,11 +83,11 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
         yield (
             f"of those as plain as the first, {first:.2g}: more digits, or more numbers "
             "(--kl, --gradient-norm, --logged), would tell",
-            "yellow",
+            "",
         )
     if count > 1 and document["tell_apart"]:
-        yield "to tell them apart, data with", "yellow"
-        yield from ((f"  {one}", "yellow") for one in document["tell_apart"])
+        yield "to tell them apart, data with", "bold"
+        yield from ((f"  {one}", "") for one in document["tell_apart"])
 
 
 def _print(console: Console, screen: Screen, found: Found) -> None:
@@ -100,7 +103,7 @@ def _print(console: Console, screen: Screen, found: Found) -> None:
     signature = Text(f"  {visible(found['signature'])}")
     console.print(wrapped(signature, screen.edge, 4, bars=True))
     for line in _needed(found["would_need"]):
-        console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
+        console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
     console.print(as_command(f"  {found['command']}", screen.edge), style="dim")
 
 

@@ -20,7 +20,7 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     """Prints how the batch is cut, then a line per aggregation."""
     console.print(wrapped(Text(_cutting(document), "bold"), screen.width, 2))
     if document["cuts_nothing"]:
-        console.print(Text(_NOTHING, "yellow"))
+        console.print(Text(_NOTHING, "bold"))
     console.print()
     rows = document["splits"]
     columns = [
@@ -75,7 +75,7 @@ def _yes(value: Any) -> str:
 
 
 def _style(value: Any) -> str:
-    return "green" if value else "yellow"
+    return "green" if value else "magenta"
 
 
 def _times(value: Any) -> str:

@@ -55,6 +55,8 @@ def print_steps(
     for name in names:
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
+    if len(picked) < len(steps):
+        columns = [_parted(one, len(picked) // 2 + 1) for one in columns]
     kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
     console.print(grid(kept))
     if len(picked) < len(steps):
@@ -88,6 +90,12 @@ def _column(name: str, values: Sequence[Any], line: str) -> Column:
     return Column(made.name, [Text(line, "cyan"), *made.cells], made.numeric)
 
 
+def _parted(one: Column, at: int) -> Column:
+    """The column with a line for the steps that are left out."""
+    mark = "⋮".rjust(one.cells[at].cell_len) if one.name == "step" else ""
+    return one._replace(cells=[*one.cells[:at], Text(mark, "dim"), *one.cells[at:]])
+
+
 def _shown(value: Any) -> str:
     """Four significant digits: a step's number is itself an estimate."""
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
@@ -119,7 +127,7 @@ def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]
 
 def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
-    head = (f"step {finding.onset}", "bold yellow")
+    head = (f"step {finding.onset}", "bold magenta")
     line = Text.assemble(head, f"  {finding.kind}  {finding.sentence}")
     console.print(wrapped(line, screen.width, 2))
 
@@ -176,7 +184,7 @@ def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
     """Prints each logged series with what was recomputed of it, and why they differ."""
     console.print(Text(f"\nthe log, under the names of {beside.framework}", "bold"))
     if not beside.series:
-        console.print(Text("none of its series is one that is recomputed", "yellow"))
+        console.print(Text("none of its series is one that is recomputed", "bold"))
         return
     for one in beside.series:
         if one.agrees:
