@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
 Progress = Callable[[int, int], None]
+Look = Callable[[Chunk], Iterable[str]]
 
 
 @dataclass
@@ -83,12 +84,14 @@ class Task:
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         skip: whether to go on behind a record that cannot be evaluated.
         most_errors: how many errors of such records are kept; 0 for all.
+        look: what there is to tell of the input's first record.
     """
 
     evaluator: Evaluator
     encode: Encode | None
     skip: bool
     most_errors: int = FEW
+    look: Look | None = None
 
     def nothing(self) -> Outcome:
         """What becomes of no input: what outcomes are merged into."""
@@ -102,14 +105,19 @@ class Task:
         outcome = self.nothing()
         first, decoded = _peeked(decoded)
         outcome.of_first = None if first is None else dict.fromkeys(_framework(first, plan))
+        look = self.look
         for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
             if isinstance(part, InputError):
                 if not self.skip:
                     outcome.error = part
                     break
                 outcome.skipped.add(part)
+                look = None  # what follows is not the first record, wherever pieces are cut
                 continue
             chunk, breakdown = part
+            if look is not None and outcome.of_first is not None:
+                outcome.of_first |= dict.fromkeys(look(chunk))
+                look = None
             outcome.totals.add(breakdown)
             outcome.notices |= dict.fromkeys(_notices(breakdown))
             if self.encode is not None:
@@ -151,6 +159,7 @@ class Evaluation:
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
         manifest: of the parts to which workers of a cluster write the output.
+        look: what there is to tell of the first record; it travels between processes.
 
     Attributes:
         complete: whether the whole input was read and evaluated, but for what was skipped.
@@ -164,9 +173,10 @@ class Evaluation:
         encode: Encode | None,
         progress: Progress | None = None,
         manifest: Manifest | None = None,
+        look: Look | None = None,
     ) -> None:
         self._reader = reader
-        self._task = Task(Evaluator(plan), encode, reader.skip, reader.most_errors)
+        self._task = Task(Evaluator(plan), encode, reader.skip, reader.most_errors, look)
         self._progress = progress
         self._manifest = manifest
         self._outcome = self._task.nothing()

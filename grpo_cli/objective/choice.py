@@ -116,6 +116,11 @@ class Bound:
     choice: Choice
     values: Mapping[str, Value]
 
+    @cached_property
+    def key(self) -> tuple[str, tuple[tuple[str, Value], ...]]:
+        """What it is, to be looked up."""
+        return self.name, tuple(self.values.items())
+
     def __post_init__(self) -> None:
         wanted = self.choice.hyperparameters
         if not set(self.values) <= set(wanted):

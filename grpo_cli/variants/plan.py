@@ -109,6 +109,18 @@ class Plan:
         return found
 
     def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
+        own = "/" in name and name in self.swapped.values()
+        said = tuple(
+            [(wanted, given[wanted]) for wanted in choice.hyperparameters if wanted in given]
+        )
+        key = self.variant, own, id(choice), name, said
+        if key not in _KNOWN:
+            if len(_KNOWN) > _MOST_BOUND:
+                _KNOWN.clear()
+            _KNOWN[key] = self._completed(name, choice, given)
+        return _KNOWN[key]
+
+    def _completed(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         values: dict[str, Value] = {}
         sources = (given, *self._usual(name, choice)) if choice.hyperparameters else ()
         for wanted in choice.hyperparameters:
@@ -168,8 +180,8 @@ def plan(
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
             a hyperparameter that the chosen stages do not take.
     """
-    if variant.lower() in UNSERVED:
-        raise UsageError(f"{variant} cannot be evaluated: {UNSERVED[variant.lower()]}")
+    if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:
+        raise UsageError(f"{variant} cannot be evaluated: {missing}")
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
@@ -186,6 +198,8 @@ def plan(
     return made
 
 
+_KNOWN: dict[object, Bound] = {}
+"""Choices by what their values come from: a search makes thousands of plans of some hundreds."""
 _BOUND: dict[tuple[int, str, tuple[tuple[str, Value], ...]], Bound] = {}
 
 

@@ -265,7 +265,6 @@ def test_chance_hits_alone_are_a_no(grpo, tmp_path, text):
     result = grpo("match", str(path), f"--loss={text}", "--json")
     document = json.loads(result.stdout)
     assert result.exit_code == 1
-    assert result.exit_code == 1
     assert not document["reproduced"]
     assert all(one["hits_expected"] >= 0.3 for one in document["matches"][:1])
 
@@ -416,5 +415,9 @@ def test_distances_in_place_of_the_list(grpo, dump):
     assert lines[head + 1].startswith("grpo")
     assert lines[head + 1].split()[-1] == "0"
     nothing = grpo("match", path, "--loss", "123.456", "--plot").stdout.splitlines()
+    (head,) = (at for at, line in enumerate(nothing) if line.startswith("off by, in units"))
+    document = json.loads(grpo("match", path, "--loss", "123.456", "--json").stdout)
+    off = document["nearest"][0]["difference"] / document["tolerance"]
+    assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
     assert nothing[0].startswith("nothing reproduces")
     assert max(map(len, nothing)) <= 80

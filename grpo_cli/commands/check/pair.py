@@ -72,10 +72,6 @@ class Pair:
         start = int(self.samples.starts[sample])
         return slice(start, start + int(self.samples.lengths[sample]))
 
-    def sample_of(self, token: int) -> int:
-        """The sample of a token."""
-        return int(np.searchsorted(self.samples.starts, token, side="right")) - 1
-
     @cached_property
     def log_ratio(self) -> F64:
         """[N] the first less the second."""

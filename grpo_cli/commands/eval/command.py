@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from grpo_cli.commands.check.cheap import cheap
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.parts import manifest_of, write_parts
 from grpo_cli.commands.eval.printing import PrintingOptions
@@ -44,8 +45,16 @@ def evaluate(
         reader = reading.reader(places, chosen.record)
         encode = printing.encode(format, wanted)
         manifest = manifest_of(printing, wanted, plan, reader)
+        evaluation = Evaluation(
+            reader,
+            plan,
+            encode=encode,
+            progress=bar.advance,
+            manifest=manifest,
+            look=None if printing.quiet else cheap,
+        )
         run = Run(
-            Evaluation(reader, plan, encode=encode, progress=bar.advance, manifest=manifest),
+            evaluation,
             as_json=printing.wants_json,
             advised=lambda error: advised(error, "eval", reader, objective),
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.fit import Factor, Values, grids
+from grpo_cli.commands.match.space.changes import BETAS
 from grpo_cli.commands.match.typed import Typed
 
 _WINDOW = 0.2
@@ -25,8 +26,9 @@ class Chance:
         self._counts = np.zeros(64)
         self._half = target.half
         self._window = _WINDOW * abs(target.value)
-        for factor in factors if target.value else ():
-            self._count(values, factor, target, self._window)
+        for _, some in values.blocks() if target.value else ():
+            for factor in factors:
+                self._count(some, factor, target, self._window)
 
     def _count(self, values: Values, factor: Factor, target: Typed, window: float) -> None:
         off = factor.times * (values.policy - values.beta * values.kl) - target.value
@@ -36,9 +38,15 @@ class Chance:
         kl = values.kl[chosen]
         exact = (values.policy[chosen] - target.value / factor.times) / kl
         room = window / np.abs(factor.times * kl)
-        for bits, grid in grids() if len(chosen) else ():
-            inside = np.searchsorted(grid, exact + room) - np.searchsorted(grid, exact - room)
-            self._add(values.bits[chosen] + factor.bits + bits, inside.astype(np.float64))
+        every = np.array(sorted(BETAS))
+        low, high = np.searchsorted(every, exact - room), np.searchsorted(every, exact + room)
+        some = np.flatnonzero(high > low)
+        cost = values.bits[chosen[some]] + factor.bits
+        for bits, grid in grids():
+            before = np.searchsorted(grid, every, "left")
+            before = np.append(before, len(grid))
+            inside = before[high[some]] - before[low[some]]
+            self._add(cost + bits, inside.astype(np.float64))
 
     def _add(self, bits: F64, counts: F64) -> None:
         places = np.clip(np.ceil(bits), 0, 63).astype(np.int64)

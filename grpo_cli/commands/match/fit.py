@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,6 @@ class Values:
         beta: [U] the row's own β.
         size: [U] the magnitude that J is made of.
         bits: [U] the least that one of its names costs.
-        weight: [U] 2^−bits added up over its names.
     """
 
     policy: F64
@@ -50,42 +50,48 @@ class Values:
     beta: F64
     size: F64
     bits: F64
-    weight: F64
+
+    def blocks(self) -> Iterator[tuple[int, Values]]:
+        """Some at a time, so that what is made of them takes little memory; where each begins."""
+        columns = self.policy, self.kl, self.beta, self.size, self.bits
+        for start in range(0, len(self.policy), _BLOCK):
+            yield start, Values(*(one[start : start + _BLOCK] for one in columns))
+
+
+_BLOCK = 1 << 15
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What fits: [H] conventions, factors, β (nan: the row's own), bits and weights."""
+    """What fits: [H] conventions, factors, β (nan: the row's own)."""
 
     convention: NDArray[np.int64]
     factor: NDArray[np.int64]
     beta: F64
-    bits: F64
-    weight: F64
-    off: F64
-
-    @classmethod
-    def joined(cls, parts: Sequence[Hits]) -> Hits:
-        """Several together."""
-        names = ("convention", "factor", "beta", "bits", "weight", "off")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def hits(values: Values, factors: Sequence[Factor], target: Typed) -> Hits:
     """What gives the number, to its digits."""
-    parts = []
-    for at, factor in enumerate(factors):
-        parts += [_plain(values, factor, at, target), *_solved(values, factor, at, target)]
-    return Hits.joined(parts)
+    parts = [
+        (start + found, np.full(len(found), at), beta)
+        for start, some in values.blocks()
+        for at, factor in enumerate(factors)
+        for found, beta in (_plain(some, factor, target), *_solved(some, factor, target))
+    ]
+    if not parts:
+        return Hits(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    return Hits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _plain(values: Values, factor: Factor, at: int, target: Typed) -> Hits:
+Fitting = tuple[NDArray[np.int64], F64]
+"""Conventions, and the β of each."""
+
+
+def _plain(values: Values, factor: Factor, target: Typed) -> Fitting:
     """With the row's own β."""
-    off = factor.times * (values.policy - values.beta * values.kl) - target.value
-    far = np.abs(off)
+    far = np.abs(factor.times * (values.policy - values.beta * values.kl) - target.value)
     found = np.flatnonzero(far <= target.half + FLOAT32 * abs(factor.times) * values.size)
-    rough = rough_bits(far[found], target.half, abs(factor.times) * values.size[found])
-    return _made(values, found, at, factor, np.full(len(found), np.nan), rough, off[found])
+    return found, np.full(len(found), np.nan)
 
 
 def rough_bits(off: F64, half: float, size: F64) -> F64:
@@ -98,7 +104,7 @@ def rough_bits(off: F64, half: float, size: F64) -> F64:
     return np.where(off > sure, wider, 0.0)
 
 
-def _solved(values: Values, factor: Factor, at: int, target: Typed) -> Iterator[Hits]:
+def _solved(values: Values, factor: Factor, target: Typed) -> Iterator[Fitting]:
     """With a round β that makes it fit: J is linear in β."""
     chosen = np.flatnonzero(values.kl)
     if not len(chosen):
@@ -106,16 +112,23 @@ def _solved(values: Values, factor: Factor, at: int, target: Typed) -> Iterator[
     kl = values.kl[chosen]
     exact = (values.policy[chosen] - target.value / factor.times) / kl
     room = target.half / np.abs(factor.times * kl)
+    some = np.flatnonzero(_near_any(exact, room))
+    chosen, exact, room = chosen[some], exact[some], room[some]
     taken = np.zeros(len(chosen), dtype=bool)
-    for bits, grid in grids():
+    for _, grid in grids():
         nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
         own = np.abs(nearest - values.beta[chosen]) <= 1e-12 * nearest
         fits = (np.abs(nearest - exact) <= room) & ~taken & ~own
         taken |= fits
-        found = chosen[fits]
-        off = factor.times * (values.policy[found] - nearest[fits] * values.kl[found])
-        cost = np.full(len(found), bits)
-        yield _made(values, found, at, factor, nearest[fits], cost, off - target.value)
+        yield chosen[fits], nearest[fits]
+
+
+def _near_any(exact: F64, room: F64) -> NDArray[np.bool_]:
+    """Whether any β that is tried is near; a few more, for rounding."""
+    grid = np.array(sorted(BETAS))
+    nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
+    near: NDArray[np.bool_] = np.abs(nearest - exact) <= room * 1.000001 + 1e-12 * nearest
+    return near
 
 
 def grid_bits() -> F64:
@@ -123,6 +136,7 @@ def grid_bits() -> F64:
     return np.array([0.0, *(BETAS[beta] for beta in sorted(BETAS))])
 
 
+@cache
 def grids() -> list[tuple[float, F64]]:
     """The β that are tried, by what they cost."""
     levels = sorted(set(BETAS.values()))
@@ -130,23 +144,3 @@ def grids() -> list[tuple[float, F64]]:
         (level, np.array(sorted(beta for beta, bits in BETAS.items() if bits == level)))
         for level in levels
     ]
-
-
-def _made(
-    values: Values,
-    found: NDArray[np.int64],
-    at: int,
-    factor: Factor,
-    beta: F64,
-    more: F64,
-    off: F64,
-) -> Hits:
-    cost = factor.bits + more
-    return Hits(
-        found,
-        np.full(len(found), at),
-        beta,
-        values.bits[found] + cost,
-        values.weight[found] * 2.0**-cost,
-        off,
-    )

@@ -58,11 +58,11 @@ class Run:
         if not sums.records:
             raise InputError("no record can be read")
         sign = -1.0 if question.target.name == "loss" else 1.0
-        policy, kl, size = every(self.space, sums, self._batch)
-        policy *= sign
-        kl *= sign
-        self.every = policy - self.space.beta * kl
-        self._scan = scan(self.space, policy, kl, size)
+        policy, kl = every(self.space, sums, self._batch, sign)
+        self._scan = scan(self.space, sums, self._batch, policy, kl)
+        kl *= self.space.beta
+        policy -= kl
+        self.every = policy
         self._question = question
         self._first = question.first
         found = hits(self._scan.values, self.factors, question.target)
@@ -173,7 +173,7 @@ def _expanded(found: Hits, scanned: Scan) -> NDArray[np.int64]:
     starts, ends = scanned.starts[found.convention], scanned.starts[found.convention + 1]
     counts = ends - starts
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    convention = scanned.order[np.repeat(starts, counts) + within]
+    convention = scanned.order[np.repeat(starts, counts) + within].astype(np.int64)
     place = np.searchsorted(_betas()[1:], found.beta) + 1
     beta = np.where(np.isnan(found.beta), 0, place)
     keys = (convention * 128 + np.repeat(found.factor, counts)) * 128 + np.repeat(beta, counts)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 _PARTS = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
-_FEW = 3e-2
-"""Half a unit of the last digit, relatively, beyond which a number says next to nothing."""
-
 
 @dataclass(frozen=True)
 class Typed:
@@ -38,11 +35,6 @@ class Typed:
     def rtol(self) -> float:
         """The tolerance relative to the number; infinite for 0."""
         return self.half / abs(self.value) if self.value else float("inf")
-
-    @property
-    def vague(self) -> bool:
-        """Whether it has too few digits to tell anything."""
-        return self.rtol > _FEW
 
 
 def half_unit(text: str) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from grpo_cli.commands.options.output import Quiet, output_option
+from grpo_cli.commands.trend.options import LogFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class ReportOptions:
         bool,
         typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
     ] = False
+    log: LogFile = None
     steps: Annotated[
         int,
         typer.Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,21 @@ from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.which import StepOf
+
+
+def _path(flag: str, what: str) -> Any:
+    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
+
+
+LogFile = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +71,7 @@ class TrendOptions:
         Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
         typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
     ] = "grpo"
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
-            show_default=False,
-        ),
-    ] = None
+    log: LogFile = None
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on as the files grow, until Ctrl-C or --fail-on.")
     ] = False
@@ -81,6 +88,8 @@ class TrendOptions:
     plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
         False
     )
+    html: Annotated[str | None, _path("--html", "series and findings as a page")] = None
+    svg: Annotated[str | None, _path("--svg", "the series as a picture")] = None
     fail_on: Annotated[
         list[str] | None,
         typer.Option(

@@ -51,7 +51,7 @@ def write(
     names = [*_CONTEXT, *(columns or metrics)]
     if options.kind == "json":
         document = _document(steps, found, plan, run)
-        document |= {} if compared is None else {"log": compared}
+        document |= {} if compared is None else {"log": compared.told}
         stream.write(_json(document) + b"\n")
     elif options.kind == "jsonl":
         for row in rows(steps):

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.trend.beside import Beside
+from grpo_cli.commands.trend.beside import Beside, Comparison
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
@@ -35,7 +35,7 @@ def known(steps: Sequence[Step]) -> list[str]:
     return [name for name in names if any(step.metrics[name] is not None for step in steps)]
 
 
-def _usual(steps: Sequence[Step]) -> list[str]:
+def usual(steps: Sequence[Step]) -> list[str]:
     """Those that are shown unasked."""
     columns = {name: metric(name) for name in known(steps)}
     return [name for name, one in columns.items() if one is None or one.spare < _ASKED]
@@ -50,7 +50,7 @@ def print_steps(
 ) -> None:
     """Prints a line a step under a line of sparks; the first and last where there are many."""
     picked = _picked(steps, limit)
-    names = fields or _usual(steps)
+    names = fields or usual(steps)
     columns = [_column("step", [step.number for step in picked], "")]
     for name in names:
         whole = [_value(step, name) for step in steps]
@@ -171,7 +171,7 @@ def print_charts(
     findings: Sequence[Finding],
 ) -> None:
     """Prints small multiples, as many side by side as there is room."""
-    names = [name for name in fields or _usual(steps) if name != "file"]
+    names = [name for name in fields or usual(steps) if name != "file"]
     places = {step.number: at for at, step in enumerate(steps)}
     begun = {name: [places[one.onset] for one in findings if one.metric == name] for name in names}
     series = [Series(name, [step.metrics[name] for step in steps], begun[name]) for name in names]
@@ -186,15 +186,19 @@ def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
     if not beside.series:
         console.print(Text("none of its series is one that is recomputed", "bold"))
         return
+    styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in beside.series:
-        if one.agrees:
-            line = Text.assemble(("agrees ", "green"), f"{one.name}, {one.steps} steps")
-        elif one.first is None:
-            line = Text.assemble(("unknown ", "dim"), f"{one.name}: {one.because}")
-        else:
-            why = one.because or "nothing that was recomputed explains it"
-            apart = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
-            line = Text.assemble(
-                ("differs ", "bold red"), f"{one.name} from step {one.first}: {apart}; {why}"
-            )
+        verdict, words = apart(one)
+        line = Text.assemble((f"{verdict} ", styles[verdict]), words)
         console.print(wrapped(line, screen.width, 2))
+
+
+def apart(one: Comparison) -> tuple[str, str]:
+    """Whether a logged series agrees with what was recomputed of it, and the rest of the line."""
+    if one.agrees:
+        return "agrees", f"{one.name}, {one.steps} steps"
+    if one.first is None:
+        return "unknown", f"{one.name}: {one.because}"
+    why = one.because or "nothing that was recomputed explains it"
+    values = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
+    return "differs", f"{one.name} from step {one.first}: {values}; {why}"

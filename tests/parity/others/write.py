@@ -15,13 +15,19 @@ from typing import Any
 
 import torch
 
-from ..batches import Ragged, far, masked_ends, masked_whole, ragged
+from ..batches import Ragged, far, masked_ends, masked_whole, ragged, scored_twice
 from ..framework_sources import COMMITS, Clones, in_float64
-from .areal import areal, areal_advantages, areal_project
+from .areal import areal, areal_advantages, areal_ends, areal_project
 from .inputs import SIZE, Case, Inputs, Loss
 from .liger import liger
-from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
-from .nemo_rl import nemo_advantages, nemo_rl
+from .ms_swift import (
+    ms_swift,
+    ms_swift_advantages,
+    ms_swift_earlier,
+    ms_swift_gdpo,
+    ms_swift_groups,
+)
+from .nemo_rl import nemo_advantages, nemo_gdpo, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .papers import dppo, fipo, maxrl
@@ -48,6 +54,8 @@ LABELLED = masked_whole(GROUPED["groups"])
 
 ENDS = {"ends": masked_ends(GROUPED["groups"])}
 """For an advantage that depends on whether a response's last token is masked."""
+SEVERAL = {"several": scored_twice(GROUPED["groups"])}
+"""For advantages of several reward functions."""
 
 FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
@@ -58,7 +66,7 @@ FRAMEWORKS = (
 
 ADVANTAGES = (
     *(openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages),
-    *(tinker_advantages, skyrl_advantages, maxrl, prime_rl_advantages),
+    *(tinker_advantages, skyrl_advantages, maxrl, prime_rl_advantages, ms_swift_advantages),
 )
 
 
@@ -87,31 +95,29 @@ def described(case: Case) -> dict[str, Any]:
     }
 
 
-def _made() -> Iterator[tuple[str, Any, dict[str, Ragged]]]:
+def made() -> Iterator[tuple[str, Any, dict[str, Ragged]]]:
     """What yields cases, and the batches that they run on."""
     for maker in FRAMEWORKS:
         yield "cases", maker, BATCHES
     yield "cases", ms_swift_groups, {"labelled": LABELLED}
     for maker in ADVANTAGES:
         yield "advantages", maker, GROUPED
+    yield "advantages", areal_ends, GROUPED | ENDS
+    for maker in (nemo_gdpo, ms_swift_gdpo):
+        yield "advantages", maker, SEVERAL
 
 
 def _ran(clones: Clones) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each case of the sources that are given, on each of its batches."""
-    for kind, maker, batches in _made():
+    for kind, maker, batches in made():
         try:
             for case in maker(clones):
-                for name, batch in (batches | _more(kind, case)).items():
+                more = FAR if kind == "cases" and "gspo" in case[1] else {}
+                for name, batch in (batches | more).items():
                     yield kind, described(case) | {"batch": name} | _outcome(kind, batch, case[-1])
         except KeyError as missing:
             if missing.args[0] not in COMMITS:  # else it is a source that is not given
                 raise
-
-
-def _more(kind: str, case: Case) -> dict[str, Ragged]:
-    if kind == "cases":
-        return FAR if "gspo" in case[1] else {}
-    return ENDS if case[2].get("advantage") == "areal/on-last-token" else {}
 
 
 def _outcome(kind: str, batch: Ragged, function: Loss) -> dict[str, Any]:
@@ -141,6 +147,7 @@ def golden(clones: Clones, before: dict[str, Any]) -> dict[str, Any]:
         kind: _merged(before[kind], [entry for name, entry in ran if name == kind], clones.paths)
         for kind in ("cases", "advantages")
     }
+    graded = GROUPED | ENDS | SEVERAL
     return {
         "provenance": "tests/parity/others: the frameworks' own functions, executed in "
         f"float64 with torch {torch.__version__}",
@@ -149,7 +156,7 @@ def golden(clones: Clones, before: dict[str, Any]) -> dict[str, Any]:
         "batches": {
             **{kind: batch.record() for kind, batch in (BATCHES | FAR).items()},
             "labelled": LABELLED.record(),
-            **{kind: batch.record(rewards=True) for kind, batch in (GROUPED | ENDS).items()},
+            **{kind: batch.record(rewards=True) for kind, batch in graded.items()},
         },
         **found,
     }

@@ -12,7 +12,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.space import changes as space
 from grpo_cli.commands.match.space.changes import Change
-from grpo_cli.commands.match.space.conventions import Part, Space
+from grpo_cli.commands.match.space.conventions import Index, Part, Space
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.variants.plan import Plan
@@ -83,7 +83,7 @@ def _of_family(
     pair: Change,
     names: tuple[str, ...],
     steps: list[tuple[float, int]],
-    known: tuple[NDArray[np.int32], F64],
+    known: tuple[Index, F64],
     factors: Sequence[Factor],
     target: Typed,
 ) -> Iterator[Bracket]:

@@ -34,8 +34,7 @@ def build(base: Plan, chunk: Chunk, betas: Sequence[float], depth: Depth) -> Spa
 def _flatten(made: Space) -> None:
     """The conventions of all parts side by side."""
     pieces = [_combined(number, part) for number, part in enumerate(made.parts)]
-    names = pieces[0].keys()
-    merged = {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+    merged = {name: np.concatenate([piece.pop(name) for piece in pieces]) for name in [*pieces[0]]}
     made.part, made.at = merged.pop("part"), merged.pop("at")
     made.beta, made.bits = merged.pop("beta"), merged.pop("bits")
     made.columns = merged
@@ -58,14 +57,14 @@ def _combined(number: int, part: Part) -> dict[str, NDArray[np.int32]]:
     cost += np.where(total.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
 
     def same(value: int) -> NDArray[np.int32]:
-        return np.full(len(at), value, np.int32)
+        return np.full(len(at), value, np.int16)
 
     return {
         "part": same(number),
         "at": at.astype(np.int32),
         "policy": policy,
-        "kl": kl,
-        "weight": weight,
+        "kl": kl.astype(np.int16),
+        "weight": (weight := weight.astype(np.int16)),
         "kl_weight": weight if part.kl_weight < 0 else same(part.kl_weight),
         "entropy": same(part.entropy),
         "entropy_weight": weight if part.entropy_weight < 0 else same(part.entropy_weight),

@@ -14,7 +14,7 @@ from grpo_cli.commands.match.space.changes import Change
 from grpo_cli.commands.match.space.options import Options
 from grpo_cli.variants.plan import Plan
 
-Index = NDArray[np.int32]
+Index = NDArray[np.int32] | NDArray[np.int16]
 
 
 @dataclass(frozen=True)

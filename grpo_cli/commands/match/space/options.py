@@ -23,8 +23,8 @@ DIRECT = 1 << 24
 
 def key(bound: Bound | None, without: str = "") -> Key:
     """What a bound choice is, but for one hyperparameter."""
-    if bound is None:
-        return None
+    if bound is None or not without:
+        return None if bound is None else bound.key
     return bound.name, tuple((name, one) for name, one in bound.values.items() if name != without)
 
 

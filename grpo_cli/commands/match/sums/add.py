@@ -86,11 +86,12 @@ def _add_policies(
     member: np.ndarray,
     divisors: F64,
 ) -> None:
-    above, below = np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0)
     for chosen, policies in options.asked_together:
-        gain, loss = work.sides(policies, _somewhere(above[chosen]), _somewhere(below[chosen]))
-        gains = _products(above[chosen], gain, classes)[member]
-        losses = _products(below[chosen], loss, classes)[member]
+        signed = advantages[chosen]
+        above, below = np.maximum(signed, 0.0), np.maximum(-signed, 0.0)
+        gain, loss = work.sides(policies, _somewhere(above), _somewhere(below))
+        gains = _products(above, gain, classes)[member]
+        losses = _products(below, loss, classes)[member]
         numbers = [options.pairs[a, s] for a in chosen for s in policies]
         sums.policy[numbers] += _by_pair(gains + losses, divisors)
         sums.size[numbers] += _by_pair(np.abs(gains) + np.abs(losses), divisors)

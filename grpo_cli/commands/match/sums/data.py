@@ -50,7 +50,7 @@ class Stream:
     def fold(self, work: Callable[[Chunk, T], None], zero: Callable[[], T]) -> Iterator[T]:
         """Piece by piece, in as many processes as the reader has."""
         self.reader.skipped = Skipped(self.reader.most_errors)
-        for _, (result, bad) in self.reader.map(_OnPiece(work, zero)):
+        for _, (result, bad) in self.reader.map(_OnPiece(work, zero), by_columns=True):
             for error in bad:
                 self.reader.bad(error)
             yield result

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.fit import Values
-from grpo_cli.commands.match.space.conventions import Space
+from grpo_cli.commands.match.space.conventions import Index, Space
 from grpo_cli.commands.match.space.options import DIRECT
 from grpo_cli.commands.match.sums.add import Sums
 
@@ -30,7 +30,7 @@ class Scan:
     """
 
     values: Values
-    order: NDArray[np.int64]
+    order: Index
     starts: NDArray[np.int64]
     tried: int
 
@@ -39,9 +39,26 @@ class Scan:
         return self.order[self.starts[value] : self.starts[value + 1]].tolist()
 
 
-def every(space: Space, sums: Sums, batch: str) -> tuple[F64, F64, F64]:
-    """[C] J without what β multiplies, [C] that, [C] the magnitude of J."""
-    columns = space.columns
+def every(space: Space, sums: Sums, batch: str, sign: float) -> tuple[F64, F64]:
+    """[C] J (or −J) without what β multiplies, [C] that."""
+    policy, kl = np.empty(len(space.bits)), np.empty(len(space.bits))
+    for start in range(0, len(policy), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        policy[part], kl[part], _ = _values(space, sums, batch, part)
+    policy *= sign
+    kl *= sign
+    return policy, kl
+
+
+_BLOCK = 1 << 15
+"""Conventions at a time: what is made on the way takes little memory."""
+
+Chosen = slice | NDArray[np.int64]
+
+
+def _values(space: Space, sums: Sums, batch: str, part: Chosen) -> tuple[F64, F64, F64]:
+    """[n] J without what β multiplies, [n] that, [n] the magnitude of J, of some conventions."""
+    columns = {name: column[part] for name, column in space.columns.items()}
     counted = sums.counted.copy()
     counted[counted == 0.0] = 1.0
     if batch == "record":
@@ -60,46 +77,49 @@ def every(space: Space, sums: Sums, batch: str) -> tuple[F64, F64, F64]:
     kl = _term(sums.kl, columns["kl"], columns["kl_weight"], counted)
     policy = policy + _term(sums.entropy, columns["entropy"], columns["entropy_weight"], counted)
     if space.options.solve:
-        return policy, kl, size + np.abs(space.beta * kl)
+        return policy, kl, size + np.abs(space.beta[part] * kl)
     return policy - kl, np.zeros(len(kl)), size + np.abs(kl)
 
 
-def _term(rows: F64, number: NDArray[np.int32], weight: NDArray[np.int32], counted: F64) -> F64:
+def _term(rows: F64, number: Index, weight: Index, counted: F64) -> F64:
     if not len(rows):
         return np.zeros(len(number))
     found = rows[np.maximum(number, 0), weight] / counted[weight]
     return np.where(number < 0, 0.0, found)
 
 
-def scan(space: Space, policy: F64, kl: F64, size: F64) -> Scan:
+def scan(space: Space, sums: Sums, batch: str, policy: F64, kl: F64) -> Scan:
     """Conventions of one policy term, one KL and one β are one value."""
-    finite = np.flatnonzero(np.isfinite(policy) & np.isfinite(kl))
-    beta = np.where(kl == 0.0, 0.0, space.beta)
-    group = _groups([column[finite] for column in (policy, kl, beta)])
-    order = np.lexsort((finite, space.bits[finite], group))
-    starts = np.searchsorted(group[order], np.arange(int(group.max(initial=-1)) + 2))
-    ordered = finite[order]
-    firsts = ordered[starts[:-1]]
-    weight = np.bincount(group, weights=2.0 ** -space.bits[finite], minlength=len(firsts))
+    finite = np.flatnonzero(np.isfinite(policy) & np.isfinite(kl)).astype(np.int32)
+    mixed = _mixed(space, policy, kl, finite)
+    order = np.lexsort((space.bits[finite], mixed)).astype(np.int32)
+    mixed = mixed[order]
+    new = np.ones(len(mixed), np.bool_)
+    new[1:] = mixed[1:] != mixed[:-1]
+    starts = np.append(np.flatnonzero(new), len(mixed))
+    order = finite[order]
+    firsts = order[starts[:-1]]
     values = Values(
         policy[firsts],
         kl[firsts],
-        beta[firsts],
-        size[firsts],
+        np.where(kl[firsts] == 0.0, 0.0, space.beta[firsts]),
+        _values(space, sums, batch, firsts)[2],
         space.bits[firsts],
-        weight.astype(np.float64),
     )
-    return Scan(values, ordered, starts, len(finite))
+    return Scan(values, order, starts, len(finite))
 
 
-def _groups(columns: Sequence[F64]) -> NDArray[np.int64]:
-    """[n] a number for each row, the same for rows that are equal but for rounding."""
-    mixed = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        mixed = (mixed ^ _rounded(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-    _, group = np.unique(mixed, return_inverse=True)
-    return np.asarray(group, np.int64).ravel()
+def _mixed(space: Space, policy: F64, kl: F64, chosen: Index) -> NDArray[np.uint64]:
+    """[n] a number for each convention, the same for those that are equal but for rounding."""
+    mixed = np.zeros(len(chosen), np.uint64)
+    for start in range(0, len(chosen), _BLOCK):
+        part = mixed[start : start + _BLOCK]
+        some = chosen[start : start + _BLOCK]
+        beta = np.where(kl[some] == 0.0, 0.0, space.beta[some])
+        for column in (policy[some], kl[some], beta):
+            part[:] = (part ^ _rounded(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            part ^= part >> np.uint64(29)
+    return mixed
 
 
 def _rounded(values: F64) -> F64:

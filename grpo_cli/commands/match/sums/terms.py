@@ -34,6 +34,7 @@ class Terms:
         self._far: float | None = None
         self._far_old: float | None = None
         self._scored: dict[object, Inputs] = {}
+        self._advantage_of: tuple[object, F64 | PerToken] | None = None
 
     def fresh(self) -> Inputs:
         """The columns, as the records have them."""
@@ -118,12 +119,23 @@ class Terms:
         return self._policies[same]
 
     def _policy(self, inputs: Inputs, objective: Objective, measured: ExactMoments | None) -> F64:
-        inputs["moments"] = moments(self.batch, objective, measured)
-        given = inputs.call(objective.advantage, "advantage")
-        per_token = isinstance(given, PerToken)
-        spread = given.values if per_token else self.batch.responses.spread(given)
-        inputs["advantage"], inputs["response_advantage"] = spread, None if per_token else given
+        given = self._given(inputs, objective, measured)
+        if isinstance(given, PerToken):
+            inputs["advantage"], inputs["response_advantage"] = given.values, None
+        else:
+            inputs["advantage"] = self.batch.responses.spread(given)
+            inputs["response_advantage"] = given
         return self.policy_sums(inputs, objective)
+
+    def _given(
+        self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
+    ) -> F64 | PerToken:
+        """The advantages; policy terms that follow each other often have the same."""
+        same = advantage_key(objective), id(measured)
+        if self._advantage_of is None or self._advantage_of[0] != same:
+            inputs["moments"] = moments(self.batch, objective, measured)
+            self._advantage_of = same, inputs.call(objective.advantage, "advantage")
+        return self._advantage_of[1]
 
     def policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
         """[R] Σ c·s with the advantage that stands in the columns."""
