@@ -43,6 +43,9 @@ the end
 """
 
 
+COMMAND = "grpo eval data.jsonl --variant dr --fields id,objective,loss,tokens,clip_fraction"
+
+
 def lines_at(width: int | None) -> list[str]:
     screen = Screen(width, height=None if width is None else 24)
     return laid_out(screen, PAGE).rstrip().splitlines()
@@ -52,16 +55,17 @@ def test_a_pipe_gets_the_page_as_it_was_written():
     assert lines_at(None) == PAGE.splitlines()
 
 
-def test_prose_is_wrapped_and_examples_keep_their_lines():
+def test_prose_is_wrapped_and_an_example_is_a_command_still():
     lines = lines_at(40)
     assert lines[0] == "What it says"
-    example = next(line for line in lines if "$ grpo" in line)
-    assert (
-        example
-        == "  $ grpo eval data.jsonl --variant dr --fields id,objective,loss,tokens,clip_fraction"
-    )
-    assert "    objective  # not a heading" in lines
-    assert max(len(line) for line in lines if "$ grpo" not in line) <= 40
+    at = lines.index("  $ grpo eval data.jsonl --variant dr \\")
+    assert lines[at + 1 : at + 3] == [
+        "      --fields id,objective,loss,tokens,clip_fraction",
+        "    objective  # not a heading",
+    ]
+    assert max(len(line) for line in lines if "--fields" not in line) <= 40
+    wide = [line for line in lines_at(100) if "$ grpo" in line]
+    assert wide == ["  $ " + COMMAND]
     assert lines[-3:] == ["And then", "", "the end"]
     text = " ".join(lines)
     assert "a link (grpo help input)" in text

@@ -78,7 +78,7 @@ def explain_topic(
         topic = None if topic is None else _as_listed(topic)
         if topic is not None and is_log(topic):
             said = explain_log(read_log(topic))
-            page.write(said, lambda console, _: print_log(console, said))
+            page.write(said, lambda console, screen: print_log(console, screen, said))
             return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)

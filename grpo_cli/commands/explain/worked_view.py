@@ -16,7 +16,10 @@ from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
 
-_SPARE = ("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient")
+_SPARE = (
+    *("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient"),
+    *("clip(ρ)·A", "text"),
+)
 _HEADERS = {
     "free": "ρ·A",
     "bounded": "clip(ρ)·A",
