@@ -199,6 +199,36 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
 
 
 @pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
+        ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
+        ("split trl_grpo.jsonl -n 2", "token-mean                   0.348422     0.696482  no"),
+        ("check dr_grpo_cases.jsonl", "all 2 rewards\n    are 1: no policy gradient"),
+        ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
+        ("explain k1", "Its slope is 1 at every token"),
+        ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
+        ("check temperature.jsonl", "as with a temperature on one side only"),
+        ("explain gspo", "Sequence level, length-normalised"),
+        ("check threads/verl-6564.jsonl", "shift within each sequence"),
+        ("check bad_nan.json", "log_probs_new is nan at 1"),
+        ("show arithmetic.jsonl", "2+3=6▾"),
+        ("compare arithmetic.jsonl -v all", "dapo                                -0.263093"),
+    ],
+)
+def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, command, answer):
+    """From the front page alone, on a sample: one command, whose answer is not scrolled away."""
+    monkeypatch.setattr("grpo_cli.terminal.paging.screen_of", lambda _: Screen(80, height=24))
+    monkeypatch.setenv("PAGER", "cat")
+    name, word, *flags = command.split()
+    assert f"grpo {name} " in grpo("--help").stdout
+    sample = Path("samples") / word
+    monkeypatch.chdir(Path(__file__).parents[2])
+    shown = grpo(name, str(sample) if sample.exists() else word, *flags).stdout
+    assert answer in "\n".join(shown.splitlines()[:23])
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("dump.jsonl -v dr", "for a file: grpo eval dump.jsonl -v dr"),

@@ -219,6 +219,15 @@ def test_findings_hang_and_break_between_words():
     assert lines[3:5] == [f"  also drift  {said[:-19]}", "    after (191 errors)"]
 
 
+def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "240")
+    path = str(dump({"expected": {"loss": 1.0}}))
+    commands = ("check {}", "check --codes", "verify {}", "explain dapo", "compare {} -v dr --plot")
+    for command in commands:
+        text = grpo(*command.format(path).split()).stdout
+        assert max(cell_len(line) for line in text.splitlines() if path not in line) <= 100, command
+
+
 def test_where_runs_part_fits_and_names_what_it_hides(grpo, dump):
     settings = {
         "hyperparameters": {"num_items_in_batch": 1321},

@@ -142,9 +142,9 @@ def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> 
     lines += [Text(), Text("what a log cannot say", "bold")]
     lines += [Text(f"  {sentence}") for sentence in document["unknown"]]
     for line in lines:
-        console.print(wrapped(line, screen.width, 4 if line.plain[:1] == " " else 2))
+        console.print(wrapped(line, screen.reading, 4 if line.plain[:1] == " " else 2))
     advice = (
         "  record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: "
         "grpo trend RUN --log LOG"
     )
-    console.print(wrapped(Text(advice, "dim"), screen.width, 4))
+    console.print(wrapped(Text(advice, "dim"), screen.reading, 4))

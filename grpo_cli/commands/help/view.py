@@ -12,7 +12,6 @@ from rich.text import Text
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, written
 
-_WIDEST = 100
 _INDENT = 2
 _PARTS = re.compile(
     r"^```\w*\n(?P<example>[\s\S]*?)^```$|^#+ (?P<heading>.*)$|(?P<prose>(?:^(?!```|#+ ).*\n)+)",
@@ -34,7 +33,7 @@ def laid_out(screen: Screen, page: str) -> str:
         elif part["example"]:
             console.print(_example(part["example"], screen.width))
         elif part["prose"].strip():
-            _print_prose(console, part["prose"], min(screen.width or _WIDEST, _WIDEST))
+            _print_prose(console, part["prose"], screen.reading)
     return written(console)
 
 

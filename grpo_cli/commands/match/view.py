@@ -8,20 +8,19 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
 _SHOWN = 12
-_WIDTH = 80
 
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then each convention: its value, who does it, and how to evaluate it."""
     for line, style in _head(document):
-        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
+        console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
     if not document["matches"]:
         console.print(Text("\nthe nearest", "bold"))
         for found in document["nearest"]:
@@ -37,12 +36,12 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
 def print_distances(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then how far off each convention is, the target between them."""
     for line, style in _head(document):
-        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
+        console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
     found = [*document["matches"], *document["nearest"]][:_SHOWN]
     tolerance = document["tolerance"]
     console.print(Text(f"\noff by, in units of the tolerance of {tolerance:.2g}", "bold"))
     named = [(_label(one), one["difference"] / tolerance if tolerance else None) for one in found]
-    for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+    for line in bars(named, screen.reading, plain=ascii_only()):
         console.print(Text(line))
 
 
@@ -76,7 +75,7 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
         )
     else:
         yield f"one convention gives the {target} ({tried})", "bold green"
-    said = f"{chance:.2g}" if chance >= 1e-4 else "fewer than 0.0001"
+    said = shown(float(f"{chance:.2g}")) if chance >= 1e-4 else "fewer than 0.0001"
     yield f"by chance {said} of all that were tried give such a number", "dim"
     if count and document["by_chance"]:
         first = document["matches"][0]["hits_expected"]

@@ -121,7 +121,7 @@ def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]
         print_finding(console, screen, first)
         for other in others:
             also = Text(f"  also {other.kind}  {other.sentence}", "dim")
-            console.print(wrapped(also, screen.width, 4))
+            console.print(wrapped(also, screen.reading, 4))
         print_command(console, screen, first)
 
 
@@ -129,7 +129,7 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
     head = (f"step {finding.onset}", "bold magenta")
     line = Text.assemble(head, f"  {finding.kind}  {finding.sentence}")
-    console.print(wrapped(line, screen.width, 2))
+    console.print(wrapped(line, screen.reading, 2))
 
 
 def print_command(console: Console, screen: Screen, finding: Finding) -> None:
@@ -190,7 +190,7 @@ def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
     for one in beside.series:
         verdict, words = apart(one)
         line = Text.assemble((f"{verdict} ", styles[verdict]), words)
-        console.print(wrapped(line, screen.width, 2))
+        console.print(wrapped(line, screen.reading, 2))
 
 
 def apart(one: Comparison) -> tuple[str, str]:
