@@ -165,7 +165,11 @@ def seen(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["show {}", "trend {} --limit 0", "eval {} --full", "help tour"]
+    "command",
+    [
+        *("show {}", "trend {} --limit 0", "eval {} --full", "help tour", "check --codes"),
+        *("vectors", "explain clip/dual-capped"),
+    ],
 )
 def test_what_is_longer_than_the_screen_goes_to_one_pager(grpo, dump, seen, command):
     words = command.format(dump(*({"step": step} for step in range(20)))).split()

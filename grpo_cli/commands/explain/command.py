@@ -86,15 +86,12 @@ def explain_topic(
             page.write(
                 document,
                 lambda console, screen: print_page(console, screen, document),
-                beyond="page",
             )
             return
         if topic is not None and is_choice(topic) and not Path(topic).is_file():
             _no_file(topic, "choice", loading.record, response)
             choice = describe_choice(topic)
-            page.write(
-                choice, lambda console, screen: print_choice(console, screen, choice), beyond="page"
-            )
+            page.write(choice, lambda console, screen: print_choice(console, screen, choice))
             return
         if topic is not None and _is_vector(topic):
             _no_file(topic, "vector", loading.record, response)
