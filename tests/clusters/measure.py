@@ -19,7 +19,7 @@ from grpo_cli.engine.cluster.flow import Flow
 from grpo_cli.engine.cluster.portions import Files
 from grpo_cli.engine.cluster.run import _Tasks
 from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result, versions
-from grpo_cli.engine.fold import OnPiece
+from grpo_cli.engine.fold import OnPiece, Told
 from grpo_cli.engine.totals import Totals
 from grpo_cli.records import PLAIN, Source
 from grpo_cli.variants.plan import plan
@@ -74,7 +74,7 @@ class MadeUp(_Tasks):
 
     def __init__(self, connected, job, jobs) -> None:
         super().__init__(connected, job, jobs)
-        self._empty = connected.ray.remote(lambda: Answer([Result(Done("", 1, 1), TOTALS, {})]))
+        self._empty = connected.ray.remote(lambda: Answer([Result(Done("", 1, 1), TOTALS, Told())]))
 
     def evaluate(self, number, portion):
         return self._empty.options(max_retries=5).remote()

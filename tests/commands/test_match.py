@@ -265,7 +265,6 @@ def test_chance_hits_alone_are_a_no(grpo, tmp_path, text):
     result = grpo("match", str(path), f"--loss={text}", "--json")
     document = json.loads(result.stdout)
     assert result.exit_code == 1
-    assert result.exit_code == 1
     assert not document["reproduced"]
     assert all(one["hits_expected"] >= 0.3 for one in document["matches"][:1])
 

@@ -15,14 +15,15 @@ from grpo_cli.commands.trend.origins import Origins, two_runs
 from grpo_cli.commands.trend.run import Part, Task, step_from
 from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.engine.fold import Notices, Told
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
 from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.folders import files
 from grpo_cli.records.open.streams import plain, shown, split
+from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
-Notices = dict[str, None]
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Follow:
         self._origins = Origins()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
+        self._told = Told()
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -141,8 +143,10 @@ class Follow:
 
     def _add(self, known: _File, piece: object) -> None:
         notices: Notices = {}
-        part = self._task(self._reading.decoded(piece, notices))  # type: ignore[arg-type]
-        self.notices |= notices | part.notices
+        decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
+        part = self._task(self._told.heard(decoded))
+        other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
+        self.notices |= notices | other | part.notices
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]
         self._origins.merge(part.origins)

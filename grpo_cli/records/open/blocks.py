@@ -28,6 +28,7 @@ from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
+    NOTHING,
     SHORTER,
     Limit,
     blocks,
@@ -208,7 +209,7 @@ def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
         for line in block[1]:
             if line and not line.isspace():
                 return line, chain((block,), everything)
-    raise InputError("no records: the input is empty")
+    raise InputError(NOTHING)
 
 
 def is_document(line: bytes) -> bool:
