@@ -83,7 +83,8 @@ class Batch:
     stages that need nothing but the ratio can run.
 
     ``positions`` [N] is each token's index in its response as the user wrote it, masked tokens
-    included; None means that nothing was masked.
+    included; None means that nothing was masked. ``last_masked`` [R] are the responses whose last
+    token as written is masked; None means that there is none.
     """
 
     responses: Segments
@@ -104,6 +105,7 @@ class Batch:
     advantages: F64 | None = None
     token_advantages: F64 | None = None
     positions: I64 | None = None
+    last_masked: NDArray[np.bool_] | None = None
 
     @property
     def summed_rewards(self) -> F64 | None:

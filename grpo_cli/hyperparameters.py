@@ -512,7 +512,24 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
         counts="tokens",
     ),
-    "opd_kl_coef": Hyperparameter("what the distance to the teacher counts in the advantage"),
+    "opd_kl_coef": Hyperparameter(
+        "what the distance to the teacher counts in the advantage", aliases=("teacher_kl_coef",)
+    ),
+    "rlsd_lambda": Hyperparameter(
+        "share of the advantage that RLSD weighs by the teacher", low=0.0, high=1.0
+    ),
+    "rlsd_clip_range": Hyperparameter(
+        "how far from 1 RLSD's weight may be", low=0.0, aliases=("rlsd_reweight_clip_range",)
+    ),
+    "rlsd_negative_only": Hyperparameter(
+        "1: RLSD weighs negative advantages alone", low=0, high=1, integer=True
+    ),
+    "sdar_gate_beta": Hyperparameter("how sharply SDAR's gate opens", low=0.0, open_low=True),
+    "advantage_clip_low": Hyperparameter("lower bound on the advantage", optional=True),
+    "advantage_clip_high": Hyperparameter("upper bound on the advantage", optional=True),
+    "seq_logprob_error_threshold": Hyperparameter(
+        "greatest mean of exp|log π_old − log π_rollout| of a response that is kept", low=0.0
+    ),
     "num_output_tokens_weight": Hyperparameter(
         "prime-rl's length penalty: share of the group's mean reward that the longest pays", low=0.0
     ),

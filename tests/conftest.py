@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
+import forked
 import pytest
+import typer.testing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores Ctrl-C,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would what the tests start
+
+with suppress(ImportError):  # where clusters and parity are tested it is not needed
+    import hypothesis
+
+    # A busy machine is no fault: no test asserts on time.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("patient")
+
+# All commands with their flags take longer to build than most commands take to run.
+typer.testing._get_command = cache(typer.testing._get_command)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The package is tested as users run it: pytest rewrites the asserts of a plugin's package."""
+    config.pluginmanager.rewrite_hook._must_rewrite.discard("grpo_cli")
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a ``grpo`` and a ``pytest`` that spare the imports."""
+    with forked.started(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from grpo_cli.engine import Evaluation, Reader
@@ -22,6 +25,17 @@ def evaluation(
     return Evaluation(Reader([str(path)], reading, **options), plan, encode=encode)
 
 
+def grouped_rows(path: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of one response each, five of a prompt, written as JSONL."""
+    draw = random.Random(seed)
+    rows = [
+        {"uid": number // 5, "log_probs_new": [-draw.random()], "reward": draw.random()}
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
 def raws(path: object, notices: dict[str, None], **options: Any) -> Iterator[Any]:
     """The objects of a file, errors in the place of those that cannot be read."""
     reading = Reading(**options)
@@ -31,7 +45,7 @@ def raws(path: object, notices: dict[str, None], **options: Any) -> Iterator[Any
             read = True
             yield raw
     if not read and reading.selects:
-        raise reading.nothing()
+        raise reading.nothing(())
 
 
 def records(path: object, notices: dict[str, None], **options: Any) -> list[Any]:

@@ -5,8 +5,9 @@
 
 Comparison operators, signs, min and max, and and or, constants off by one, dropped masks and
 statements, exchanged arguments of ``np.where``, slices off by one: each mutant is one of them,
-drawn by the seed from all there are. It runs in a copy of the tree: first under the tests that run
-its line (found once with coverage), then under all but those in ``mutation.covering.LEFT_OUT``.
+drawn by the seed from all there are. It runs in a copy of the tree under the tests that run its
+line (found once with coverage); where none is known to, under all but those in
+``mutation.covering.LEFT_OUT``.
 Those that cannot be noticed stand in ``mutation/equivalent.txt`` with the reason. Exit code 1: some
 survived.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,17 +21,14 @@ ACTION = ROOT / ".github" / "actions" / "grpo"
         ({"DUMP": "nothing.jsonl", "OPTIONS": "--from canonical"}, 3, ["no such file"]),
     ],
 )
-def test_the_action(tmp_path, inputs, code, said):
-    (tmp_path / "grpo").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m grpo_cli "$@"\n')
-    (tmp_path / "grpo").chmod(0o755)
+def test_the_action(tmp_path, quick, inputs, code, said):
     summary, outputs = tmp_path / "summary", tmp_path / "outputs"
     done = subprocess.run(
         [ACTION / "run.sh"],
         cwd=ROOT / "samples",
         env={
             **os.environ,
-            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PATH": f"{quick}{os.pathsep}{os.environ['PATH']}",
             "GITHUB_STEP_SUMMARY": str(summary),
             "GITHUB_OUTPUT": str(outputs),
             **inputs,

@@ -39,12 +39,12 @@ def commands(block: str) -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
 
 
-def output(command: str, folder: Path) -> str:
+def output(command: str, folder: Path, commands: Path = Path(sys.executable).parent) -> str:
     """What a command prints at 100 columns, both streams, in a folder with the samples."""
     if not (folder / "samples").exists():
         (folder / "samples").symlink_to(ROOT / "samples")
     kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
     result = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
@@ -57,8 +57,8 @@ def output(command: str, folder: Path) -> str:
     return "".join(line.rstrip() + "\n" for line in result.stdout.splitlines())
 
 
-def rendered(block: str, folder: Path) -> str:
-    return "".join(f"$ {command}\n{output(command, folder)}" for command in commands(block))
+def rendered(block: str, *where: Path) -> str:
+    return "".join(f"$ {command}\n{output(command, *where)}" for command in commands(block))
 
 
 def _name(document: str, block: str) -> str:
@@ -68,8 +68,8 @@ def _name(document: str, block: str) -> str:
 @pytest.mark.parametrize(
     "block", [pytest.param(block, id=_name(at, block)) for at, block in blocks()]
 )
-def test_commands_print_what_is_said_of_them(block, tmp_path):
-    assert rendered(block, tmp_path) == block
+def test_commands_print_what_is_said_of_them(block, tmp_path, quick):
+    assert rendered(block, tmp_path, quick) == block
 
 
 def test_every_command_is_in_the_readme_or_on_a_page():
@@ -120,15 +120,16 @@ def test_the_parity_table_is_the_parity_run_s():
 PICTURE = ROOT / "samples" / "tokens.svg"
 
 
-def picture(folder: Path) -> str:
+def picture(*where: Path) -> str:
     """The README's picture, made by the command that stands below it."""
     (command,) = re.findall(r"`(grpo show [^`]* --svg tokens.svg)`", _text(README))
-    output(command, folder)
+    output(command, *where)
+    folder, *_ = where
     return _text(folder / "tokens.svg")
 
 
-def test_the_picture_is_what_the_command_below_it_makes(tmp_path):
-    assert picture(tmp_path) == _text(PICTURE), "python tests/test_readme.py --write README"
+def test_the_picture_is_what_the_command_below_it_makes(tmp_path, quick):
+    assert picture(tmp_path, quick) == _text(PICTURE), "python tests/test_readme.py --write README"
 
 
 GENERATED = {"parity": parity_table, "aliases": alias_table}

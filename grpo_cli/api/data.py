@@ -17,13 +17,15 @@ from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.paths import read_path
 from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.formats.translate import Notices
+from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.tables.canonical import canonical
 
 Record = Mapping[str, Any]
 Path = str | os.PathLike[str]
 Data = Path | Record | Iterable[Path] | Iterable[Record]
-"""A path, several; a record under any of the names that files may use, several."""
+"""A path, folder or pattern; a record under any of the names files may use; several of them."""
 
 
 def read(
@@ -42,7 +44,7 @@ def read(
     functions here take and that evaluates to the same numbers, bit for bit.
 
     Args:
-        files: a path, or several.
+        files: a path, a folder or a pattern, or several.
         format: insist on a format (``grpo formats`` lists them); else it is told from the content.
         where: read only what fits, as ``"step==120 && env!=math"``; all of several.
         group_by: rows with the same value here are one group, as ``"uid"``.
@@ -54,6 +56,9 @@ def read(
         InputError: for what cannot be read, with file, line and place.
     """
     with speaking_of_arguments():
+        if format not in (None, CANONICAL, *FORMATS):
+            known = ", ".join((CANONICAL, *FORMATS))
+            raise UsageError(f"format: expected one of {known}, got {format!r}")
         reading = Reading(
             format=format,
             where=read_conditions([where] if isinstance(where, str) else list(where)),
@@ -79,16 +84,28 @@ def reader_of(data: Data, jobs: int | None = 1) -> tuple[Reader, list[str]]:
     """What reads the data, and the words that a command line would have for it."""
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True)), [_NAMELESS]
-    given = [data] if isinstance(data, str | os.PathLike) else list(data)
+    given = [data] if isinstance(data, str | os.PathLike) else _listed(data)
     paths = [os.fspath(one) for one in given if isinstance(one, str | os.PathLike)]
     if given and len(paths) == len(given):
-        return Reader(paths, jobs=jobs), paths
+        return Reader(expanded(paths), jobs=jobs), paths
     records = tuple(one for one in given if isinstance(one, Mapping))
     if not records or len(records) < len(given):
         odd = next((one for one in given if not isinstance(one, Mapping)), None)
-        got = "nothing" if odd is None else type(odd).__name__
-        raise UsageError(f"data: expected a record, records, a path or paths, got {got}")
+        raise _no_data("nothing" if odd is None else type(odd).__name__)
     return Reader([_MEMORY], Held(objects=records)), [_NAMELESS]
+
+
+def _listed(data: Iterable[Any]) -> list[Any]:
+    if hasattr(data, "columns"):
+        raise _no_data(f'{type(data).__name__}; give its rows, as df.to_dict("records")')
+    try:
+        return list(data)
+    except TypeError:
+        raise _no_data(type(data).__name__) from None
+
+
+def _no_data(got: str) -> UsageError:
+    return UsageError(f"data: expected a record, records, a path or paths, got {got}")
 
 
 _MEMORY = ""
@@ -145,4 +162,4 @@ def _paths(files: Path | Iterable[Path]) -> list[str]:
     given = [files] if isinstance(files, str | os.PathLike) else list(files)
     if not given:
         raise UsageError("files: expected a path or several, got none")
-    return [os.fspath(path) for path in given]
+    return expanded(os.fspath(path) for path in given)

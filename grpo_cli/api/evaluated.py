@@ -68,11 +68,6 @@ class Evaluated:
             )
         return self.parts[0].breakdown
 
-    @property
-    def breakdowns(self) -> list[Breakdown]:
-        """The same where there are several."""
-        return [part.breakdown for part in self.parts]
-
     def columns(self, level: Literal["record", "response", "token"] = "token") -> dict[str, Array]:
         """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from grpo_cli.api.columns import Part
-from grpo_cli.api.data import Data, reader_of
+from grpo_cli.api.data import Data, plain, reader_of
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.words import of_arguments, speaking_of_arguments
 from grpo_cli.engine.evaluation import Evaluation
@@ -80,12 +80,16 @@ def planned(
     Raises:
         UsageError: for a name or value that cannot be used.
     """
-    checked(hyperparameters)
-    return plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
+    return plan(variant, stages=stages, hyperparameters=checked(hyperparameters), batch=batch)
 
 
-def checked(hyperparameters: Mapping[str, Hyperparameter]) -> None:
-    """Raises an error for a stage among the hyperparameters."""
+def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
+    """The hyperparameters, numpy's numbers as Python's.
+
+    Raises:
+        UsageError: for a stage among them.
+    """
     for name, value in hyperparameters.items():
         if name in STAGES or name in OWN_AGGREGATES:
             raise UsageError(f'{name} is a stage: give stages={{"{name}": "{value}"}}')
+    return {name: plain(value) for name, value in hyperparameters.items()}

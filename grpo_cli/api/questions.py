@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
+
 from grpo_cli.api.answers import Checked, Compared, Matched, SplitUp, Verified
 from grpo_cli.api.data import Data, reader_of
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
@@ -39,9 +41,9 @@ def compare(
     from grpo_cli.commands.compare.plans import names, plans
 
     with speaking_of_arguments():
-        checked(hyperparameters)
+        values = checked(hyperparameters)
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
-        made, _ = plans(chosen, stages or {}, hyperparameters, batch)
+        made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data)
         return Compared.from_document(Comparison(made, reader).document())
 
@@ -100,7 +102,7 @@ def match(
 
 
 def _digits(name: str, number: float | str) -> str:
-    text = number if isinstance(number, str) else repr(float(number))
+    text = number if isinstance(number, str) else _shortest(number)
     try:
         finite = abs(float(text)) < float("inf")
     except ValueError:
@@ -108,6 +110,11 @@ def _digits(name: str, number: float | str) -> str:
     if not finite or "_" in text:
         raise UsageError(f"{name}: expected a finite number, got {number!r}")
     return text
+
+
+def _shortest(number: object) -> str:
+    """The shortest text that is this number, in its own precision where it is numpy's."""
+    return str(np.asarray(number)[()])
 
 
 def verify(
@@ -138,13 +145,13 @@ def verify(
     from grpo_cli.commands.verify.verification import Verification
 
     with speaking_of_arguments():
-        checked(hyperparameters)
+        values = checked(hyperparameters)
         for name, value in (("rtol", rtol), ("atol", atol)):
             if value is not None and not 0 <= value < float("inf"):
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
         within = Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
         reader, _ = reader_of(data)
-        judging = Judging(variant or "", stages or {}, hyperparameters, within, skip=False)
+        judging = Judging(variant or "", stages or {}, values, within, skip=False)
         run = Verification(judging, reader, causes)
         rows = [*run.rows()]
         if not rows:
@@ -165,6 +172,8 @@ def check(data: Data, *, limit: int = 3) -> Checked:
     from grpo_cli.commands.check.run import check as look
 
     with speaking_of_arguments():
+        if limit < 0:
+            raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data)
         return Checked.from_document(look(reader, limit).document())
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from grpo_cli.commands.help.layout import PanelCommand, WholeGroup
+from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import displayed
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
@@ -67,21 +67,25 @@ def _grpo(
     """What a GRPO-family objective is on the data you have, token by token.
 
     \b
-    Why is my loss 0, or negative, or rising?     grpo explain FILE
-    Which convention gives the loss I logged?     grpo match FILE --loss 0.0123
-    What do other losses say of this batch?       grpo compare FILE -v all
-    Do micro-batches or ranks change the loss?    grpo split FILE -n 2
-    Are groups dead, masks shifted, values NaN?   grpo check FILE
-    Do trainer and rollout engine disagree?       grpo check FILE
-    What does this KL do to loss and gradient?    grpo eval FILE --kl k1
-    Why is the clip fraction 0? What is clipped?  grpo eval FILE --level token
-    Which tokens carry this update?               grpo show FILE
-    What is GSPO, or k3, or a framework's loss?   grpo explain gspo
-    I wrote a loss. Is it right?                  grpo verify FILE
-    Where did the run go wrong?                   grpo trend RUN
-    What is in the dump I have?                   grpo formats, grpo help input
+    LOSS   What are J, loss, KL, clip fraction?   grpo eval FILE -v dapo
+           Why is it 0, or negative, or rising?   grpo explain FILE
+           Which convention gives what I logged?  grpo match FILE --loss 0.0123
+           What do other losses say of my batch?  grpo compare FILE -v all
+           Do micro-batches or ranks change it?   grpo split FILE -n 2
+           What is GSPO, or k3, or verl's loss?   grpo explain gspo; grpo variants
+           I wrote one. Is it right?              grpo verify FILE; grpo vectors
+    TOKEN  Which carry the update, were clipped?  grpo show FILE
+           What does a KL do to each of them?     grpo eval FILE --kl k1
+    DUMP   Dead groups, shifted masks, NaN?       grpo check FILE
+           Do trainer and rollout engine differ?  grpo check FILE
+           Is mine read? As what?                 grpo formats; grpo convert FILE
+    RUN    Where did it go wrong?                 grpo trend RUN
+           Where do two runs part?                grpo diff RUN RUN
+           What is in it, step by step?           grpo report RUN -o run.html
 
-    No file yet? grpo help recording. Everything else: grpo help.
+    \b
+    grpo help questions  each of these answered: its command, tried on a sample
+    grpo help            more pages: recording, runs, …; grpo help eval: its flags
     """  # noqa: D301 - \b is for the help's formatter
     del version
 
@@ -94,7 +98,7 @@ def application(only: str | None = None) -> typer.Typer:
     """
     made = typer.Typer(
         name="grpo",
-        cls=WholeGroup,
+        cls=FrontPage,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

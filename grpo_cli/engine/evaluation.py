@@ -24,7 +24,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.registry import NAMES
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.parts import Manifest
+    from grpo_cli.engine.cluster.manifest import Manifest
 
 T = TypeVar("T")
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
@@ -63,6 +63,11 @@ class Outcome:
         self.notices |= later.notices
         if self.of_first is None:
             self.of_first = later.of_first
+
+    @property
+    def records(self) -> int:
+        """How many records were evaluated."""
+        return self.totals.records
 
     @property
     def told(self) -> Notices:

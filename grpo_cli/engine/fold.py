@@ -10,19 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Reading
 
 Notices = dict[str, None]
-
-
-class Merges(Protocol):
-    """What a piece comes to."""
-
-    def merge(self, later: Self, /) -> None:
-        """Adds what the input that follows comes to."""
-        ...  # pragma: no cover
 
 
 T = TypeVar("T")

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Notices, OnPiece
-from grpo_cli.engine.packing import alike, chunks
+from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import (
     PLAIN,
     Block,
     DecodedChunk,
-    Packed,
     Piece,
     Raw,
     Reading,
@@ -35,7 +34,7 @@ from grpo_cli.records.open.ranges import version_of
 from grpo_cli.records.open.streams import BLOCK
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.parts import Manifest
+    from grpo_cli.engine.cluster.manifest import Manifest
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
@@ -161,30 +160,6 @@ class Reader:
     def task_bytes(self) -> int | None:
         """Text of a task of a cluster; None: as it suits."""
         return self._task_bytes
-
-    def objects(self) -> Iterator[tuple[list[Raw], Packed | None]]:
-        """The objects of all files that are records: many alike beside their columns, others alone.
-
-        Raises:
-            InputError: at the first bad record, unless it is to be skipped.
-        """
-        self.skipped = Skipped(self.most_errors)
-        read = False
-        for piece in self._pieces(apart=False):
-            for few in self.reading.decoded(piece, self.notices):
-                read = True
-                for items, packed in alike(few):
-                    if packed is not None:
-                        yield items, packed  # type: ignore[misc]  # none of them is an error
-                        continue
-                    for raw in items:
-                        found = raw if isinstance(raw, InputError) else record(raw)
-                        if isinstance(found, InputError):
-                            self.bad(found)
-                        else:
-                            yield [raw], None  # type: ignore[list-item]
-        if not read and self.reading.selects:
-            raise self.reading.nothing()
 
     def bad(self, error: InputError) -> None:
         """Stops at a bad record, or remembers it.

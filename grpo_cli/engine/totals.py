@@ -80,7 +80,7 @@ class Totals:
     products: dict[tuple[str, str], ExactSum] = field(default_factory=dict)
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
-    of: str = ""
+    of: set[str] = field(default_factory=set)
     kl_known: bool = True
     signatures: dict[str, Parts] = field(default_factory=dict)
 
@@ -147,7 +147,7 @@ class Totals:
 
     def _add_facts(self, breakdown: Breakdown) -> None:
         weights = breakdown.policy.weights
-        self.of = weights.of
+        self.of.add(weights.of)
         self.counts &= weights.counts is not None
         self.divisors.add(float(weights.divisor))
         objective = breakdown.objective
@@ -177,7 +177,7 @@ class Totals:
         self.divisors |= other.divisors
         self.kl_known &= other.kl_known
         self.counts &= other.counts
-        self.of = self.of or other.of
+        self.of |= other.of
         for signature, parts in other.signatures.items():
             self.signatures.setdefault(signature, parts)
 
@@ -232,8 +232,9 @@ class Totals:
 
     @property
     def denominator_of(self) -> str:
-        """The same in words."""
-        return f"records, each by its own {self.of}" if self.batch == "record" else self.of
+        """The same in words; ``or`` where it differs between records."""
+        words = " or ".join(sorted(self.of))
+        return f"records, each by its own {words}" if self.batch == "record" else words
 
     def signature(self) -> str:
         """The signature of the batch; a value that differs between records reads ``mixed``."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.assemble import grouped, kept_lengths
+from grpo_cli.records.parse.assemble import grouped, kept_lengths, last_masked
 from grpo_cli.records.parse.numbers import LARGEST
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.record import Raw, Record, listed
@@ -158,6 +158,7 @@ def batch_of(
         groups=groups[0],
         group_count=groups[1],
         positions=positions,
+        last_masked=last_masked(widths, mask),
         **scores,
         **columns,
     )

@@ -146,7 +146,7 @@ class Reading:
             return None
         return by_columns(piece, [str(path[0]) for path in self._by], by_rows)
 
-    def nothing(self, beginning: Iterable[Raw | InputError] = ()) -> InputError:
+    def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
         """What to say where no record is left; ``beginning``: the first that there were."""
         said = [*(["--where"] if self.where else [])]
         said += [f"--record {self.record}"] if self.record is not None else []

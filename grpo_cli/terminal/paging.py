@@ -7,12 +7,14 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterable
 from typing import BinaryIO, Literal
 
 from rich.cells import cell_len
+from rich.console import Console
 
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, screen_of, written
 
 Beyond = Literal["cut", "page", "print"]
 """What becomes of a page that is higher than the terminal: its end is cut, since its answer stands
@@ -20,6 +22,30 @@ first; or it goes to the pager, since all of it was asked for; or it is printed,
 stands last."""
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def print_page(
+    stream: BinaryIO,
+    draw: Callable[[Console, Screen], None],
+    beyond: Beyond,
+    *,
+    notes: Iterable[str] = (),
+    shades: bool = False,
+) -> None:
+    """Writes what ``draw`` prints.
+
+    Args:
+        stream: where to.
+        draw: prints the page.
+        beyond: what becomes of a page that is higher than the terminal.
+        notes: what is going to be told below it.
+        shades: whether it is drawn in shades of the palette.
+    """
+    screen = screen_of(stream)
+    console = screen.console(shades=shades)
+    draw(console, screen)
+    below = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
+    deliver(written(console), stream, screen, beyond, below=below)
 
 
 def deliver(text: str, stream: BinaryIO, screen: Screen, beyond: Beyond, *, below: int = 0) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from grpo_cli.terminal.display import colored
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -75,7 +77,7 @@ def _started(size: int | None) -> Progress:
         DownloadColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(stderr=True, no_color=not colored(terminal=True)),
         transient=True,
         auto_refresh=False,  # no thread beside the worker processes
     )

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 _WORD_ENDS = re.compile(r" +")
+_QUOTED, _KEPT = re.compile("'[^']*'"), "\ue000"
 _PART_ENDS = re.compile(r"(?<=\|)| +")
 
 
@@ -27,6 +28,17 @@ def wrapped(text: Text, width: int | None, indent: int = 0, *, bars: bool = Fals
     for line in text.split("\n"):
         lines += _lines(line, width, indent, _PART_ENDS if bars else _WORD_ENDS)
     return Text("\n" + " " * indent).join(lines)
+
+
+def as_command(line: str, width: int | None) -> Text:
+    """A command in lines that a shell takes as one, and what is said behind it in a line below."""
+    if width is None or cell_len(line) <= width:
+        return Text(line)
+    words, mark, comment = line.partition("  # ")
+    whole = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), words)
+    lines = wrapped(Text(whole), width - len(" \\"), 4).plain.replace("\n", " \\\n")
+    said = wrapped(Text(comment), width - len("    # ")).plain.split("\n") if mark else []
+    return Text(lines.replace(_KEPT, " ") + "".join(f"\n    # {line}" for line in said))
 
 
 def _lines(text: Text, width: int, indent: int, ends: re.Pattern[str]) -> list[Text]:

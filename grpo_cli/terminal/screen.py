@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from io import StringIO
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from rich.console import Console
 
@@ -39,19 +39,33 @@ class Screen(NamedTuple):
         """Whether it is a terminal, on which long lines would be broken anywhere."""
         return self.height is not None
 
-    def console(self) -> Console:
-        """A console that writes into memory; ``written`` reads it."""
+    @property
+    def edge(self) -> int | None:
+        """Where lines that programs read, too, are broken: nowhere but on a terminal."""
+        return self.width if self.terminal else None
+
+    def console(self, *, shades: bool = False) -> Console:
+        """A console that writes into memory; ``written`` reads it.
+
+        Args:
+            shades: whether colours are numbers: exactly those of the palette, as many as the
+                terminal has. Else they are the terminal's own sixteen, of its own theme.
+        """
         return Console(
             file=StringIO(),
             width=_NO_EDGE,
             force_terminal=self.color,
-            color_system="standard" if self.color else None,
+            color_system=(_depth() if shades else "standard") if self.color else None,
             no_color=not self.color,
             highlight=False,
             markup=False,
             emoji=False,
             legacy_windows=False,
         )
+
+
+def _depth() -> Literal["256", "truecolor"]:
+    return "truecolor" if os.environ.get("COLORTERM") in ("truecolor", "24bit") else "256"
 
 
 def written(console: Console) -> str:

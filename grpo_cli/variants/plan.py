@@ -122,8 +122,9 @@ class Plan:
 
     def _completed(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         values: dict[str, Value] = {}
+        sources = (given, *self._usual(name, choice)) if choice.hyperparameters else ()
         for wanted in choice.hyperparameters:
-            for source in (given, *self._usual(name, choice)):
+            for source in sources:
                 if wanted in source:
                     values[wanted] = source[wanted]
                     break
@@ -179,8 +180,8 @@ def plan(
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
             a hyperparameter that the chosen stages do not take.
     """
-    if variant.lower() in UNSERVED:
-        raise UsageError(f"{variant} cannot be evaluated: {UNSERVED[variant.lower()]}")
+    if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:
+        raise UsageError(f"{variant} cannot be evaluated: {missing}")
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")

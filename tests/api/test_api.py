@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import grpo_cli
-from grpo_cli import GrpoError, compare, evaluate, match, read, split, verify
+from grpo_cli import GrpoError, check, compare, evaluate, match, read, split, verify
 from grpo_cli.api.words import of_arguments
 from grpo_cli.commands.main import app
 from grpo_cli.engine.rows.fields import COLUMNS
@@ -145,6 +145,29 @@ def test_arrays_and_what_makes_lists_are_data() -> None:
     assert evaluate(record, "dr").total == evaluate(EMPTY, "dr").total
 
 
+def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
+    found = evaluate(DAPO, "dapo", epsilon_high=np.float32(0.25), delta=np.array(3))
+    assert found.signature == evaluate(DAPO, "dapo", epsilon_high=0.25, delta=3).signature
+    weights = evaluate(EMPTY, "dapo", reward_weights=np.array([1.0, 0.5])).signature
+    assert "reward_weights=1,0.5" in weights
+    wanted = match(DAPO, loss="0.0256", betas=[0.0]).document()
+    assert match(DAPO, loss=np.float32(0.0256), betas=[0.0]).document() == wanted  # type: ignore[arg-type]
+    assert compare(EMPTY, "dr", epsilon=np.float32(0.25)).variants[0].signature
+    assert verify({**EMPTY, "expected": {"loss": 0.0}}, "dr", epsilon=np.int64(1)).verified == 1
+
+
+def test_folders_and_patterns_are_files(tmp_path: Path) -> None:
+    for step in (9, 10):
+        (tmp_path / f"step_{step}.jsonl").write_text(json.dumps(EMPTY | {"id": step}))
+    for data in (tmp_path, str(tmp_path / "step_*.jsonl"), [tmp_path]):
+        assert [record["id"] for record in read(data)] == [9, 10]
+        assert evaluate(data, "dr").total["records"] == 2
+
+
+def test_the_names_are_offered_where_names_are_completed() -> None:
+    assert {"evaluate", "read", "match", "GrpoError"} <= {*dir(grpo_cli)}
+
+
 def test_a_result_shows_itself() -> None:
     found = evaluate(dict(EMPTY, log_probs_old=None), "dr")
     assert "<table>" in found._repr_html_()
@@ -165,6 +188,12 @@ MISTAKES = {
     "[1].log_probs_new": lambda: evaluate([EMPTY, {"log_probs_new": [["x"]]}], "dr"),
     "data: expected a record, records, a path or paths": lambda: evaluate([1]),  # type: ignore[list-item]
     "got nothing": lambda: evaluate([]),
+    "path or paths, got int": lambda: evaluate(1),  # type: ignore[arg-type]
+    "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
+    "got Table; give its rows": lambda: evaluate(pa.table({"a": [1]})),
+    "no file fits this pattern": lambda: evaluate("nowhere/*.jsonl"),
+    "limit: expected 0 or more": lambda: check(EMPTY, limit=-1),
+    "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
     "level: expected one of record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
     "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,

@@ -16,6 +16,7 @@ class Proxy(ThreadingHTTPServer):
         share: the part of the GET requests for data that goes wrong.
         kinds: how: "drop" closes in the middle, "throttle" answers 503, "truncate" sends less and
             says that it is all.
+        share_written: the part of the requests that write which are dropped or throttled.
         sent: bytes of data that were sent whole, by path.
         faults: what went wrong, by kind.
         before: called with the path before each GET for data.
@@ -32,7 +33,7 @@ class Proxy(ThreadingHTTPServer):
 
     def calm(self) -> None:
         """Behaves, and forgets what was."""
-        self.share = 0.0
+        self.share = self.share_written = 0.0
         self.random = random.Random(16)
         self.sent: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -59,9 +60,15 @@ class _Handler(BaseHTTPRequestHandler):
         of_data = self.command == "GET" and "?" not in self.path and self.path.count("/") > 1
         if of_data:
             server.before(self.path)
-        wrong = of_data and server.random.random() < server.share
-        kind = server.random.choice(server.kinds) if wrong else ""
-        server.faults[kind] += 1
+        writes = self.command in ("PUT", "POST") and self.path.count("/") > 1
+        share = server.share_written if writes else server.share if of_data else 0.0
+        wrong = (writes or of_data) and server.random.random() < share
+        kind = server.random.choice(server.kinds[: 2 if writes else 3]) if wrong else ""
+        server.faults[f"{kind} {self.command}" if writes else kind] += 1
+        if writes and kind == "drop":
+            self.close_connection = True
+            self.connection.close()
+            return
         if kind == "throttle":
             text = b"<Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>"
             self._answer(503, [("Content-Type", "application/xml")], text, text)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
-import random
 import signal
 import time
 from dataclasses import dataclass
@@ -13,15 +13,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from files import grouped_rows
 
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import Comparison
+from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.eval.formats.jsonl import LINES
 from grpo_cli.commands.eval.formats.lines import encode_lines
 from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.split.responses import gather
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
-from grpo_cli.engine.cluster.parts import Manifest, Parts
+from grpo_cli.engine.cluster.manifest import Manifest
+from grpo_cli.engine.cluster.parts import Parts
 from grpo_cli.engine.cluster.tasks import ClusterError, versions
 from grpo_cli.engine.evaluation import Task
 from grpo_cli.engine.evaluator import Evaluator
@@ -102,14 +106,24 @@ def test_compare_says_the_same(cluster, files):
     assert here["variants"][0]["variant"] == "dr"
 
 
+def test_split_and_convert_say_the_same(cluster, files):
+    options = {"on": "ray", "task_bytes": 50_000}
+    alike = [files[0], files[3]]
+    sums = [gather(plan("lite-ppo"), Reader(alike, skip=True, **more)) for more in ({}, options)]
+    assert sums[0].count > 500
+    assert sums[1].sums["policy"].tolist() == sums[0].sums["policy"].tolist()
+    assert sums[1].groups.tolist() == sums[0].groups.tolist()
+    streams = []
+    for more in ({}, options):
+        streams.append(io.BytesIO())
+        reader = Reader(files, skip=True, **more)
+        Conversion(reader, as_table=False, as_json=False).write(streams[-1])
+    assert streams[1].getvalue() == streams[0].getvalue() != b""
+
+
 def test_groups_stay_whole(cluster, tmp_path):
-    rng = random.Random(SEED)
-    rows = [
-        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
-        for at in range(500)
-    ]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grouped_rows(path, 500, SEED)
     reading = Reading(grouping=Grouping((("uid",),)))
     options = {"reading": reading}
     assert answer([str(path)], on="ray", task_bytes=300, **options) == answer(
@@ -234,6 +248,39 @@ def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
     assert b"".join(part.read_bytes() for part in parts) == rows
     assert len(list((tmp_path / "out").iterdir())) == len(parts) + 1
     assert found.total == expected.total
+
+
+def test_parts_in_a_store_whose_connections_fail(cluster, store, files):
+    store.share = store.share_written = 0.2
+    encode = partial(encode_lines, level="record", fields=("id", "line", "loss"), lines=LINES)
+
+    def write(*, resume: bool) -> Manifest:
+        reader = Reader(files, skip=True, on="ray", task_bytes=60_000)
+        parts = Parts("s3://runs/out", ".jsonl")
+        listed = Manifest(parts, {"a": 1}, resume=resume)
+        for _ in Evaluation(reader, plan("dr"), encode=encode, manifest=listed):
+            pass
+        listed.close(complete=True)
+        return listed
+
+    def there() -> dict[str, bytes]:
+        found = store.client.list_objects_v2(Bucket="runs")["Contents"]
+        names = sorted(one["Key"] for one in found)
+        get = store.client.get_object
+        return {name: get(Bucket="runs", Key=name)["Body"].read() for name in names}
+
+    write(resume=False)
+    parts = there()
+    *listed, last = parts.pop("out/manifest.jsonl").splitlines()
+    assert json.loads(last) == {"complete": True, "parts": len(parts)}
+    assert len(parts) == len(listed) - 1 > 5
+    expected = Evaluation(Reader(files, skip=True), plan("dr"), encode=encode)
+    assert b"".join(parts.values()) == b"".join(row for rows in expected for row in rows)
+    store.client.delete_object(Bucket="runs", Key=next(iter(parts)))
+    assert write(resume=True).kept > 3
+    assert {**there(), "out/manifest.jsonl": b""} == {**parts, "out/manifest.jsonl": b""}
+    assert "Uploads" not in store.client.list_multipart_uploads(Bucket="runs")
+    assert store.faults["drop PUT"] + store.faults["throttle PUT"]
 
 
 def test_versions_that_differ_are_told(cluster, files, monkeypatch):

@@ -8,8 +8,10 @@ from functools import partial
 
 import fsspec
 import pytest
+from typer.testing import CliRunner
 
 from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records.open import remote
@@ -164,3 +166,69 @@ def test_the_web(store, text, local):
     store.client.put_object_acl(Bucket="runs", Key="a.jsonl", ACL="public-read")
     name = f"{store.url}/runs/a.jsonl"
     assert run([name]) == as_named(run([local]), local, name)
+
+
+# ---- what is written --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grpo(monkeypatch):
+    import s3fs
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 5)  # as it is for users
+    monkeypatch.setattr(s3fs.S3FileSystem, "default_block_size", 5 << 20)
+    app = application()
+
+    def run(*arguments):
+        found = CliRunner().invoke(app, [str(one) for one in arguments])
+        assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+        return found
+
+    return run
+
+
+def kept(store, name) -> bytes | None:
+    """A file in the store; and no upload is left that is not complete."""
+    assert "Uploads" not in store.client.list_multipart_uploads(Bucket="runs")
+    names = [one["Key"] for one in store.client.list_objects_v2(Bucket="runs").get("Contents", [])]
+    return (
+        store.client.get_object(Bucket="runs", Key=name)["Body"].read() if name in names else None
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_a_file_is_written_to_a_store(store, grpo, text, tmp_path, share):
+    local, large = tmp_path / "a.jsonl", tmp_path / "large.jsonl"
+    local.write_bytes(text)
+    large.write_bytes(text * (1 + (6 << 20) // len(text)))  # two parts of an upload
+    store.share_written = share
+    for name, words in {
+        "large.jsonl": ("convert", large),
+        "a.parquet": ("convert", local),
+        "a/check.json": ("check", local, "--json"),
+        "a/rows.parquet": ("eval", local, "-v", "dr", "--format", "parquet"),
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        code = grpo(*words, "-o", tmp_path / name).exit_code
+        assert grpo(*words, "-o", f"s3://runs/{name}").exit_code == code
+        assert kept(store, name) == (tmp_path / name).read_bytes()
+    assert not share or store.faults["drop PUT"] + store.faults["throttle PUT"]
+
+
+def test_what_is_not_whole_is_not_there(store, grpo, text, tmp_path):
+    local = tmp_path / "a.jsonl"
+    words = ("convert", local, "-o", "s3://runs/out.jsonl")
+    local.write_bytes(text * (1 + (6 << 20) // len(text)) + b"{broken")
+    assert grpo(*words).exit_code == 3
+    assert kept(store, "out.jsonl") is None
+    put(store, "out.jsonl", b"before")
+    assert grpo(*words).exit_code == 3
+    assert kept(store, "out.jsonl") == b"before"
+    local.write_bytes(text)
+    store.share_written = 1.0
+    found = grpo(*words)
+    assert (found.exit_code, kept(store, "out.jsonl")) == (3, b"before")
+    assert found.stderr.splitlines()[-1].startswith("grpo: cannot write s3://runs/out.jsonl: ")
+    found = grpo("convert", local, "-o", "s3://none/out.jsonl")
+    assert found.exit_code == 2
+    assert "cannot write s3://none/out.jsonl: none is not there" in found.stderr

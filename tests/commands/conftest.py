@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +42,25 @@ def grpo() -> Callable[..., Result]:
     return run
 
 
+def _in_bash(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=environment, check=False
+    )
+
+
 @pytest.fixture
-def shell() -> Callable[..., subprocess.CompletedProcess[str]]:
+def shell(quick: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a shell line in which ``grpo`` is the command, as users do."""
+    return partial(_in_bash, PATH=f"{quick}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def real_shell() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The same with a process that imports what it needs."""
 
     def run(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = f'grpo() {{ "{sys.executable}" -m grpo_cli "$@"; }}; {line}'
-        return subprocess.run(
-            ["bash", "-c", command],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **variables},
-            timeout=60,
-            check=False,
-        )
+        return _in_bash(f'grpo() {{ "{sys.executable}" -m grpo_cli "$@"; }}; {line}', **variables)
 
     return run
 

@@ -348,3 +348,17 @@ def test_a_run_fits_every_width(browse_run, width):
 def test_the_screenshot_is_not_blank(browse, tmp_path):
     browse(DATA, "--record", "grpo/3").screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+def test_series_alone_lead_nowhere(browser, grpo, tmp_path):
+    """The page of trend has no steps to open: no link to one, and a click changes nothing."""
+    drifting(tmp_path / "run")
+    out = tmp_path / "trend.html"
+    assert grpo("trend", str(tmp_path / "run"), "-v", "dr", "--html", str(out)).exit_code == 0
+    browser.size(400)
+    browser.open(out)
+    assert browser.run("document.querySelectorAll('figure.chart svg').length") > 5
+    browser.run("document.querySelector('figure.chart svg').dispatchEvent(new Event('click'))")
+    assert browser.run("location.hash") == ""
+    assert browser.run("document.querySelectorAll('a').length") == 0
+    assert browser.problems == []

@@ -16,7 +16,8 @@ import pytest
         (["--epsilon", "inf"], "expected a finite number"),
         (["--epsilon", "1_0"], "expected a finite number"),
         (["--epsilon", "1e999"], "expected a finite number"),
-        (["-p", "std_eps=1e999"], "expected a finite number"),
+        (["-p", "std_eps=1e999"], "--param: std_eps: expected a finite number, got 1e999"),
+        (["-v", "verl/vanilla", "-p", "dual_clip=1"], "dual_clip"),
         (["-p", "std_eps"], "expected NAME=VALUE"),
         (["-p", "std_epz=1"], "did you mean std_eps?"),
         (["--beta", "0.1", "-p", "beta=0.2"], "beta is given twice"),
@@ -40,6 +41,21 @@ def test_usage_errors(grpo, dump, arguments, said):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["compare", "match", "verify", "check", "split", "trend"])
+def test_parquet_is_a_format_of_eval_alone(grpo, dump, command):
+    result = grpo(command, str(dump({})), "-f", "parquet")
+    assert result.exit_code == 2
+    assert "'parquet' is not one of 'table'" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["compare", "check", "explain", "match"])
+def test_where_no_record_is_left_the_ids_are_listed(grpo, dump, command):
+    more = ["--loss", "0.1"] if command == "match" else []
+    result = grpo(command, str(dump({"id": "step3"})), "--record", "step4", *more)
+    assert result.exit_code == 3
+    assert "step3" in result.stderr
+
+
 def test_a_usage_error_is_json_where_json_is_wanted(grpo, dump):
     result = grpo("eval", str(dump({})), "--json", "-v", "nope")
     error = json.loads(result.stderr)["error"]
@@ -54,6 +70,7 @@ def test_a_usage_error_is_json_where_json_is_wanted(grpo, dump):
         (["--epsilon", "0.3"], "clip[low=0.3,high=0.3]"),
         (["--epsilon", "0.3", "--epsilon-high", ".5"], "clip[low=0.3,high=0.5]"),
         (["--beta", "0.1"], "beta=0.1"),
+        (["-v", "verl/vanilla", "-p", "dual_clip=1.1"], "1.1"),
         (["-p", "std_ddof=0"], "ddof=0"),
         (["-p", "kl_weight=ratio"], "weight=ratio"),
         (["-p", "log_ratio_clamp=null"], "ratio:token|"),

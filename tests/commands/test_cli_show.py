@@ -79,7 +79,7 @@ def test_as_many_colors_as_the_terminal_has(shell, dump):
 
 
 def test_no_color_on_a_terminal_is_honoured(shell, dump):
-    line = f"script -qec '$GRPO show {dump(TOKENS)}' /dev/null"
+    line = f"script -qec '$GRPO show --no-pager {dump(TOKENS)}' /dev/null"
     command = {"GRPO": f"{sys.executable} -m grpo_cli"}
     assert ESCAPE + "1m" in shell(line, **command).stdout
     assert ESCAPE not in shell(line, NO_COLOR="1", **command).stdout
@@ -88,11 +88,29 @@ def test_no_color_on_a_terminal_is_honoured(shell, dump):
 def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--color-by", "gradient").stdout
     legend = next(line for line in shown.splitlines() if line.startswith("gradient"))
-    low, high = (float(one) for one in re.findall(r"m (-?[\d.]+) ", legend))
+    low, high = (float(one) for one in re.findall(r"m (-?[\d.]+)(?=[ \x1b])", legend))
     assert low == -high < 0
     ratio = grpo("show", str(dump(TOKENS)), "--color-by", "ratio").stdout
-    low, high = (float(one) for one in re.findall(r" ([\d.]+) ", ratio.splitlines()[2]))
+    low, high = (float(one) for one in re.findall(r" (\d[\d.]*)(?= |$)", ratio.splitlines()[2]))
     assert low * high == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "remark"),
+    [
+        ("", "tokens are coloured by gradient; --color-by contribution, kl, advantage say more"),
+        ("--color-by ratio", "no colour to show; --color-by gradient, contribution, kl, advantage"),
+        ("--color-by kl", None),
+    ],
+)
+def test_a_policy_that_has_not_moved_is_told(grpo, dump, flags, remark):
+    still = TOKENS | {"log_probs_old": TOKENS["log_probs_new"]}
+    shown = grpo("show", str(dump(still)), *flags.split()).stdout
+    said = " ".join(shown.split())
+    assert "every ratio is 1 (on-policy), so no clip acts: " in said
+    assert (remark or "tokens are coloured by kl") in said
+    assert ("clipped low" in said) == (flags != "--color-by ratio")
+    assert "on-policy" not in grpo("show", str(dump(TOKENS)), *flags.split()).stdout
 
 
 @pytest.mark.parametrize("name", ["contribution", "gradient", "ratio", "kl", "difference"])

@@ -12,7 +12,7 @@ from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
 from grpo_cli.commands.explain.explain import explain
-from grpo_cli.commands.explain.page import page
+from grpo_cli.commands.explain.page import described, page
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.papers.unserved import UNSERVED
@@ -33,7 +33,7 @@ def codes(path, **options):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_has_a_page(name):
-    found = page(name)
+    found = described(name)
     row = VARIANTS[name]
     assert found["title"] == row.title
     assert found["note"] == row.note
@@ -41,6 +41,11 @@ def test_every_variant_has_a_page(name):
     assert all(stage["summary"] for stage in found["stages"])
     named = {one["name"] for one in found["hyperparameters"]}
     assert named == {name for stage in row_stages(row) for name in stage.values}
+
+
+@pytest.mark.parametrize("name", [*VARIANTS][::8])
+def test_rows_that_are_near_differ_at_one_or_two_stages(name):
+    found = page(name)
     assert name not in found["same"]
     assert all(1 <= len(one["differs"]) <= 2 for one in found["near"])
 

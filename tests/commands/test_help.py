@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,9 @@ def described_in_full() -> dict[str, str]:
 EXAMPLES = [(name, line) for name in COMMANDS for line in example(name)]
 
 
+NUMBERS = ("loss", "kl", "gradient-norm")
+
+
 @pytest.fixture
 def dumps(tmp_path, monkeypatch):
     """The files that the examples name, in the folder that they run in."""
@@ -119,8 +124,10 @@ def dumps(tmp_path, monkeypatch):
         "log_probs_old": [[-1.0, -0.25], [-1.0], [-0.35, -0.5], [-0.45]],
         "log_probs_ref": [[-1.0, -0.25], [-1.0], [-0.3, -0.4], [-0.5]],
         "rewards": [1.0, 0.0, 0.5, 0.0],
-        "metrics": {"loss": 0.1},
     }
+    total = evaluate(group).total
+    group["metrics"] = {"loss": total["loss"]}
+    total |= {"gradient_norm": total["gradient_norm"] / math.sqrt(13)}  # of so many equal records
     records = [group | {"id": f"step-{step}", "step": step} for step in range(13)]
     for record in records:
         record["expected"] = {"loss": -evaluate(record).objective}
@@ -135,13 +142,17 @@ def dumps(tmp_path, monkeypatch):
     logged = [{"step": step, "loss": 0.0, "grad_norm": 0.1 * step} for step in range(13)]
     Path("trainer_state.json").write_text(json.dumps({"log_history": logged}))
     Path("train_data_step7.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return lines
+    logged = {f"--{name}": repr(total[name.replace("-", "_")]) for name in NUMBERS}
+    return lines, logged
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
 def test_the_examples_of_a_command_run(grpo, dumps, name, line):
+    lines, logged = dumps
     words = shlex.split(line.partition(" > ")[0])[1:]
-    result = grpo(*words, stdin=dumps)
+    if name == "match":  # a number that nothing gives is searched for long
+        words = [words[0], *(logged.get(flag, word) for flag, word in pairwise(words))]
+    result = grpo(*words, stdin=lines)
     asks = name in ("match", "verify", "check", "diff", "trend")
     assert result.exit_code in ((0, 1) if asks else (0,)), result.stderr
 
@@ -170,11 +181,17 @@ def test_options_stand_in_panels(grpo, name):
         assert "[FILE…]" in text
 
 
-def test_help_asks_what_people_ask(grpo):
+def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     text = grpo("--help").stdout
+    lines = text.splitlines()
+    assert len(lines) <= 22, "a line for what was typed, and one for the prompt"
+    assert max(map(len, lines)) <= 80
     for name in ("explain", "match", "compare", "split", "check", "eval", "show", "verify"):
         assert re.search(rf"\?\s+grpo {name} ", text)
-    assert "..." not in text.split("Commands:")[1], "what a command does is said to its end"
+    assert [name for name in COMMANDS if f"grpo {name}" not in text] == []
+    assert "grpo help questions" in text
+    for command in re.findall(r"grpo [a-z]+[^;\n]*", text):
+        assert command.split()[1] in COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 import sys
+from dataclasses import replace
 
 import orjson
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+from grpo_cli.commands.trend.step import Finding
+from grpo_cli.commands.trend.view import print_findings
 from grpo_cli.terminal import paging
 from grpo_cli.terminal.display import Display, displaying
 from grpo_cli.terminal.grid import column
-from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.prose import as_command, wrapped
+from grpo_cli.terminal.screen import Screen, written
 
 SIGNATURE = "dapo|adv:group-std[ddof=1,eps=1e-08,min=0]|ratio:token|surrogate:clip[low=0.2]|v:1"
 
@@ -117,6 +121,118 @@ def test_pages_fit_a_pipe_s_columns(grpo, dump, monkeypatch, command, width):
     too_long = [line for line in text.splitlines() if cell_len(line) > int(width)]
     # a signature, or a place, is one word that is never broken
     assert [line for line in too_long if "|" not in line and str(path) not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "colored"),
+    [
+        ("", {"FORCE_COLOR": "1"}, True),
+        ("", {"CLICOLOR_FORCE": "1"}, True),
+        ("", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ("--color always", {"NO_COLOR": "1"}, True),
+        ("--color never", {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_one_rule_of_colour_for_every_page(grpo, dump, monkeypatch, flags, variables, colored):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    path = dump({"step": 0}, {"step": 1})
+    for command in ("show {}", "trend {}", "help", "help tour", "diff {0} {0}", "explain {}"):
+        said = grpo(*command.format(path).split(), *flags.split()).stdout
+        assert ("\x1b[" in said) == colored, command
+
+
+@pytest.fixture
+def seen(monkeypatch, tmp_path):
+    """What the pager of a terminal of 12 lines got."""
+    for module in ("terminal.paging", "commands.trend.output"):
+        monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: Screen(80, height=12))
+    monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'seen'}")
+    return tmp_path / "seen"
+
+
+@pytest.mark.parametrize(
+    "command", ["show {}", "trend {} --limit 0", "eval {} --full", "help tour"]
+)
+def test_what_is_longer_than_the_screen_goes_to_one_pager(grpo, dump, seen, command):
+    words = command.format(dump(*({"step": step} for step in range(20)))).split()
+    page = grpo(*words, "--no-pager")
+    assert not seen.exists()
+    assert grpo(*words).stdout == ""
+    assert seen.read_text() == page.stdout
+
+
+def test_a_run_ends_with_what_it_comes_to_within_the_screen(grpo, dump, seen):
+    path = dump(*({"step": step} for step in range(40)))
+    shown = grpo("trend", str(path)).stdout.splitlines()
+    assert "… 36 steps in between (--limit 0 for all)" in shown
+    assert shown[-1] == "nothing began: no shift, no drift, no limit passed"
+
+
+COMMAND = (
+    "grpo show 'runs/first try/steps of the run.jsonl.gz' --record 59/0 --response 7 "
+    "--color-by gradient -v trl/grpo"
+)
+
+
+@pytest.mark.parametrize("width", [30, 50, 80])
+def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
+    text = as_command(f"  {COMMAND}  # token #7 of response 7: 3.77441", width).plain
+    one_line = text.replace("\\\n", "")
+    assert shlex.split(one_line, comments=True) == shlex.split(COMMAND)
+    assert all(len(line) <= width or "'" in line for line in text.split("\n"))
+    assert len(text.split("\n")) > 2
+    assert as_command(f"  {COMMAND}", None).plain == f"  {COMMAND}"
+
+
+def test_findings_hang_and_break_between_words():
+    said = "mismatch.mean_abs rose at step 30: 0.00236557 before, 0.26213 after (191 errors)"
+    found = Finding("nll", "shift", 30, said, COMMAND, 59, None)
+    screen = Screen(80, height=24)
+    console = screen.console()
+    print_findings(console, screen, [found, replace(found, kind="drift")])
+    lines = written(console).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1:3] == [f"step 30  shift  {said[:-19]}", "  after (191 errors)"]
+    assert lines[3:5] == [f"  also drift  {said[:-19]}", "    after (191 errors)"]
+
+
+def test_where_runs_part_fits_and_names_what_it_hides(grpo, dump):
+    settings = {
+        "hyperparameters": {"num_items_in_batch": 1321},
+        "id": "a long name of a record",
+        "step": 1,
+    }
+    other = settings | {"hyperparameters": {"num_items_in_batch": 1157}, "rewards": [0.5, 0.25]}
+    paths = dump(settings, name="a.jsonl"), dump(other, name="b.jsonl")
+    said = grpo("diff", *map(str, paths)).stdout
+    assert max(map(len, said.splitlines())) <= 80
+    assert "hidden at 80 columns: record, largest_difference" in said
+    assert "num_items_in_batch=1321  num_items_in_batch=1157" in said
+
+
+def test_what_rounding_leaves_of_nothing_is_told_apart_in_tables_only(grpo, dump):
+    # 0.1 · (0.1 + 0.2 − 0.3) is 5.6e-18 in binary: J is 0 beside a gradient that is not.
+    record = {"log_probs_new": [[-1.0]] * 3, "advantages": [0.1, 0.2, -0.3], "rewards": [1.0] * 3}
+    record |= {"log_probs_old": [[-1.0]] * 3, "log_probs_ref": [[-1.0]] * 3}
+    path = str(dump(record))
+    (exact,) = orjson.loads(grpo("compare", path, "-v", "dr", "--json").stdout)["variants"]
+    assert 0.0 < abs(exact["loss"]) < 1e-16 < exact["gradient_norm"]
+    for command in ("compare {} -v dr", "eval {} -v dr", "explain {} -v dr"):
+        said = grpo(*command.format(path).split()).stdout
+        assert "≈0" in said
+        assert "e-1" not in said
+    tiny = record | {"advantages": [1e-17, 0.0, 0.0]}  # small, and no rounding
+    assert "≈0" not in grpo("eval", str(dump(tiny)), "-v", "dr").stdout
+
+
+def test_an_explanation_says_whose_loss_it_is(grpo, dump):
+    alone = grpo("explain", str(dump({}))).stdout
+    assert "of the batch" not in alone
+    assert "alone = " not in alone
+    several = grpo("explain", str(dump({}, {"rewards": [2.0, 0.0]}, {}))).stdout.splitlines()
+    assert several[0].endswith(" of the batch: 3 records, 6 responses, 9 tokens")
+    assert several[-1].startswith("  loss of this record alone = −J = ")
 
 
 def test_columns_that_have_no_room_are_named(grpo, monkeypatch):

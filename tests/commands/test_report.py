@@ -7,6 +7,7 @@ import json
 import re
 import statistics
 import zlib
+from xml.etree import ElementTree
 
 import pytest
 from drifting import BEGINS, drifting
@@ -59,6 +60,40 @@ def test_series_and_findings_are_those_of_trend(report, grpo, run):
     onsets = [one["onset"] for one in page["findings"] if one["metric"] == "mismatch.k3"]
     assert onsets
     assert abs(onsets[0] - BEGINS) <= 5
+
+
+def test_a_page_of_series_alone(grpo, run, tmp_path):
+    out, svg = tmp_path / "trend.html", tmp_path / "trend.svg"
+    words = ("trend", str(run[0]), "-v", "dr", "--html", str(out), "--svg", str(svg))
+    result = grpo(*words, "--fail-on", "findings")
+    assert (result.exit_code, result.stdout) == (1, "")
+    found = blocks(out.read_text(encoding="utf-8"))
+    assert list(found) == ["run"]
+    page = found["run"]
+    assert (page["kept"], page["groups"], page["log"]) == ({}, {}, None)
+    assert page["steps"] == list(range(40))
+    drawn = ElementTree.parse(svg).getroot()
+    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    for finding in page["findings"]:
+        assert finding["metric"] in texts
+        assert f"▲ {finding['onset']}" in texts
+    grpo("trend", str(run[0]), "-v", "dr", "--svg", str(svg), "--fields", "nll,loss")
+    titles = [one.text for one in ElementTree.parse(svg).getroot().iter() if "title" in one.tag]
+    assert titles == ["a run of 40 steps", "nll", "loss"]
+
+
+def test_a_log_beside_the_run(report, grpo, run, tmp_path):
+    trend = json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)
+    rewards = [step["reward_mean"] for step in trend["steps"]]
+    rows = [{"step": at + 1, "reward": one, "lr": 0.5} for at, one in enumerate(rewards)]
+    log = tmp_path / "trainer_state.json"
+    log.write_text(json.dumps({"log_history": rows}))
+    page = blocks(report("--log", str(log)))["run"]
+    assert page["log"]["framework"] == "trl"
+    reward, rate = page["log"]["series"]  # TRL logs step 1 when it has done step 0
+    assert (reward["name"], reward["said"]) == ("log: reward", "agrees reward, 40 steps")
+    assert reward["values"] == rewards
+    assert (rate["said"], set(rate["values"])) == ("", {0.5})
 
 
 def test_groups_have_the_rewards_and_lengths_of_their_records(report, run):

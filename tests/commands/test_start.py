@@ -36,11 +36,11 @@ def test_rich_is_imported_where_it_prints(dump):
     assert imported("numpy,rich", "eval", path, "-q") == ["numpy", "rich"]
 
 
-def test_what_was_kept_of_standard_input_is_removed(shell, dump, tmp_path: Path):
+def test_what_was_kept_of_standard_input_is_removed(real_shell, dump, tmp_path: Path):
     kept = tmp_path / "kept"
     kept.mkdir()
     command = f"cat {dump({}, {})} | grpo eval --advantage batch-std --level batch --json"
-    done = shell(command, TMPDIR=str(kept))
+    done = real_shell(command, TMPDIR=str(kept))
     assert done.returncode == 0
     assert "temporary file" in done.stderr
     assert [*kept.iterdir()] == []
@@ -48,8 +48,8 @@ def test_what_was_kept_of_standard_input_is_removed(shell, dump, tmp_path: Path)
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("command", ["grpo --version", "grpo eval {} --json"])
-def test_what_cannot_be_written_is_an_error(shell, dump, command):
-    done = shell(f"{command.format(dump({}))} > /dev/full")
+def test_what_cannot_be_written_is_an_error(real_shell, dump, command):
+    done = real_shell(f"{command.format(dump({}))} > /dev/full")
     assert done.returncode == 3
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr

@@ -59,6 +59,9 @@ def test_the_worked_arithmetic_has_the_bonus(grpo, file, flags):
     )
     assert math.fsum(parts) == pytest.approx(worked["objective"], rel=1e-12)
     printed = grpo("explain", file, *flags).stdout
+    words = " ".join(printed.split())
+    for stage in ("advantage", "ratio", "surrogate", "aggregate"):
+        assert " ".join(worked["stages"][stage].split()) in words
     (line,) = (line for line in printed.splitlines() if line.startswith("    = policy"))
     terms = line.partition("   (")[0].rpartition(" = ")[2].replace("−", "-")
     shown = sum(map(float, terms.replace("- ", "-").replace("+ ", "").split()))

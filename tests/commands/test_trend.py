@@ -15,10 +15,11 @@ import pytest
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.onsets import mann_kendall, onset, theil_sen
-from grpo_cli.commands.trend.run import steps
+from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Step
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.which import StepOf, of_name
+from grpo_cli.commands.trend.which import run_of as name_of_run
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw
@@ -228,6 +229,39 @@ def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     assert (found.number, found.metrics["length_mean"]) == (6, 5.0)
 
 
+def test_several_rewards_count_as_the_objective_weighs_them(tmp_path: Path) -> None:
+    """r = 2·right − format: 2·1 − 0.5, 0 (null counts nothing), 2·1 − 0.5, 0 − 1."""
+    rows = {"step": 0, "log_probs": [[-1.0, -0.5], [-0.7], [-0.2], [-0.3]]}
+    each = {"right": [1.0, 0.0, 1.0, 0.0], "format": [0.5, None, 0.5, 1.0]}
+    weights = {"hyperparameters": {"reward_weights": [2.0, -1.0]}}
+    path = tmp_path / "a.jsonl"
+    given = {"advantages": [1.0, 0.0, 1.0, 0.0]}
+    for more in ({}, given):  # of given advantages the weights are known from the record alone
+        path.write_text(json.dumps(rows | {"rewards": each} | weights | more))
+        metrics = steps(Reader([str(path)]), plan("dr"))[0].metrics
+        assert metrics["reward_mean"] == (1.5 + 0.0 + 1.5 - 1.0) / 4
+        assert metrics["rewards/right/mean"] == 0.5
+        assert metrics["rewards/format/mean"] == pytest.approx(2 / 3)
+    path.write_text(json.dumps(rows | {"rewards": each}))
+    assert steps(Reader([str(path)]), plan("dr"))[0].metrics["reward_mean"] == 1.0
+    flags = plan("dr", hyperparameters={"reward_weights": "1,0"})
+    assert steps(Reader([str(path)]), flags)[0].metrics["reward_mean"] == 0.5
+    weights = {"hyperparameters": {"reward_weights": [2.0]}}
+    path.write_text(json.dumps(rows | {"rewards": each} | weights | given))
+    with pytest.raises(InputError, match=r"a.jsonl:1: .*as many as there are reward functions, 2"):
+        steps(Reader([str(path)]), plan("dr"))
+
+
+def test_reward_functions_that_trls_hook_wrote_beside_their_sum(tmp_path: Path) -> None:
+    rows = {"log_probs": [[-1.0, -0.5], [-0.7]], "rewards": [1.0, 0.5]}
+    path = tmp_path / "a.jsonl"
+    lines = [rows | {"step": 0}, rows | {"step": 1, "rewards/right": [1.0, None]}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    first, second = steps(Reader([str(path)]), plan("dr"))
+    assert first.metrics["rewards/right/mean"] is None
+    assert second.metrics["rewards/right/mean"] == 1.0
+
+
 # ---- which step -----------------------------------------------------------------------------
 
 
@@ -271,6 +305,82 @@ def test_a_record_without_a_step_is_told() -> None:
         StepOf()(Raw({}, "a.jsonl", 3, "", 0))
     with pytest.raises(InputError, match=r"a.jsonl:3: when: which step .* whole number here"):
         StepOf(("when",))(Raw({"step": 1}, "a.jsonl", 3, "", 0))
+
+
+# ---- which run ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("a/step_1/rank_0.jsonl", "a/step_1/rank_1.jsonl", True),
+        ("a/step_1/maths/x.jsonl", "a/step_1/code/x.jsonl", True),
+        ("a/rank_0.jsonl", "a/rank_1.jsonl.gz", True),
+        ("a/dump-00000-of-00002.jsonl", "a/dump-00001-of-00002.jsonl", True),
+        ("a/0/dump.jsonl", "a/1/dump.jsonl", False),
+        ("a/1.jsonl", "b/1.jsonl", False),
+        ("a/x_step1.jsonl", "a/y_step1.jsonl", False),
+        ("a/healthy.jsonl.gz", "a/temperature.jsonl.gz", False),
+        ("seed_1/step_1/0.jsonl", "seed_2/step_1/0.jsonl", False),
+    ],
+)
+def test_the_run_of_a_name(first: str, second: str, *, same: bool) -> None:
+    assert (name_of_run(first) == name_of_run(second)) is same
+
+
+def test_two_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
+    write(tmp_path / "a")
+    write(tmp_path / "b")
+    each = (
+        f"grpo trend {tmp_path}/a; grpo trend {tmp_path}/b; .* grpo diff {tmp_path}/a {tmp_path}/b"
+    )
+    with pytest.raises(UsageError, match=f"both have step 0: these are 2 runs. Each .*{each}"):
+        read(tmp_path)
+    with pytest.raises(UsageError, match="both have step 0"):
+        read(tmp_path, jobs=2)
+    together = Run(Reader(files([str(tmp_path)])), no_kl(), one_run=True).read()
+    assert [step.metrics["reward_mean"] for step in together] == [
+        step.metrics["reward_mean"] for step in read(tmp_path / "a")
+    ]
+    (tmp_path / "b" / "0.jsonl").unlink()
+    (tmp_path / "b" / "1.jsonl").unlink()
+    (tmp_path / "a" / "2.jsonl").unlink()
+    went_on = Run(Reader(files([str(tmp_path)])), no_kl())
+    assert [step.number for step in went_on.read()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 3000])
+def test_a_file_whose_steps_go_back_is_told(tmp_path: Path, block_bytes: int) -> None:
+    write(tmp_path / "a", count=4, records=2)
+    lines = b"".join((tmp_path / "a" / f"{step}.jsonl").read_bytes() for step in range(4))
+    (tmp_path / "b.jsonl").write_bytes(lines + lines)
+    run = Run(Reader([str(tmp_path / "b.jsonl")], block_bytes=block_bytes), no_kl())
+    run.read()
+    (note,) = run.notices
+    assert f"{tmp_path}/b.jsonl:9: the steps go back from 3 to 0" in note
+    mixed = lines.splitlines(keepends=True)
+    random.Random(0).shuffle(mixed)
+    (tmp_path / "b.jsonl").write_bytes(b"".join(mixed * 4))
+    shuffled = Run(Reader([str(tmp_path / "b.jsonl")], block_bytes=block_bytes), no_kl())
+    shuffled.read()
+    assert not shuffled.notices
+
+
+def test_settings_that_change_are_told(tmp_path: Path) -> None:
+    write(tmp_path, count=3)
+    (tmp_path / "2.jsonl").write_text(
+        "".join(
+            json.dumps(json.loads(line) | {"hyperparameters": {"epsilon_low": 0.1}}) + "\n"
+            for line in (tmp_path / "2.jsonl").read_text().splitlines()
+        )
+    )
+    run = Run(Reader(files([str(tmp_path)])), no_kl())
+    run.read()
+    (note,) = run.notices
+    assert note == (
+        "the objective's settings change at step 2: "
+        "surrogate:clip[low=0.2,high=0.2] → surrogate:clip[low=0.1,high=0.2]"
+    )
 
 
 # ---- onsets ---------------------------------------------------------------------------------
@@ -375,7 +485,7 @@ def test_tails() -> None:
     assert Tail().quantile(0.5) is None
 
 
-@pytest.mark.parametrize("text", ["nothing", "k3>1", "mismatch.k3>x", "loss=1"])
+@pytest.mark.parametrize("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])
 def test_conditions_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="--fail-on"):
         read_condition(text)

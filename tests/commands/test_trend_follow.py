@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow
@@ -20,7 +21,7 @@ from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 
@@ -71,6 +72,24 @@ def test_a_packed_file_is_read_again(tmp_path: Path) -> None:
         stream.write(gzip.compress(line(1).encode()))
     assert follow.poll()
     assert rewards(follow) == {0: 0.5, 1: 0.5}
+
+
+@pytest.mark.parametrize("flags", [("--on", "local"), ("--html", "a.html"), ("--names", "trl")])
+def test_what_follow_does_not_do_is_said(flags: tuple[str, str], tmp_path: Path) -> None:
+    from grpo_cli.commands.main import app
+
+    words = ["trend", str(tmp_path), "-v", "dapo", "--follow", *flags]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert flags[0] in result.stderr
+
+
+def test_two_runs_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(line(3))
+    with pytest.raises(UsageError, match=r"both have step 3: these are 2 runs"):
+        following(tmp_path).poll()
 
 
 def test_a_renamed_file_goes_on(tmp_path: Path) -> None:
@@ -161,6 +180,23 @@ def test_what_is_printed(tmp_path: Path) -> None:
     printed = stream.getvalue().decode().splitlines()
     assert printed[0].split() == ["step", "nll"]
     assert [row.split()[0] for row in printed[1:]] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path.write_text(line(0) + line(1) + line(2))
+    fails = [read_condition("reward_mean<9")]
+    watch = Watch(following(path), stream, fields=None, as_json=False, conditions=fails, words=[])
+    assert watch.run(0.1) == 1
+    printed = stream.getvalue().decode().splitlines()
+    assert max(map(len, printed)) <= width
+    above, head = printed[:-3], printed[-3]
+    hidden = " ".join(above).partition(": ")[2].partition(" (")[0]
+    names = {*head.split(), *filter(None, hidden.replace(",", "").split())}
+    assert {"step", "reward_mean", "gradient_norm", "ratio_p999", "mismatch.k3"} <= names
+    assert bool(above) == (width < 110)
 
 
 def test_ctrl_c_prints_the_last_step(tmp_path: Path) -> None:

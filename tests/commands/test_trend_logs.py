@@ -187,3 +187,21 @@ def test_the_commands(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     document = json.loads(capsysbinary.readouterr().out)
     assert document["log"]["framework"] == "trl"
     assert "clip_ratio/region_mean" in document["steps"][0]
+
+
+LOGGED = json.loads((Path(__file__).parent.parent / "golden" / "trend_names.json").read_text())
+"""What slime's and prime-rl's own code logs (tests/parity/others/trend_names.py)."""
+
+
+@pytest.mark.parametrize("number", range(len(LOGGED)))
+def test_what_slime_and_prime_rl_log(number: int, tmp_path: Path) -> None:
+    case = LOGGED[number]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(case["record"]))
+    given = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.01} | case["hyperparameters"]
+    kl = {"kl": "slime/low_var_kl"} if case["framework"] == "slime" else {}
+    chosen = plan(case["variant"], stages=kl, hyperparameters=given)
+    run = Run(Reader([str(path)]), chosen, names=NAMES[case["framework"]])
+    run.read()
+    for name, value in case["logged"].items():
+        assert run.logged[0][name] == pytest.approx(value, rel=1e-12), name

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 import tracemalloc
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from files import grouped_rows
 from test_engine_same_bytes import made
 
+from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.split.responses import gather
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run, tasks
 from grpo_cli.engine.cluster.flow import Flow
@@ -172,13 +179,8 @@ def test_where_reading_fails_all_before_is_told(files, cluster, lines, tmp_path)
 
 
 def test_groups_stay_whole(tmp_path, cluster):
-    rng = random.Random(SEED)
-    rows = [
-        {"uid": at // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
-        for at in range(200)
-    ]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grouped_rows(path, 200, SEED)
     reading = Reading(grouping=Grouping((("uid",),)))
     expected = answer([str(path)], "dr", reading=reading)
     cluster(3)
@@ -248,3 +250,80 @@ def test_small_files_share_a_task_and_large_ones_are_cut(files):
     assert [len(one.sources) for one in found] == [5]
     found = list(portions([Source.of(path) for path in files], PLAIN, 9_000))
     assert len(found) == 10
+
+
+# ---- commands that fold something else -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unnamed(tmp_path_factory) -> list[str]:
+    """Records without ids, some beyond empty lines, one that cannot be read; and a table."""
+    folder = tmp_path_factory.mktemp("unnamed")
+    rng = random.Random(SEED)
+    rows = [
+        {"log_probs_new": [[-rng.random()] * 3] * 2, "rewards": [rng.random(), at % 3]}
+        for at in range(60)
+    ]
+    lines = [json.dumps(row) for row in rows]
+    lines[20] = '{"log_probs_new": [[0.5, 1]], "rewards": [1]}'
+    lines[30] = lines[30].replace("}", ', "note": null}')
+    lines[31] = lines[31].replace("{", '{"id": null, ')
+    lines[32] = lines[32].replace("{", '{"id": "named", ')
+    (folder / "a.jsonl").write_text("\n".join(lines[:40]) + "\n\n" + "\n".join(lines[40:]))
+    (folder / "b.jsonl").write_text("\n\n" + "\n".join(lines[45:]))
+    table = pa.Table.from_pylist(rows)
+    pa.parquet.write_table(table, folder / "c.parquet", row_group_size=9)
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
+def test_split_has_the_same_responses(unnamed, cluster, variant):
+    made = plan(variant)
+    expected = gather(made, Reader(unnamed, skip=True))
+    assert expected.count > 200
+    for options in ({"jobs": 2, "block_bytes": 3_000}, {"on": "ray", "task_bytes": 900}):
+        cluster(3)
+        reader = Reader(unnamed, skip=True, **options)
+        found = gather(made, reader)
+        assert found.groups.tolist() == expected.groups.tolist()
+        assert {name: sums.tolist() for name, sums in found.sums.items()} == {
+            name: sums.tolist() for name, sums in expected.sums.items()
+        }
+        assert [str(one) for one in reader.skipped] == [
+            f"{unnamed[0]}:21: log_probs_new[0][0]: expected a log-prob <= 0, got 0.5"
+        ]
+
+
+def test_split_stops_at_a_record_of_other_columns(unnamed, cluster, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"log_probs_new": [[-1]], "advantages": [1]}\n' * 30 + Path(unnamed[1]).read_text()
+    )
+    cluster(3)
+    with pytest.raises(InputError, match=r"a\.jsonl:33: .* other columns"):
+        gather(plan("dr"), Reader([str(path)], skip=True, on="ray", task_bytes=500))
+
+
+def converted(paths, **options) -> tuple[bytes, str | None]:
+    stream = io.BytesIO()
+    run = Conversion(Reader(paths, skip=True, **options), as_table=False, as_json=False)
+    error = None
+    try:
+        run.write(stream)
+    except InputError as stopped:
+        error = str(stopped)
+    return stream.getvalue(), error
+
+
+def test_converted_lines_are_those_of_one_process(unnamed, cluster, tmp_path):
+    row = {"log_probs_new": [[-1.0]], "rewards": [1.0], "note": b"x"}
+    held = str(tmp_path / "held.parquet")  # what JSON cannot hold
+    pa.parquet.write_table(pa.Table.from_pylist([row | {"note": None}, row]), held)
+    for paths in (unnamed, [unnamed[1], unnamed[0]], [unnamed[0], held, unnamed[1]]):
+        expected = converted(paths)
+        assert expected[0].count(b'"id":') > 20
+        for seed, size in enumerate((300, 2_000, 1 << 20)):
+            cluster(3, seed)
+            assert converted(paths, on="ray", task_bytes=size) == expected
+        assert converted(paths, jobs=2, block_bytes=3_000) == expected
+    assert expected[1].startswith(f"{held}: [1].note: expected what JSON can hold, got bytes")

@@ -12,6 +12,7 @@ from functools import partial as bound
 from pathlib import Path
 
 import pytest
+from files import grouped_rows
 from test_engine_same_bytes import made
 
 import grpo_cli.fold
@@ -117,13 +118,8 @@ def test_errors_have_file_and_line(path, tmp_path):
 
 
 def test_groups_do_not_straddle_pieces(tmp_path):
-    rng = random.Random(SEED)
-    rows = [
-        {"uid": number // 5, "log_probs_new": [-rng.random()], "reward": rng.random()}
-        for number in range(200)
-    ]
     file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = grouped_rows(file, 200, SEED)
     reading = Reading(grouping=Grouping((("uid",),)))
     whole = partial(rows, "dr", reading=reading)
     assert whole.total["groups"] == 40

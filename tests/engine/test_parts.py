@@ -7,14 +7,21 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from test_flow import SEED, Played, files, lines  # noqa: F401 - fixtures
 
+from grpo_cli.commands.convert.command import PACKS
+from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.eval.formats.jsonl import LINES
 from grpo_cli.commands.eval.formats.lines import encode_lines
+from grpo_cli.commands.eval.formats.parquet import write_batches
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
-from grpo_cli.engine.cluster.parts import Manifest, Parts
+from grpo_cli.engine.cluster.manifest import Manifest
+from grpo_cli.engine.cluster.parts import Parts, joined
+from grpo_cli.engine.rows.tables import batch_of
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import plan
 
@@ -31,7 +38,9 @@ def cluster(monkeypatch):
 def write(paths, folder, *, resume=False, skip=True, size=2_000, variant="dr", head=b""):
     reader = Reader(paths, skip=skip, on="ray", task_bytes=size)
     about = {"objective": variant, "inputs": reader.inputs}
-    manifest = Manifest(Parts(str(folder), ".jsonl", head), about, resume=resume)
+    manifest = Manifest(
+        Parts(str(folder), ".jsonl", partial(joined, head=head)), about, resume=resume
+    )
     found = Evaluation(reader, plan(variant), encode=ENCODE, manifest=manifest)
     complete = False
     try:
@@ -122,3 +131,44 @@ def test_an_error_leaves_whole_parts_before_it(files, tmp_path):  # noqa: F811
     assert len(names) > 3
     assert expected(files).startswith(b"".join(part.read_bytes() for part in parts(folder)))
     assert not list(folder.glob(".part-*"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_converted_parts_are_the_records(files, tmp_path, kind):  # noqa: F811
+    def rows(paths) -> bytes:
+        encode = partial(encode_lines, level="token", fields=("id", "ratio", "loss"), lines=LINES)
+        found = Evaluation(Reader(paths, skip=True), plan("dr"), encode=encode)
+        return b"".join(row for some in found for row in some)
+
+    def convert(*, resume: bool) -> Manifest:
+        reader = Reader(files, skip=True, on="ray", task_bytes=2_000)
+        made = Parts(str(tmp_path / "out"), f".{kind}", PACKS[kind])
+        listed = Manifest(made, {"inputs": reader.inputs}, resume=resume)
+        Conversion(reader, as_table=kind == "parquet", as_json=False).write_parts(listed)
+        return listed
+
+    assert convert(resume=False).kept == 0
+    written = parts(tmp_path / "out")
+    assert len(written) > 10
+    assert rows([str(part) for part in written]) == rows(files)
+    before = [part.read_bytes() for part in written]
+    written[0].unlink()
+    assert convert(resume=True).kept > 5
+    assert [part.read_bytes() for part in written] == before
+
+
+def test_parquet_parts_are_the_rows(files, tmp_path):  # noqa: F811
+    folder = tmp_path / "out"
+    reader = Reader(files, skip=True, on="ray", task_bytes=4_000)
+    listed = Manifest(Parts(str(folder), ".parquet", write_batches), {}, resume=False)
+    encode = partial(batch_of, level="token", fields=("line", "position", "ratio"))
+    found = Evaluation(reader, plan("dr"), encode=encode, manifest=listed)
+    assert [row for rows in found for row in rows] == []
+    listed.close(complete=True)
+    tables = [pyarrow.parquet.read_table(part) for part in parts(folder)]
+    assert len(tables) > 5
+    alone = Evaluation(Reader(files, skip=True), plan("dr"), encode=encode)
+    whole = pyarrow.Table.from_batches([row for rows in alone for row in rows])
+    for name in whole.column_names:
+        ours = [value for table in tables for value in table.column(name).to_pylist()]
+        assert ours == whole.column(name).to_pylist()

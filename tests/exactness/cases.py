@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 from mpmath import mpf
@@ -31,9 +32,12 @@ class Response:
 Case = list[Response]
 
 
+@cache
 def random_batch(seed: int, *, records: int = 1) -> Batch:
     """Everything present: several groups of unequal sizes, out of order, a lone response, a group
     of equal rewards, an empty response, ratios on both sides of every clip.
+
+    It is made once for all tests that ask for it, so nothing may write into it.
     """
     rng = np.random.default_rng(seed)
     groups, rewards, lengths, counts = [], [], [], []
@@ -56,7 +60,7 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
         first += len(sizes)
     tokens = sum(lengths)
     old = -rng.exponential(1.0, tokens) - 1e-3
-    return Batch(
+    batch = Batch(
         responses=Segments(np.array(lengths)),
         records=Segments(np.array(counts)),
         groups=np.array(groups),
@@ -72,6 +76,10 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
         reward_baselines=rng.integers(0, 97, size=len(rewards)) / 32.0,
         reward_names=("a", "b"),
     )
+    columns = [getattr(batch, field.name) for field in fields(batch)]
+    for column in (column for column in columns if isinstance(column, np.ndarray)):
+        column.flags.writeable = False
+    return batch
 
 
 def plain(batch: Batch) -> Case:

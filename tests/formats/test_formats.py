@@ -281,6 +281,14 @@ def test_batch_output_of_openai(read):
     assert columns([one]) == EXPECTED["openai-chat"]
 
 
+def test_an_id_of_sglang(read):
+    value = dumps.sglang()[0]
+    assert read(value)[0][0].id == "r0"
+    assert read({**value, "id": "mine"})[0][0].id == "mine"
+    del value["meta_info"]["id"]
+    assert read(value)[0][0].id is None
+
+
 def test_rewards_beside_the_answers(read):
     (one,), _ = read({**dumps.chat(), "rewards": [1, 0]})
     assert one.rewards == [1.0, 0.0]

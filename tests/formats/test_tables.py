@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -210,6 +211,24 @@ def test_npz(tmp_path, padded):
     (tmp_path / "bad.npz").write_bytes((tmp_path / "in.npz").read_bytes()[:50])
     with pytest.raises(InputError, match=r"bad.npz: the file is damaged"):
         evaluate(tmp_path / "bad.npz")
+
+
+class _Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_npz_is_never_unpickled(tmp_path):
+    trap = np.array([_Trap(tmp_path / "sprung"), None], dtype=object)
+    np.savez(tmp_path / "in.npz", log_probs_new=trap, rewards=np.zeros(2))
+    with pytest.raises(InputError, match=r"in\.npz"):
+        evaluate(tmp_path / "in.npz")
+    assert not (tmp_path / "sprung").exists()
 
 
 def tensors(arrays):

@@ -1,8 +1,12 @@
-"""The fingerprints of what the rows reproduce, which tests/parity/drift.py compares."""
+"""The fingerprints of what the rows reproduce, which tests/parity/drift.py compares.
+
+And that the modules there fit together, which only runs with clones at hand would show else.
+"""
 
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 from parity.fingerprint import fingerprint, kept, of
@@ -63,3 +67,29 @@ def test_each_row_has_the_functions_of_the_version_that_it_states(source: str, r
 def test_each_row_that_ran_has_fingerprints() -> None:
     ran = {name for name, row in VARIANTS.items() if row.checked == "executed"}
     assert ran - {row for _, row in ROWS} == set()
+
+
+PARITY = Path(__file__).parent.parent / "parity"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(PARITY.rglob("*.py")), ids=lambda file: str(file.relative_to(PARITY))
+)
+def test_what_a_parity_module_imports_of_another_is_there(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            wanted = {alias.name for alias in node.names}
+            assert wanted <= _names(home), f"{file.name}: {node.module}"
+
+
+def _names(home: Path) -> set[str]:
+    """What a module defines or imports; of a package its modules too."""
+    within = {path.stem for path in home.glob("*.py")} | {path.name for path in home.glob("*/")}
+    source = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
+    body = ast.parse(source.read_text(encoding="utf-8")).body
+    stored = (n.id for n in ast.walk(ast.Module(body, [])) if isinstance(n, ast.Name))
+    defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    imported = (n for n in body if isinstance(n, ast.Import | ast.ImportFrom))
+    names = {alias.asname or alias.name for node in imported for alias in node.names}
+    return within | {*stored} | defined | names

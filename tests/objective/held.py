@@ -56,12 +56,16 @@ SCORED = {"nemo-rl/k1", "nemo-rl/k2", "nemo-rl/k3"}
 """KL choices weighed with π_θ/sg[π_θ], which is 1 and has a slope."""
 
 
+GATED = {"ms-swift/sdar"}
+"""KL choices that are log π_θ − log π_ref times a gate, which stands still."""
+
+
 def stopped() -> list[tuple[str, str]]:
     """(stage, choice) of every choice whose gradient is not its value's."""
     others = {
         "surrogate": {*ALONG, *LEAKY},
         "ratio": STRAIGHT,
-        "kl": KL_OF_K2 | KL_OF_WEIGHTED_K2 | SCORED,
+        "kl": KL_OF_K2 | KL_OF_WEIGHTED_K2 | SCORED | GATED,
     }
     return [*FIXED, *((stage, name) for stage, names in others.items() for name in names)]
 
@@ -88,6 +92,8 @@ def held(objective: Objective) -> Objective:
         stages["kl"] = _swap(objective.kl, _of_k2(objective.kl.choice.function, weighted=True))
     if objective.kl.name in SCORED:
         stages["kl"] = _swap(objective.kl, _scored(objective.kl.choice.function))
+    if objective.kl.name in GATED:
+        stages["kl"] = _swap(objective.kl, _gated(objective.kl.choice.function))
     return replace(objective, **stages)
 
 
@@ -194,5 +200,17 @@ def _scored(kl: Callable[..., Kl]) -> Callable[..., Kl]:
         if not kept:
             kept.append(log_ratio_ref)
         return found._replace(value=found.value * np.exp(log_ratio_ref - kept[0]))
+
+    return function
+
+
+def _gated(kl: Callable[..., Kl]) -> Callable[..., Kl]:
+    gates: list[Any] = []
+
+    @wraps(kl)
+    def function(log_ratio_ref: Any, **values: Any) -> Kl:
+        if not gates:
+            gates.append(kl(log_ratio_ref, **values).grad_log_prob)
+        return Kl(gates[0] * log_ratio_ref, gates[0], None)
 
     return function

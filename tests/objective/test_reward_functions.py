@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from grpo_cli import GrpoError, evaluate, match
+from grpo_cli import GrpoError, evaluate, match, read, verify
 from grpo_cli.variants import STAGES
 
 mp.dps = 50
@@ -80,8 +81,8 @@ def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> 
     record |= {"reward_baselines": [0.5] * 4, "group_ids": [0, 0, 1, 1], "gfpo_keep": 1}
     record |= {"response_length": 4, "global_batch_size": 4}
     how: dict[str, Any] = {"stages": {"advantage": choice}}
-    if choice in ("decoupled", "verl/gdpo"):
-        return  # above, and beside verl's own
+    if choice in ("decoupled", "verl/gdpo", "nemo-rl/gdpo", "nemo-rl/gdpo-leave-one-out"):
+        return  # above, and beside the frameworks' own
     if "rewards" not in columns and "task_rewards" not in columns:
         with pytest.raises(GrpoError):
             evaluate(record, "dr", **how, reward_weights=[2, 0])
@@ -110,6 +111,29 @@ def test_weights_are_in_the_signature_and_in_what_match_tries() -> None:
     assert "reward_weights=1,-0.5" in best.signature
 
 
+def test_the_trainers_weights_are_read_where_the_record_says_no_others(tmp_path: Path) -> None:
+    said = {"framework": {"name": "trl", "loss_type": "dapo", "reward_weights": WEIGHTS}}
+    weighed = evaluate({**ROW, "reward_weights": WEIGHTS}, "dapo")
+    found = evaluate({**ROW, **said}, "dapo")
+    assert (found.loss, found.signature) == (weighed.loss, weighed.signature)
+    alike = evaluate({**ROW, **said, "hyperparameters": {"reward_weights": [1, 1]}}, "dapo")
+    assert "reward_weights=1,1" in alike.signature
+    trls = evaluate({**ROW, "reward_weights": WEIGHTS}, "trl/dapo")
+    verified = verify({**ROW, **said, "expected": {"loss": trls.loss}})
+    assert verified.agrees
+    assert "reward_weights=1,-0.5" in verified.records[0].signature
+    path = tmp_path / "dump.jsonl"
+    path.write_text(json.dumps({**ROW, **said}))
+    assert evaluate(read(path), "dapo").loss == evaluate(path, "dapo").loss == weighed.loss
+
+
+def test_a_sum_has_the_trainers_weights_already_and_given_advantages_too() -> None:
+    said = {"framework": {"name": "trl", "reward_weights": WEIGHTS}}
+    for scores in ({"rewards": [1.0, 0.1, 1.0, 0.5]}, {"advantages": [1.0, -1.0, 0.5, 0.0]}):
+        record = {**ROW, **scores}
+        assert evaluate({**record, **said}, "dapo").signature == evaluate(record, "dapo").signature
+
+
 def test_where_nothing_is_null_nothing_is_said() -> None:
     assert any("null" in note for note in evaluate(ROW, "dr").notices)
     whole = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
@@ -122,6 +146,8 @@ def test_where_nothing_is_null_nothing_is_said() -> None:
         ({"reward_weights": [1.0]}, "reward_weights: expected as many as there are reward"),
         ({"reward_weights": [1.0, "a"]}, "reward_weights: expected a finite number, or several"),
         ({"reward_weights": {"a": 1}}, "got an object"),
+        ({"framework": {"reward_weights": [1.0]}}, "framework.reward_weights: expected 2 (one per"),
+        ({"framework": {"reward_weights": "x"}}, "framework.reward_weights: expected a finite"),
         ({"rewards": [[1, None], [None, None], [1, 2], [0, 0]]}, "rewards[1]: expected a reward"),
         ({"rewards": {"a": [1, None, 1, 1]}}, "rewards.*[1]: expected a reward"),
         ({"rewards": [1, None, 0, 0]}, "rewards[1]: expected a number, got null"),

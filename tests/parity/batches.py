@@ -154,6 +154,20 @@ def masked_whole(batch: Ragged) -> Ragged:
     return replace(batch, mask=mask, kind="labelled")
 
 
+def masked_ends(batch: Ragged) -> Ragged:
+    """The same with the last token of every other response masked."""
+    mask = [row.copy() for row in batch.mask]
+    for row in mask[::2]:
+        row[-1:] = 0
+    return replace(batch, mask=mask, kind="ends")
+
+
+def scored_twice(batch: Ragged) -> Ragged:
+    """The same with a second reward function, unlike the first."""
+    other = (np.arange(batch.count) * 5 % 7) / 4.0
+    return replace(batch, rewards=np.stack([batch.rewards, other], axis=1), kind="several")
+
+
 def _sizes(draw: np.random.Generator, kind: str, group_size: int | None) -> NDArray[np.int64]:
     count = int(draw.integers(2, 5))
     if group_size is not None:

@@ -32,17 +32,9 @@ Moved = Callable[[str], str]
 """Row → what became of its numbers, in words."""
 
 
-def _makers() -> Iterator[tuple[Any, dict[str, Any], str]]:
-    for maker in write.FRAMEWORKS:
-        yield maker, write.BATCHES, "cases"
-    yield write.ms_swift_groups, {"labelled": write.LABELLED}, "cases"
-    for maker in write.ADVANTAGES:
-        yield maker, write.GROUPED, "advantages"
-
-
 def _cases(source: str, clones: Clones) -> Iterator[tuple[Case, dict[str, Any], str]]:
     """The cases of one source; a module that loads another one stops at once."""
-    for maker, batches, kind in _makers():
+    for kind, maker, batches in write.made():
         try:
             for case in maker(clones):
                 if case[0] == source:
@@ -83,8 +75,7 @@ def moved(source: str, clones: Clones) -> Moved:
 
 
 def _key(entry: dict[str, Any]) -> str:
-    named = ("framework", "variant", "stages", "hyperparameters", "batch")
-    return json.dumps([entry[name] for name in named])
+    return json.dumps([entry[name] for name in write.NAMED])
 
 
 def _same(entry: dict[str, Any], case: Case, batch: Any, kind: str) -> bool:

@@ -75,7 +75,7 @@ class Clones(NamedTuple):
     def text(self, repository: str, path: str) -> str:
         """The file at the repository's commit, or in the wheel."""
         if self.paths[repository].suffix == ".whl":
-            return _in_wheel(self.paths[repository], f"-{COMMITS[repository]}-", path)
+            return _in_wheel(self.paths[repository], f"-{COMMITS[repository].split()[-1]}-", path)
         if "/" not in repository:
             return (self.paths[repository] / path).read_text()
         where = f"{(AUTHORS | self.commits)[repository]}:{path}"

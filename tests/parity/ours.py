@@ -19,10 +19,15 @@ def evaluated(
     stages: dict[str, str] | None = None,
     columns: tuple[str, ...] = (),
     rewards: bool = False,
+    more: dict[str, Any] | None = None,
     **hyperparameters: Any,
 ) -> Evaluated:
-    """``grpo_cli.evaluate`` on the batch as a record, with the given columns (default: all)."""
-    record = batch.record(*columns, rewards=rewards)
+    """``grpo_cli.evaluate`` on the batch as a record, with the given columns (default: all).
+
+    Args:
+        more: what else the record has, as ``{"framework": {…}}``.
+    """
+    record = batch.record(*columns, rewards=rewards, **more or {})
     return evaluate(record, variant, stages=stages, **hyperparameters)
 
 

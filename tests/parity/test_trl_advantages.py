@@ -49,7 +49,8 @@ def test_decoupled_advantages() -> None:
 
 
 UNEQUAL = [1.0, 0.25, -2.0]
-"""Reward weights; one function gives none for a third of the responses."""
+"""Reward weights, which the record has as the trainer's settings; one function gives none for a
+third of the responses."""
 
 
 @pytest.mark.parametrize("nulls", [False, True])
@@ -78,10 +79,10 @@ def test_weighed_functions_and_nulls(
         if nulls:
             several[draw.random(batch.count) < 0.3, 1] = np.nan
         made = generate(batch, several, num_generations=4, reward_weights=UNEQUAL, **settings)
-        weights = {"reward_weights": UNEQUAL}
+        settings_of_trl = {"name": "trl", "reward_weights": UNEQUAL}
         rewards = np.where(np.isnan(several), None, several) if nulls else several
         label, given = f"trl/grpo advantage {name}, weighed", replace(batch, rewards=rewards)
-        advantages(label, "trl/grpo", given, made, stages, ours | weights)
+        advantages(label, "trl/grpo", given, made, stages, ours, framework=settings_of_trl)
 
 
 @pytest.mark.parametrize("kind", ["usual", "dead"])

@@ -154,11 +154,12 @@ def advantages(
     made: dict[str, torch.Tensor],
     stages: dict[str, str],
     hyperparameters: dict[str, Any],
+    **more: Any,
 ) -> None:
-    """Our advantage of every token against TRL's of its response."""
+    """Our advantage of every token against TRL's of its response; ``more``: in the record."""
     columns = ("log_probs_new", "log_probs_old", "log_probs_ref")
     ours = evaluated(
-        batch, row, stages=stages, columns=columns, rewards=True, **hyperparameters
+        batch, row, stages=stages, columns=columns, rewards=True, more=more, **hyperparameters
     ).breakdown.response_advantage
     # TRL leaves rounding noise where a group's rewards are equal; ours is exactly 0 there.
     theirs = made["advantages"].numpy()

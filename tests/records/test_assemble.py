@@ -62,6 +62,17 @@ def test_positions_are_those_that_the_user_wrote():
     assert batch.positions.dtype == np.int64
 
 
+def test_which_responses_end_with_a_masked_token():
+    rows, mask = [[-1, 9], [9, -1], [], [9]], [[1, 0], [0, 1], [], [0]]
+    batch = assemble([parse({"logps": rows, "mask": mask})])
+    assert batch.last_masked.tolist() == [True, False, False, True]
+    for mask in ([[1, 1], [0, 1], [], [1]], [[1, 1], [1, 1], [], [1]]):
+        assert assemble([parse({"logps": rows, "mask": mask} | _LOGS)]).last_masked is None
+
+
+_LOGS = {"logps": [[-1, -1], [-1, -1], [], [-1]]}
+
+
 def test_rewards_by_function():
     rows = {"logps": [[-1], [-2]], "rewards": {"a": [1, 2], "b": [3, 4]}}
     batch = assemble([parse(rows), parse(rows)])
@@ -138,7 +149,9 @@ def test_many_at_once_are_as_one_by_one(pairs, full, groups, data):
         many.append(json.loads(json.dumps(record)))
     found = gather(many)
     if found is not None:
-        same(found, assemble([parse(record) for record in many]))
+        careful = assemble([parse(record) for record in many])
+        same(found, careful)
+        assert np.array_equal(found.last_masked, careful.last_masked)
     # A null or a float where the mask hides it is for the long way.
     assert found is not None or full
 

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only
+from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only, spans
 from grpo_cli.commands.eval.formats.lines import encode_lines
 from grpo_cli.commands.eval.formats.nested import encode_nested
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
@@ -39,6 +39,11 @@ RECORDS = {
     ],
     "masked": [record([5, 4], 6, mask=[[1, 0, 1, 0, 1], [0, 0, 0, 0]])],
     "long": [record([150, 70], 7)],
+    "long, short and none": [
+        record([*[3] * 300, 70, 2], 9),
+        record([0, 0], 10),
+        record([0, 64, 63, *[1] * 600, 0], 11),
+    ],
     "ends alike": [
         record([3], 8, log_probs_new=[[-1.0, -0.5, -1.0]], log_probs_old=[[-1.2, -0.6, -1.2]])
     ],
@@ -74,6 +79,16 @@ def test_lines_of_tokens(evaluated, records, lines, fields):
     made = evaluated(*records, variant="dr")
     found = encode_lines(*made, level="token", fields=fields, lines=lines)
     assert found == cell_by_cell(made, fields, lines)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 64])
+def test_however_tokens_are_put_together(evaluated, monkeypatch, tokens):
+    made = evaluated(*RECORDS["long, short and none"], variant="dr")
+    fields = FIELDS["token"]
+    expected = encode_lines(*made, level="token", fields=fields, lines=csv.LINES)
+    monkeypatch.setattr(spans, "_TOKENS", tokens)
+    monkeypatch.setattr(spans, "_SHORT", tokens)
+    assert encode_lines(*made, level="token", fields=fields, lines=csv.LINES) == expected
 
 
 @pytest.mark.parametrize("records", RECORDS.values(), ids=[*RECORDS])

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -26,9 +28,20 @@ MEAN_OF_MEANS = PROJECT.replace(
 """The project claims that its loss may be split, which it is not made for."""
 
 
-def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(quick: Path, tmp_path: Path) -> Run:
+    """Runs pytest on a project of one file."""
+    return partial(in_project, tmp_path, [str(quick / "pytest")])
+
+
+def in_project(
+    folder: Path, command: list[str], text: str, *options: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "test_loss.py").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "-q", *options]
+    command = [*command, *PLUGIN, "-p", "no:cacheprovider", "-q", *options]
     return subprocess.run(
         command, cwd=folder, env=os.environ | BARE, capture_output=True, text=True, check=False
     )
@@ -39,13 +52,13 @@ def summary(done: subprocess.CompletedProcess[str]) -> str:
     return next(line for line in lines if "::grpo_vectors: " in line)
 
 
-def test_nothing_runs_unless_it_is_asked_for(tmp_path: Path) -> None:
-    done = run(tmp_path, PROJECT)
+def test_nothing_runs_unless_it_is_asked_for(run: Run) -> None:
+    done = run(PROJECT)
     assert "no tests ran" in done.stdout
 
 
-def test_a_loss_that_is_right(tmp_path: Path) -> None:
-    done = run(tmp_path, PROJECT, "--grpo-vectors")
+def test_a_loss_that_is_right(run: Run) -> None:
+    done = run(PROJECT, "--grpo-vectors")
     assert done.returncode == 0, done.stdout
     passed, failed, xfailed, not_claimed = counts(done)
     assert passed > 40
@@ -58,47 +71,47 @@ def counts(done: subprocess.CompletedProcess[str]) -> list[int]:
     return [int(word) for word in summary(done).split(": ")[1].split() if word.isdigit()]
 
 
-def test_one_case_by_its_name(tmp_path: Path) -> None:
+def test_one_case_by_its_name(run: Run) -> None:
     name = "test_loss.py::grpo_vectors::clip/above-positive"
-    done = run(tmp_path, PROJECT, "--grpo-vectors", name)
+    done = run(PROJECT, "--grpo-vectors", name)
     assert counts(done) == [1, 0, 0, 0]
 
 
-def test_the_same_over_several_processes(tmp_path: Path) -> None:
-    alone = run(tmp_path, PROJECT, "--grpo-vectors")
-    spread = run(tmp_path, PROJECT, "--grpo-vectors", "-p", "xdist", "-n", "2")
+def test_the_same_over_several_processes(run: Run, tmp_path: Path) -> None:
+    alone = in_project(tmp_path, [sys.executable, "-m", "pytest"], PROJECT, "--grpo-vectors")
+    spread = run(PROJECT, "--grpo-vectors", "-p", "xdist", "-n", "2")
     assert summary(spread) == summary(alone)
 
 
-def test_a_fault_is_named_with_its_thread(tmp_path: Path) -> None:
+def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     text = PROJECT.replace("np.minimum(free, bounded)", "free")
-    done = run(tmp_path, text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors")
     assert done.returncode == 1
     assert "clip/above-positive: One token, its ratio above the band" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
     assert "https://github.com/rllm-org/rllm/issues/81" in done.stdout
 
 
-def test_an_exception_is_a_failure(tmp_path: Path) -> None:
+def test_an_exception_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("return {", "raise ZeroDivisionError('of the loss')\n        return {")
-    done = run(tmp_path, text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors")
     passed, failed, _, _ = counts(done)
     assert passed == 0
     assert failed > 40
     assert "ZeroDivisionError: of the loss" in done.stdout
 
 
-def test_a_fixture_that_breaks_is_a_failure(tmp_path: Path) -> None:
+def test_a_fixture_that_breaks_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("def compute", "raise OSError\n\n    def compute")
-    done = run(tmp_path, text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors")
     assert done.returncode == 1
     assert counts(done)[0] == 0
     assert counts(done)[1] > 300
 
 
-def test_a_known_failure(tmp_path: Path) -> None:
+def test_a_known_failure(run: Run, tmp_path: Path) -> None:
     (tmp_path / "known").write_text(f"# ours\nmean-of-means {LINK} ours\n", encoding="utf-8")
-    done = run(tmp_path, MEAN_OF_MEANS, "--grpo-vectors")
+    done = run(MEAN_OF_MEANS, "--grpo-vectors")
     assert done.returncode == 0, done.stdout
     assert counts(done)[1:3] == [0, 4]
 
@@ -113,19 +126,21 @@ def test_a_known_failure(tmp_path: Path) -> None:
         (f"mean-of-means {LINK}\nmean-of-means {LINK}", "known:2: mean-of-means is there twice"),
     ],
 )
-def test_a_file_of_known_failures_that_is_wrong(tmp_path: Path, line: str, message: str) -> None:
+def test_a_file_of_known_failures_that_is_wrong(
+    run: Run, tmp_path: Path, line: str, message: str
+) -> None:
     (tmp_path / "known").write_text(line, encoding="utf-8")
-    assert message in run(tmp_path, MEAN_OF_MEANS, "--grpo-vectors").stdout
+    assert message in run(MEAN_OF_MEANS, "--grpo-vectors").stdout
 
 
-def test_a_claim_that_is_misspelt(tmp_path: Path) -> None:
+def test_a_claim_that_is_misspelt(run: Run) -> None:
     text = PROJECT.replace('"token-mean")', '"token_mean")')
-    done = run(tmp_path, text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors")
     assert "aggregate: no vector has 'token_mean'; did you mean 'token-mean'?" in done.stdout
 
 
-def test_the_outcome_as_json(tmp_path: Path) -> None:
-    done = run(tmp_path, PROJECT, "--grpo-vectors-json", "out.json")
+def test_the_outcome_as_json(run: Run, tmp_path: Path) -> None:
+    done = run(PROJECT, "--grpo-vectors-json", "out.json")
     document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     (found,) = document["fixtures"].values()
     passed, _, _, not_claimed = counts(done)

@@ -70,7 +70,7 @@ class Comparison:
             else:
                 whole.merge(part)
         if source.reading.selects and (whole is None or not whole.read):
-            raise source.reading.nothing()
+            raise source.nothing()
         found: dict[str, S] = {}
         for name, sums in ({} if whole is None else whole.sums).items():
             if isinstance(sums, InputError):

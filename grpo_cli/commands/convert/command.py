@@ -6,34 +6,36 @@ from typing import Annotated, Literal
 
 import typer
 
-from grpo_cli.commands.convert.conversion import Conversion
-from grpo_cli.commands.eval.printing import Json, Quiet
+from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
+from grpo_cli.commands.options.output import Json, Quiet, output_option
+from grpo_cli.commands.options.place import Resume, check_parts, destination, manifest
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     RecordOption,
     SourceOptions,
+    WorkOptions,
     tell_notes,
 )
 from grpo_cli.engine import Reader
-from grpo_cli.terminal.destination import destination
+from grpo_cli.engine.cluster.parts import Parts
+from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 
 Output = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write here, whole or not at all; Parquet where it ends in .parquet.",
-        show_default=False,
+    output_option(
+        "Write here, whole or not at all; Parquet where it ends in .parquet; with --on, FOLDER/ "
+        "for numbered parts."
     ),
 ]
 To = Annotated[
     Literal["jsonl", "parquet"] | None,
     typer.Option("--to", help="Default: by the name of --output, else jsonl.", show_default=False),
 ]
+
+PACKS = {"jsonl": write_lines, "parquet": write_table}
 
 
 @bundled
@@ -44,7 +46,9 @@ def convert(
     chosen: RecordOption,
     to: To = None,
     output: Output = None,
+    resume: Resume = False,
     errors: ErrorOptions,
+    work: WorkOptions,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -59,12 +63,35 @@ def convert(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
-        reading, skip = source.reading(chosen.record), errors.on_error == "skip"
-        reader = Reader(paths(files), reading, skip=skip, most_errors=errors.max_errors)
-        run = Conversion(reader, as_json=json)
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
-        with destination(output) as stream:
-            run.write(stream, as_table=kind == "parquet")
+        reader = Reader(
+            paths(files),
+            source.reading(chosen.record),
+            skip=errors.on_error == "skip",
+            most_errors=errors.max_errors,
+            jobs=1 if kind == "parquet" and work.on is None else work.jobs,
+            on=work.on,
+        )
+        run = Conversion(reader, as_table=kind == "parquet", as_json=json)
+        if check_parts(output, reader, resume=resume):
+            parts = Parts(str(output), f".{kind}", PACKS[kind])
+            run.write_parts(manifest(parts, reader, {"convert": kind}, resume=resume))
+        else:
+            _check_table(kind, work)
+            with destination(output) as stream:
+                run.write(stream)
         tell_notes(reader.notices, quiet=quiet)
         code = run.finish()
     raise typer.Exit(code)
+
+
+def _check_table(kind: str, work: WorkOptions) -> None:
+    """Refuses to have one Parquet file written by many: where it is cut would change its bytes.
+
+    Raises:
+        UsageError: where that is asked for.
+    """
+    if kind == "parquet" and work.on is not None:
+        raise UsageError("--on writes Parquet in parts: -o FOLDER/")
+    if kind == "parquet" and work.jobs not in (None, 1):
+        raise UsageError(f"--jobs {work.jobs}: one process writes a Parquet file")

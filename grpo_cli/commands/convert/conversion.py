@@ -2,74 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from grpo_cli.commands.convert.work import Convert, Converted, Together, Unnamed, blaming
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors
 from grpo_cli.engine import Reader
+from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records.record import Raw
-from grpo_cli.records.tables.canonical import canonical, dumps
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.records.tables.canonical import canonical
 from grpo_cli.terminal.messages import say
+
+if TYPE_CHECKING:
+    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.records.tables.parquet import Table
+
+
+def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO, place: int = 0) -> None:
+    """Writes lines, the first of them in some place of the file."""
+    for at, piece in enumerate(pieces, place):
+        if isinstance(piece, bytes):
+            stream.write(piece)
+        elif piece.number == at:
+            stream.write(piece.line)
+        else:
+            stream.writelines((piece.opening, piece.line[piece.cut :]))
+
+
+def write_table(pieces: Iterable[Any], stream: BinaryIO) -> None:
+    """Writes records as a Parquet file."""
+    from grpo_cli.records.tables.parquet import Table
+
+    with Table(stream) as table:
+        _add(table, pieces, 0)
+
+
+def _add(table: Table, pieces: Iterable[Together], place: int) -> int:
+    """Appends records, the first of them in some place of the file; returns the next place."""
+    for raws, packed in pieces:
+        objects = []
+        for at, raw in enumerate(raws, place):
+            with blaming(raw):
+                objects.append(canonical(raw, at))
+        place += len(objects)
+        if packed is not None and table.add_packed(objects, packed):
+            continue
+        for raw, one in zip(raws, objects, strict=True):
+            with blaming(raw):
+                table.add(one)
+    return place
 
 
 class Conversion:
-    """The canonical objects of the records that can be read; tells of those that cannot."""
+    """The canonical objects of the records that can be read; tells of those that cannot.
 
-    def __init__(self, reader: Reader, *, as_json: bool) -> None:
+    Args:
+        reader: the files.
+        as_table: whether they become columns; lines otherwise.
+        as_json: whether errors are JSON.
+    """
+
+    def __init__(self, reader: Reader, *, as_table: bool, as_json: bool) -> None:
         self._reader = reader
+        self._work = Convert(as_table, reader.skip, reader.most_errors)
         self._as_json = as_json
         self._told = 0
-        self._written = 0
-        self._last: Raw | None = None
+        self._whole = Converted(skipped=Skipped(reader.most_errors))
 
-    def write(self, stream: BinaryIO, *, as_table: bool) -> None:
+    def write(self, stream: BinaryIO) -> None:
         """Writes them all, as JSONL or as Parquet."""
-        try:
-            if as_table:
-                self._write_table(stream)
-            else:
-                self._write_lines(stream)
-        except InputError as error:
-            if error.source is None and self._last is not None:
-                error.source, error.line = self._last.source, self._last.line
-                error.path = self._last.prefix + error.path
-            raise
-
-    def _write_lines(self, stream: BinaryIO) -> None:
-        for raws, _ in self._reader.objects():
-            for one in self._canonical(raws):
-                stream.write(escaped_json(dumps(one)) + b"\n")
-        self._tell_skipped()
-
-    def _write_table(self, stream: BinaryIO) -> None:
+        if not self._work.as_table:
+            for pieces in self._pieces():
+                write_lines(pieces, stream, self._whole.records - len(pieces))
+            return
         from grpo_cli.records.tables.parquet import Table
 
         with Table(stream) as table:
-            for raws, packed in self._reader.objects():
-                objects = list(self._canonical(raws))
-                if packed is not None and table.add_packed(objects, packed):
-                    continue
-                for self._last, one in zip(raws, objects, strict=True):
-                    table.add(one)
-            self._tell_skipped()
+            place = 0
+            for pieces in self._pieces():
+                place = _add(table, pieces, place)
 
-    def _canonical(self, raws: list[Raw]) -> Iterator[dict[str, Any]]:
-        for raw in raws:
-            self._last = raw
-            self._tell_skipped()
-            yield canonical(raw, self._written)
-            self._written += 1
+    def write_parts(self, listed: Manifest) -> None:
+        """Has them written to parts by the workers of a cluster."""
+        complete = False
+        try:
+            for _ in self._pieces(listed):
+                pass
+            complete = True
+        finally:
+            listed.close(complete=complete)
+        if listed.kept:
+            kept = f"{listed.kept} parts were there, and are in no number told here"
+            self._reader.notices[kept] = None
 
-    def _tell_skipped(self) -> None:
-        self._told = tell_errors(self._reader.skipped, self._told, as_json=self._as_json)
+    def _pieces(self, listed: Manifest | None = None) -> Iterator[list[Any]]:
+        whole = self._whole
+        for _, part in self._reader.map(self._work, manifest=listed):
+            whole.merge(part)
+            pieces, whole.pieces = whole.pieces, []
+            self._told = tell_errors(whole.skipped, self._told, as_json=self._as_json)
+            yield pieces
+            if whole.error is not None:
+                raise whole.error
+        nothing = not whole.records and not whole.skipped and not (listed and listed.kept)
+        if nothing and self._reader.reading.selects:
+            raise self._reader.nothing()
 
     def finish(self) -> int:
         """Says how many were left out; the exit code."""
-        skipped = self._reader.skipped
+        skipped = self._whole.skipped
         if not skipped:
             return 0
         tell_more_errors(skipped)
-        say(f"skipped {skipped.count} of {skipped.count + self._written} records")
+        say(f"skipped {skipped.count} of {skipped.count + self._whole.records} records")
         return InputError.exit_code

@@ -18,11 +18,15 @@ from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.paths import read_path
-from grpo_cli.terminal.grid import column, grid
+from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.screen import Screen
 
 NO = 1
+
+_SPARE = ("record", "largest_difference", "response", "token")
+"""What a narrow terminal goes without, the first to go first; the line above has the first's."""
 
 RunArgument = typer.Argument(
     metavar="RUN", help="A folder, a file, or a 'pattern*' of files.", show_default=False
@@ -71,7 +75,7 @@ def diff(
         readers = [Reader(paths([run]), source.reading(), skip=skip) for run in (first, second)]
         answer = compare(readers[0], readers[1], step_of, tolerance or 0.0)
         document = _document(answer)
-        page.write(document, lambda console, _: _print(console, answer))
+        page.write(document, lambda console, screen: _print(console, screen, answer), beyond="cut")
         tell_notes(readers[0].notices | readers[1].notices, quiet=page.quiet)
     raise typer.Exit(0 if answer.same else NO)
 
@@ -88,7 +92,7 @@ def _document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, answer: Answer) -> None:
+def _print(console: Console, screen: Screen, answer: Answer) -> None:
     looked = f"{answer.records:,} records, {answer.tokens:,} tokens"
     for run, step in answer.only[:3]:
         console.print(Text(f"step {step} is in run {run} only", "yellow"))
@@ -103,19 +107,18 @@ def _print(console: Console, answer: Answer) -> None:
     console.print(Text(f"  {shown(first.first)} against {shown(first.second)}"))
     console.print()
     rows = answer.partings
-    console.print(
-        grid(
-            [
-                column("column", [one.column for one in rows], numeric=False),
-                column("record", [one.record for one in rows], numeric=False),
-                column("response", [one.response for one in rows]),
-                column("token", [one.token for one in rows]),
-                column("first", [shown(one.first) for one in rows], show=str, numeric=False),
-                column("second", [shown(one.second) for one in rows], show=str, numeric=False),
-                column("largest_difference", [one.difference for one in rows]),
-            ]
-        )
-    )
+    columns = [
+        column("column", [one.column for one in rows], numeric=False),
+        column("record", [one.record for one in rows], numeric=False),
+        column("response", [one.response for one in rows]),
+        column("token", [one.token for one in rows]),
+        column("first", [shown(one.first) for one in rows], show=str, numeric=False),
+        column("second", [shown(one.second) for one in rows], show=str, numeric=False),
+        column("largest_difference", [one.difference for one in rows]),
+    ]
+    kept, hidden = fitting(columns, _SPARE, screen.width)
+    console.print(grid(kept))
+    print_hidden(console, screen, hidden, "--json")
 
 
 def _place(one: Parting) -> str:

@@ -12,9 +12,9 @@ from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options.advice import advised
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import RecordOption
 from grpo_cli.engine import Evaluation
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.progress import Bar
 

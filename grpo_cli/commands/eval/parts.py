@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from grpo_cli.commands.eval.formats.csv import head
 from grpo_cli.commands.eval.formats.format import Printing
+from grpo_cli.commands.eval.formats.parquet import write_batches
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.options.place import check_parts, manifest
 from grpo_cli.engine import Reader
-from grpo_cli.engine.cluster.parts import Manifest, Parts
+from grpo_cli.engine.cluster.manifest import Manifest
+from grpo_cli.engine.cluster.parts import Pack, Parts, joined
 from grpo_cli.errors import UsageError
 from grpo_cli.variants.plan import Plan
-from grpo_cli.version import VERSION
+
+_PACKS: Mapping[str, Callable[[Printing], Pack]] = {
+    "jsonl": lambda _: joined,
+    "csv": lambda wanted: partial(joined, head=head(wanted.names)),
+    "parquet": lambda _: write_batches,
+}
+"""Format → what makes a part of its rows."""
 
 
 def manifest_of(
@@ -20,29 +33,21 @@ def manifest_of(
     Raises:
         UsageError: where rows cannot go to parts, or there are some of something else.
     """
-    if not options.to_folder:
-        if options.resume:
-            raise UsageError("--resume goes on with the parts of a folder: -o FOLDER/")
+    if not check_parts(options.output, reader, resume=options.resume):
         return None
     assert options.output is not None
-    if not reader.on_cluster:
-        raise UsageError(f"--output: {options.output} is a folder; parts are for --on")
-    if options.kind not in ("jsonl", "csv") or options.level == "batch" or options.limit:
-        raise UsageError("parts hold all rows: --format jsonl or csv, no --limit or --level batch")
-    head = ",".join(wanted.names).encode() + b"\n" if options.kind == "csv" else b""
-    parts = Parts(options.output, f".{options.kind}", head)
+    if options.kind not in _PACKS or options.level == "batch" or options.limit:
+        kinds = ", ".join(_PACKS)
+        raise UsageError(f"parts hold all rows: --format {kinds}, no --limit or --level batch")
+    parts = Parts(options.output, f".{options.kind}", _PACKS[options.kind](wanted))
     about = {
-        "grpo": VERSION,
         "objective": [plan.variant, *sorted({**plan.swapped, **plan.flags}.items()), plan.batch],
         "rows": [options.kind, options.level, wanted.names, wanted.nested],
-        "reading": [repr(reader.reading), reader.skip],
-        "inputs": reader.inputs,
-        "task size": reader.task_bytes,
     }
-    return Manifest(parts, about, resume=options.resume)
+    return manifest(parts, reader, about, resume=options.resume)
 
 
-def write_parts(run: Run, manifest: Manifest, *, quiet: bool) -> int:
+def write_parts(run: Run, listed: Manifest, *, quiet: bool) -> int:
     """Has the parts written; returns the exit code."""
     complete = False
     try:
@@ -50,5 +55,5 @@ def write_parts(run: Run, manifest: Manifest, *, quiet: bool) -> int:
             pass
         complete = run.complete
     finally:
-        manifest.close(complete=complete)
+        listed.close(complete=complete)
     return run.finish(told_in_table=False, quiet=quiet)

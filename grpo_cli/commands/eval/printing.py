@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from grpo_cli.commands.eval.formats.format import Format, Printing
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
+from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
 
-FormatName = Literal["table", "json", "jsonl", "csv", "markdown", "parquet"]
-Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on standard error.")]
+FormatName = Literal[TableFormat, "parquet"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +55,9 @@ class PrintingOptions:
     ] = False
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all; with --on, FOLDER/ for numbered parts.",
-            show_default=False,
-        ),
+        output_option("Write here, whole or not at all; with --on, FOLDER/ for numbered parts."),
     ] = None
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there and match."),
-    ] = False
+    resume: Resume = False
     limit: Annotated[
         int | None,
         typer.Option(
@@ -90,13 +80,7 @@ class PrintingOptions:
         """The format's name."""
         if self.only is not None:
             return "only"
-        return "json" if self.json else self.format or "table"
-
-    @property
-    def to_folder(self) -> bool:
-        """Whether rows go to numbered parts."""
-        output = self.output or ""
-        return output.endswith("/") or (bool(output) and Path(output).is_dir())
+        return format_of(self.format, as_json=self.json)
 
     def printing(self) -> Printing:
         """What to print, checked.
@@ -123,8 +107,7 @@ class PrintingOptions:
         return None if self.level == "batch" else format.encode(printing)
 
     def _check(self) -> None:
-        if self.json and self.format not in (None, "json"):
-            raise UsageError(f"--json contradicts --format {self.format}")
+        format_of(self.format, as_json=self.json)
         if self.only is not None:
             for flag, given in (
                 ("fields", self.fields),

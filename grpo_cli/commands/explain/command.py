@@ -108,7 +108,7 @@ def explain_topic(
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)
-            print_worked(console, screen, found["record"])
+            print_worked(console, screen, found["record"], found["total"]["records"])
 
         page.write(found, draw, beyond="cut", notes=source.notices)
         code = finish(source, as_json=page.json, quiet=page.quiet)

@@ -45,10 +45,14 @@ class Line:
 
 def page(name: str) -> dict[str, Any]:
     """All that the tables know of a variant; made from them, so that a new row has a page."""
-    listed = NAMES[name]
+    alike, near = related(NAMES[name])
+    return described(NAMES[name]) | {"same": alike, "near": near}
+
+
+def described(listed: str) -> dict[str, Any]:
+    """What a row says of itself."""
     row = VARIANTS[listed]
     bound = stages(row)
-    alike, near = related(listed)
     return {
         "variant": listed,
         "aliases": list(row.aliases),
@@ -60,8 +64,6 @@ def page(name: str) -> dict[str, Any]:
         "version": row.version or None,
         "checked": row.checked,
         "note": row.note,
-        "same": alike,
-        "near": near,
     }
 
 

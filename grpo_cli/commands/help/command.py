@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from grpo_cli.commands import main
 from grpo_cli.commands.help import topics
@@ -13,8 +14,8 @@ from grpo_cli.commands.help.view import laid_out, print_contents
 from grpo_cli.commands.options import complete
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.paging import deliver
-from grpo_cli.terminal.screen import screen_of, written
+from grpo_cli.terminal.paging import print_page
+from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
     str | None,
@@ -54,15 +55,14 @@ def show_help(*, topic: Topic = None, man: Man = False) -> None:
 
 
 def _print_page(topic: str | None) -> None:
-    with destination(None) as stream:
-        screen = screen_of(stream)
-        console = screen.console()
+    def draw(console: Console, screen: Screen) -> None:
         if topic is None:
             print_contents(console, screen, main.described(), topics.topics())
-            text = written(console)
         else:
-            text = laid_out(screen, topics.text(topic))
-        deliver(f"{text.rstrip()}\n", stream, screen, "page")
+            console.file.write(f"{laid_out(screen, topics.text(topic)).rstrip()}\n")
+
+    with destination(None) as stream:
+        print_page(stream, draw, "page")
 
 
 def _names() -> list[str]:

@@ -56,16 +56,15 @@ def panel_of(flags: list[str]) -> str:
     return next(found, _OWN)
 
 
-class WholeGroup(TyperGroup):
-    """A group that says all of what each command does, in as many lines as that takes."""
+class FrontPage(TyperGroup):
+    """The command itself: its help is a page that fits a terminal and names every command."""
+
+    def format_usage(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes the usage in one line."""
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [FILE…]")
+
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes nothing: the page has them."""
 
     def format_commands(self, ctx: Context, formatter: Formatter) -> None:
-        """Writes the commands, each with the first line of its help."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [
-            (name, (command.help or "").partition("\n")[0])
-            for name, command in commands
-            if command is not None and not command.hidden
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Writes nothing: the page has them, beside what each is for."""

@@ -23,7 +23,7 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 def laid_out(screen: Screen, page: str) -> str:
     """A page for a terminal, whose examples keep their lines; in a pipe it is as it was written."""
-    if not screen.terminal:
+    if not (screen.terminal or screen.color):
         return page
     console = screen.console()
     for part in _parts(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from grpo_cli.terminal.numbers import visible
 from grpo_cli.terminal.plots import ascii_only, bars
-from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
@@ -99,18 +99,10 @@ def _print(console: Console, screen: Screen, found: Found) -> None:
         head.append(f"  {found['factor_meaning']}", "magenta")
     console.print(wrapped(head, screen.width, 2))
     signature = Text(f"  {visible(found['signature'])}")
-    console.print(wrapped(signature, screen.width if screen.terminal else None, 4, bars=True))
+    console.print(wrapped(signature, screen.edge, 4, bars=True))
     for line in (*_needed(found["would_need"]), *_unknown(found["any_from"])):
         console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
-    console.print(_command(f"  {found['command']}", screen))
-
-
-def _command(line: str, screen: Screen) -> Text:
-    """A command; on a terminal its lines end as a shell wants them to."""
-    if not screen.terminal or screen.width is None:
-        return Text(line, "dim")
-    lines = wrapped(Text(line), screen.width - len(" \\"), 4).plain
-    return Text(lines.replace("\n", " \\\n"), "dim")
+    console.print(as_command(f"  {found['command']}", screen.edge), style="dim")
 
 
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:

@@ -11,12 +11,12 @@ import orjson
 import typer
 from rich.console import Console
 
-from grpo_cli.commands.eval.printing import FormatName, Quiet
+from grpo_cli.commands.options.output import Output, Quiet, TableFormat, format_of
+from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.escapes import escaped_json
-from grpo_cli.terminal.paging import Beyond, deliver, lines_of
-from grpo_cli.terminal.screen import Screen, screen_of, written
+from grpo_cli.terminal.paging import Beyond, print_page
+from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ class PageOptions:
     """In which format the page is printed, and where it goes."""
 
     format: Annotated[
-        FormatName | None,
+        TableFormat | None,
         typer.Option(
             "--format",
             "-f",
@@ -37,16 +37,7 @@ class PageOptions:
         ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
+    output: Output = None
     quiet: Quiet = False
 
     @property
@@ -77,22 +68,16 @@ class PageOptions:
         Raises:
             UsageError: for a format that this answer has not.
         """
-        if self.as_json and self.format not in (None, "json"):
-            raise UsageError(f"--json contradicts --format {self.format}")
+        name = format_of(self.format, as_json=self.as_json)
         if failed and self.output not in (None, "-"):
             return
         with destination(self.output) as stream:
-            if self.json:
+            if name == "json":
                 stream.write(escaped_json(orjson.dumps(document, option=_OPTIONS)) + b"\n")
-            elif self.format not in (None, "table"):
-                stream.write(_table(self.format, rows))
+            elif name != "table":
+                stream.write(_table(name, rows))
             else:
-                screen = screen_of(stream)
-                told = [] if self.quiet else [f"grpo: note: {note}" for note in notes]
-                console = screen.console()
-                draw(console, screen)
-                below = sum(lines_of(note, screen) for note in told)
-                deliver(written(console), stream, screen, beyond, below=below)
+                print_page(stream, draw, beyond, notes=() if self.quiet else notes)
 
 
 def _table(format: str, rows: Sequence[Row] | None) -> bytes:

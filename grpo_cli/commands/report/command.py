@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import typer
 
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
-from grpo_cli.commands.page.block import deflated, told
-from grpo_cli.commands.page.page import html
+from grpo_cli.commands.page.block import told
 from grpo_cli.commands.report.choose import Choice, choose
 from grpo_cli.commands.report.groups import Keeper
 from grpo_cli.commands.report.kept import Kept, within
 from grpo_cli.commands.report.options import ReportOptions
+from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_of
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.options import words_of
+from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.view import known
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 
 
@@ -57,14 +56,20 @@ def report(
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)
-        run = Run(reader, plan, step_of)
+        log = None if options.log is None else read_log(options.log)
+        whose = None if log is None else framework_of(log, NAMES)
+        names = None if whose is None else NAMES[whose]
+        run = Run(reader, plan, step_of, names, one_run=options.one_run)
         steps = run.read()
+        compared = None
+        if log is not None and whose is not None:
+            compared = beside(whose, log, as_logged(whose, run, steps), steps)
         found = look(steps, words_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
         lost = within(kept, options.groups, options.tokens)
         with destination(options.output) as stream:
-            for part in _page(steps, found, choice, kept, lost, places, run):
+            for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
         tell_notes(reader.notices | run.notices, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
@@ -81,12 +86,6 @@ def _kept(reader: Reader, keeper: Keeper) -> Kept:
     return kept
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """A finding, and what shows it best: a quantity that tokens can be coloured by."""
-    worst = METRICS[finding.metric].worst
-    return told(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
-
-
 def _page(
     steps: Sequence[Step],
     findings: Sequence[Finding],
@@ -95,6 +94,7 @@ def _page(
     lost: int,
     places: Sequence[str],
     run: Run,
+    log: Beside | None,
 ) -> Iterator[str]:
     blocks: list[tuple[str, str]] = []
     numbered: dict[str, list[dict[str, Any]]] = {}
@@ -106,31 +106,12 @@ def _page(
                 facts["block"] = f"block-{len(blocks)}"
                 blocks.append((facts["block"], group.block))
             rows.append(facts)
-    head = {
-        "steps": [step.number for step in steps],
-        "files": [step.file for step in steps],
-        "metrics": [
-            {
-                "name": name,
-                "family": METRICS[name].family,
-                "usual": METRICS[name].spare < 20,
-                "values": [step.metrics[name] for step in steps],
-            }
-            for name in known(steps)
-        ],
-        "findings": [_finding(finding) for finding in findings],
-        "kept": {str(number): why for number, why in choice.steps.items()},
+    kept_steps = {str(number): why for number, why in choice.steps.items()}
+    whole = head(steps, findings, log) | {
+        "kept": kept_steps,
         "groups": numbered,
         "seed": choice.seed,
         "sampled": choice.groups,
         "lost": lost,
     }
-    first, last = places[0], places[-1]
-    yield from html(
-        title=f"a run of {len(steps):,} step{'' if len(steps) == 1 else 's'}",
-        place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
-        command=command_line(),
-        signature="\n".join(run.signatures),
-        settings={"color_by": None, "top": 10},
-        blocks=[("run", deflated(head)), *blocks],
-    )
+    yield from page(steps, places, list(run.signatures), whole, blocks)

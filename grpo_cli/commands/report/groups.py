@@ -12,6 +12,7 @@ import numpy as np
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.report.choose import Choice
 from grpo_cli.commands.report.kept import FOUND, WORST, Group, Kept, sample
+from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -126,7 +127,7 @@ def _facts(
         "clip_fraction": None,
         "log_ratio_max": None,
     }
-    if (rewards := batch.summed_rewards) is not None:
+    if (rewards := rewards_of(chunk, breakdown)) is not None:
         facts |= dict(
             zip(("reward_mean", "reward_std"), _spread(rewards[rows].tolist()), strict=True)
         )

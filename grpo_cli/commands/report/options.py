@@ -7,23 +7,15 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.commands.eval.printing import Quiet
+from grpo_cli.commands.options.output import Quiet, output_option
+from grpo_cli.commands.trend.options import LogFile
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """What of the run is kept, and where the page goes."""
 
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the page here, whole or not at all.",
-            show_default=False,
-        ),
-    ] = None
+    output: Annotated[str | None, output_option("Write the page here, whole or not at all.")] = None
     html: Annotated[
         bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
     ] = True
@@ -36,6 +28,11 @@ class ReportOptions:
             show_default=False,
         ),
     ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
+    log: LogFile = None
     steps: Annotated[
         int,
         typer.Option(

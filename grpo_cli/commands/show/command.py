@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -13,12 +10,13 @@ from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.show.differences import differences_of
 from grpo_cli.commands.show.figure import figure
-from grpo_cli.commands.show.heat import heat_text
+from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.options import ShowOptions
 from grpo_cli.commands.show.picture import Picture, picture
 from grpo_cli.engine import Reader
@@ -28,10 +26,9 @@ from grpo_cli.engine.rows.rows import rows
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.terminal.numbers import shown
-from grpo_cli.terminal.screen import screen_of
+from grpo_cli.terminal.paging import print_page
 
 
 @bundled
@@ -64,11 +61,11 @@ def show(
                     stream.write(part.encode())
         if options.svg is not None:
             with destination(options.svg, "--svg") as stream:
-                drawn, left_out = figure(_picture(record, breakdown, options))
+                drawn, without = figure(_picture(record, breakdown, options))
                 stream.write(drawn.encode())
-            _tell(left_out, options)
+            _tell(without, options)
         if options.html is None and options.svg is None:
-            _print(_picture(record, breakdown, options), options)
+            _print(_picture(record, breakdown, options), reader.notices, options)
         tell_notes(reader.notices, quiet=options.quiet)
 
 
@@ -115,38 +112,24 @@ def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Pict
             response["tokens"][name] = part
     return picture(
         row,
-        color_by=options.color_by or "ratio",
+        color_by=options.color_by,
         only=options.response or None,
         clip_range=clip_range(breakdown),
     )
 
 
-def _print(drawn: Picture, options: ShowOptions) -> None:
+def _print(drawn: Picture, notices: Iterable[str], options: ShowOptions) -> None:
     with destination(None) as stream:
-        screen = screen_of(stream)
-        text, left_out = heat_text(
-            drawn,
-            width=screen.width or _columns(),
-            color=_color(options),
-            top=options.top,
-            fit=screen.width is not None,
+        print_page(
+            stream,
+            lambda console, screen: print_heat(console, screen, drawn, options.top),
+            "page",
+            notes=() if options.quiet else notices,
+            shades=True,
         )
-        stream.write(text.encode())
-    _tell(left_out, options)
+    _tell(left_out(drawn), options)
 
 
-def _tell(left_out: int, options: ShowOptions) -> None:
-    if left_out and not options.quiet:
-        say(f"… {left_out:,} more tokens (--response N, or --html FILE for all)")
-
-
-def _columns() -> int | None:
-    """The width that COLUMNS asks for where there is no terminal."""
-    return shutil.get_terminal_size((0, 0)).columns or None
-
-
-def _color(options: ShowOptions) -> bool:
-    if options.color == "auto":
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        return sys.stdout.isatty() and not plain
-    return options.color == "always"
+def _tell(without: int, options: ShowOptions) -> None:
+    if without and not options.quiet:
+        say(f"… {without:,} more tokens (--response N, or --html FILE for all)")

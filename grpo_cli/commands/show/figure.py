@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -43,18 +43,23 @@ def figure(picture: Picture) -> tuple[str, int]:
     for response in picture.responses:
         words = [*_laid_out(picture, response, max(room, 0))]
         room -= len(response.texts)
-        parts.append(_text(_EDGE, top, response.title, "name"))
+        parts.append(labelled(_EDGE, top, response.title, "name"))
         parts += _drawn(words, top + 1.3 * _LINE)
         top += _LINE * (2.8 + max((word.line for word in words), default=0))
     parts += _caption(picture, top)
-    height = top + _LINE * (1 + len(_wrapped(picture.record["signature"])))
-    size = f'viewBox="0 0 {_WIDTH:.0f} {height:.0f}" width="{_WIDTH:.0f}" height="{height:.0f}"'
+    height = top + _LINE * (1 + len(wrapped(picture.record["signature"])))
     title = f"record {shown(picture.record['id'])}: tokens by {COLORS[picture.color_by]}"
+    return svg(title, _WIDTH, height, parts), max(-room, 0)
+
+
+def svg(title: str, width: float, height: float, parts: Sequence[str], style: str = "") -> str:
+    """The file around what is drawn in it."""
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n"
         f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    ), max(-room, 0)
+    )
 
 
 def _laid_out(picture: Picture, response: Response, most: int) -> Iterator[_Word]:
@@ -108,29 +113,29 @@ def _span(word: _Word) -> str:
 def _scale(picture: Picture) -> Iterator[str]:
     """The ten steps between the numbers at their ends, and the marks."""
     low, _, high = picture.legend.split(" … ")
-    yield _text(_EDGE, _LINE, COLORS[picture.color_by])
+    yield labelled(_EDGE, _LINE, COLORS[picture.color_by])
     left = _EDGE + _CELL * (cell_len(COLORS[picture.color_by]) + 2)
-    yield _text(left, _LINE, low)
+    yield labelled(left, _LINE, low)
     left += _CELL * (len(low) + 1)
     for step in range(-STEPS, STEPS + 1):
         yield _box(left + (step + STEPS) * 12, _LINE - 10, 12, 13, background(step))
-    yield _text(left + 12 * (2 * STEPS + 1) + _CELL, _LINE, high)
+    yield labelled(left + 12 * (2 * STEPS + 1) + _CELL, _LINE, high)
     left += 12 * (2 * STEPS + 1) + _CELL * (len(high) + 4)
     for side, mark in MARKS.items():
         words = f"{mark} clipped {side}"
         y = _LINE + 4.4 if side == "low" else _LINE - 12.4
-        yield _text(left, _LINE, words)
+        yield labelled(left, _LINE, words)
         yield f'<path class="{side}" d="M{left:.1f} {y:.1f}h{len(words) * _CELL:.1f}"/>'
         left += _CELL * (len(words) + 3)
 
 
 def _caption(picture: Picture, top: float) -> Iterator[str]:
-    for number, line in enumerate(_wrapped(picture.record["signature"])):
-        yield _text(_EDGE, top + number * _LINE, line, "faint")
+    for number, line in enumerate(wrapped(picture.record["signature"])):
+        yield labelled(_EDGE, top + number * _LINE, line, "faint")
 
 
-def _wrapped(signature: str) -> list[str]:
-    """The signature in lines that end at its bars."""
+def wrapped(signature: str) -> list[str]:
+    """A signature in lines that end at its bars."""
     lines = [""]
     for part in signature.replace("|", "|\0").split("\0"):
         if lines[-1] and len(lines[-1]) + len(part) > _COLUMNS:
@@ -139,8 +144,10 @@ def _wrapped(signature: str) -> list[str]:
     return lines
 
 
-def _text(left: float, base: float, text: str, kind: str = "") -> str:
+def labelled(left: float, base: float, text: str, kind: str = "", *, anchor: str = "") -> str:
+    """Text at a place: the start of its base line, or what ``anchor`` says."""
     attribute = f' class="{kind}"' if kind else ""
+    attribute += f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{attribute} x="{left:.1f}" y="{base:.1f}">{escape(text)}</text>'
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -15,74 +13,61 @@ from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
 from grpo_cli.terminal.grid import Column, column, fitting, grid
 from grpo_cli.terminal.numbers import shown, token_text
 from grpo_cli.terminal.palette import STEPS, style
-from grpo_cli.terminal.screen import written
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
 
-_PIPE = 100
-"""The width of running text where there is no terminal."""
 _MOST = 4_000
 """Tokens printed; a page holds them all."""
 
 
-def console_of(*, width: int | None, color: bool) -> Console:
-    """A console in memory with as many colours as the terminal has."""
-    deep = os.environ.get("COLORTERM") in ("truecolor", "24bit")
-    return Console(
-        file=StringIO(),
-        width=width or _PIPE,
-        force_terminal=color,
-        color_system=("truecolor" if deep else "256") if color else None,
-        no_color=not color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-
-
-def print_heat(console: Console, picture: Picture, top: int, *, fit: bool = False) -> int:
-    """Prints the record, its legend and its ``top`` tokens; returns how many tokens it left out.
-
-    ``fit`` leaves out the columns of the table that the console has no room for.
-    """
-    for line in _head(picture):
-        console.print(line, soft_wrap=True)
+def print_heat(console: Console, screen: Screen, picture: Picture, top: int) -> None:
+    """Prints the record, its legend, the tokens, and a table of the ``top`` ones."""
+    for line in _head(picture, screen):
+        console.print(line)
     room = _MOST
     for response in picture.responses:
         console.print()
-        console.print(Text(response.title, "bold"), soft_wrap=True)
+        console.print(wrapped(Text(response.title, "bold"), screen.width, 2))
         shown_here = min(len(response.texts), max(room, 0))
-        console.print(_text(picture, response, shown_here), overflow="fold")
+        text = _text(picture, response, shown_here)
+        console.print(text, overflow="fold", width=screen.width)
         room -= len(response.texts)
     if top:
         console.print()
-        _print_top(console, picture, top, fit=fit)
-    return max(-room, 0)
+        _print_top(console, screen, picture, top)
 
 
-def heat_text(
-    picture: Picture, *, width: int | None, color: bool, top: int, fit: bool
-) -> tuple[str, int]:
-    """The same as text, and how many tokens it left out."""
-    console = console_of(width=width, color=color)
-    left_out = print_heat(console, picture, top, fit=fit)
-    return written(console), left_out
+def left_out(picture: Picture) -> int:
+    """How many tokens are not printed."""
+    return max(sum(len(response.texts) for response in picture.responses) - _MOST, 0)
 
 
-def _head(picture: Picture) -> Iterator[Text]:
+def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     record = picture.record
-    yield Text.assemble(
-        (f"record {shown(record['id'])}", "bold"),
-        f": objective {shown(record['objective'])}, loss {shown(record['loss'])}, "
-        f"gradient norm {shown(record['gradient_norm'])}",
-    )
-    yield Text(record["signature"], "dim")
+    numbers = ("objective", "loss", "gradient_norm")
+    said = ", ".join(f"{name.replace('_', ' ')} {shown(record[name])}" for name in numbers)
+    name = Text.assemble((f"record {shown(record['id'])}", "bold"), f": {said}")
+    yield wrapped(name, screen.width, 2)
+    yield wrapped(Text(record["signature"], "dim"), screen.edge, 2, bars=True)
+    if picture.remark:
+        yield wrapped(Text(picture.remark, "yellow"), screen.width, 2)
+    yield from _legend(picture, screen)
+
+
+def _legend(picture: Picture, screen: Screen) -> Iterator[Text]:
+    """What the colours and the marks mean; in two lines where one has no room for it."""
+    marks = [(f"  {mark} clipped {side}", "underline") for side, mark in MARKS.items()]
+    if not picture.scale:
+        return
     low, _, high = picture.legend.split(" … ")
     bar = [
         (f" {low} " if step == -STEPS else f" {high} " if step == STEPS else "  ", style(step))
         for step in range(-STEPS, STEPS + 1)
     ]
-    marks = [(f"  {mark} clipped {side}", "underline") for side, mark in MARKS.items()]
-    yield Text.assemble(f"{COLORS[picture.color_by]}: ", *bar, *marks)
+    colors = Text.assemble(f"{COLORS[picture.color_by]}: ", *bar)
+    line = Text.assemble(colors, *marks)
+    fits = screen.width is None or line.cell_len <= screen.width
+    yield from (line,) if fits else (colors, Text.assemble(*marks))
 
 
 def _text(picture: Picture, response: Response, count: int) -> Text:
@@ -102,17 +87,15 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
     return text
 
 
-def _print_top(console: Console, picture: Picture, top: int, *, fit: bool) -> None:
+def _print_top(console: Console, screen: Screen, picture: Picture, top: int) -> None:
     rows = ranked(picture, top)
     if rows:
         words = COLORS[picture.color_by]
         console.print(Text(f"the {len(rows)} tokens that matter most by {words}", "bold"))
-        width, console.width = console.width, 100_000
-        kept, hidden = fitting([*_columns(rows)], _SPARE, width if fit else None)
+        kept, hidden = fitting([*_columns(rows)], _SPARE, screen.width)
         console.print(grid(kept))
-        console.width = width
         if hidden:
-            console.print(Text(f"hidden at {width} columns: {', '.join(hidden)}", "dim"))
+            console.print(Text(f"hidden at {screen.width} columns: {', '.join(hidden)}", "dim"))
 
 
 def ranked(picture: Picture, top: int) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.eval.printing import Quiet
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.output import Quiet
 from grpo_cli.commands.show.picture import COLORS
 
 _OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
@@ -51,7 +51,7 @@ class ShowOptions:
             "--color-by",
             metavar="NUMBER",
             parser=_named,
-            help=f"One of {', '.join(COLORS)}. Default: ratio.",
+            help=f"One of {', '.join(COLORS)}. Default: ratio; on-policy, gradient.",
             autocompletion=complete.among(COLORS),
             show_default=False,
         ),
@@ -60,10 +60,6 @@ class ShowOptions:
         int,
         typer.Option("--top", metavar="K", min=0, help="A table of the K tokens that matter most."),
     ] = 10
-    color: Annotated[
-        Literal["auto", "always", "never"],
-        typer.Option("--color", help="auto: on a terminal, unless NO_COLOR is set."),
-    ] = "auto"
     html: Annotated[str | None, _path("--html", "a page for the browser")] = None
     svg: Annotated[str | None, _path("--svg", "a picture")] = None
     quiet: Quiet = False

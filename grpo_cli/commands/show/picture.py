@@ -71,6 +71,7 @@ class Picture:
         color_by: what colours the tokens.
         scale: the value at which the colour is full: 98 % of the tokens are within it.
         clip_range: the ratios at which the surrogate clips, where it has such.
+        remark: what is to be said of the colours, where they are not as usual.
     """
 
     record: Row
@@ -78,6 +79,7 @@ class Picture:
     color_by: str
     scale: float
     clip_range: tuple[float, float] | None
+    remark: str | None = None
 
     @property
     def legend(self) -> str:
@@ -96,19 +98,47 @@ class Picture:
 def picture(
     record: Row,
     *,
-    color_by: str,
+    color_by: str | None,
     only: Sequence[int] | None,
     clip_range: tuple[float, float] | None,
 ) -> Picture:
-    """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale."""
+    """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale.
+
+    Tokens are coloured by ratio unless told otherwise; where all ratios are 1, by gradient.
+    """
     texts, named = texts_of(record["responses"])
+    chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
     responses = [
-        Response(row, text, _values(row["tokens"], color_by), named)
+        Response(row, text, _values(row["tokens"], chosen), named)
         for row, text in zip(record["responses"], texts, strict=True)
     ]
-    scale = saturated(np.concatenate([one.values for one in responses] or [np.zeros(0)]))
     drawn = responses if only is None else [responses[at] for at in only]
-    return Picture(record, drawn, color_by, scale, clip_range)
+    scale, remark = _scale(record, chosen), _remark(record, chosen)
+    return Picture(record, drawn, chosen, scale, clip_range, remark)
+
+
+_TELLING = ("gradient", "contribution", "mismatch", "kl", "advantage")
+"""What says most of tokens, the first first."""
+
+
+def _remark(record: Row, color_by: str) -> str | None:
+    """What to say where the policy has not moved, or where no token has a colour."""
+    still = not _scale(record, "ratio")
+    bare = not _scale(record, color_by)
+    if not (still or bare) or not any(row["length"] for row in record["responses"]):
+        return None
+    facts = ["every ratio is 1 (on-policy), so no clip acts"] if still else []
+    if bare and color_by != "ratio":
+        facts.append(f"{color_by} is 0 at every token")
+    said = "no colour to show" if bare else f"tokens are coloured by {color_by}"
+    others = [name for name in _TELLING if name != color_by and _scale(record, name)]
+    more = f"; --color-by {', '.join(others)} {'say' if others[1:] else 'says'} more"
+    return f"{' and '.join(facts)}: {said}{more if others else ''}"
+
+
+def _scale(record: Row, color_by: str) -> float:
+    values = [_values(row["tokens"], color_by) for row in record["responses"]]
+    return saturated(np.concatenate([*values, np.zeros(0)]))
 
 
 def saturated(values: F64) -> float:

@@ -11,6 +11,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.source import WorkOptions
 from grpo_cli.commands.split.microbatches import cut
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
@@ -55,6 +56,7 @@ def split_batch(
     ] = 1,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
+    work: WorkOptions,
     page: PageOptions,
 ) -> None:
     """Compare a batch with the same batch cut into micro-batches, per aggregation.
@@ -70,7 +72,7 @@ def split_batch(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.plan()
-        source = loading.reader(paths(files))
+        source = loading.reader(paths(files), work)
         with advising("split", source, objective):
             responses = gather(plan, source)
         document = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.metrics import functions
 from grpo_cli.commands.trend.step import Step
 from grpo_cli.terminal.numbers import shown
 
@@ -14,6 +16,9 @@ _SAME = 1e-4
 """Relative: frameworks compute in single precision, and some logs are rounded to a few digits."""
 _SHIFTS = (0, 1, -1)
 _LEAST = 3
+
+if TYPE_CHECKING:
+    from grpo_cli.commands.trend.run import Run
 
 Series = Mapping[str, Mapping[int, float | None]]
 Logged = Mapping[int, Mapping[str, float | None]]
@@ -129,10 +134,31 @@ class Beside:
     Attributes:
         framework: whose names were looked for.
         series: what was compared.
+        logged: name → step → value, by the numbers of the records' steps.
     """
 
     framework: str
     series: list[Comparison]
+    logged: Series = field(default_factory=dict, repr=False)
+
+    @property
+    def told(self) -> dict[str, object]:
+        """What the JSON document has of it."""
+        return {"framework": self.framework, "series": self.series}
+
+
+def as_logged(framework: str, run: Run, steps: Sequence[Step]) -> Logged:
+    """Step → what a framework would have logged there.
+
+    TRL logs each reward function by itself, and calls it as we do.
+    """
+    if framework != "trl":
+        return run.logged
+    return {
+        step.number: run.logged[step.number]
+        | {name: step.metrics[name] for name in functions(step.metrics)}
+        for step in steps
+    }
 
 
 def beside(
@@ -148,7 +174,12 @@ def beside(
         metric: {step.number: step.metrics[metric] for step in steps}
         for metric in (steps[0].metrics if steps else ())
     }
-    return Beside(framework, compare(log, series, others))
+    shift = shift_of(log, series)
+    aligned = {
+        name: {step - shift: value for step, value in values.items()}
+        for name, values in log.items()
+    }
+    return Beside(framework, compare(log, series, others), aligned)
 
 
 def renamed(steps: Sequence[Step], logged: Logged) -> list[Step]:

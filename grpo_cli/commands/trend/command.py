@@ -8,21 +8,24 @@ import typer
 
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
-from grpo_cli.commands.trend.beside import beside, renamed
+from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
+from grpo_cli.commands.trend.figure import figure
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, words_of
 from grpo_cli.commands.trend.output import write
+from grpo_cli.commands.trend.page import alone, page
 from grpo_cli.commands.trend.run import Run, Task
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
-from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
 
@@ -42,6 +45,7 @@ def trend(
     \b
     grpo trend run/rollouts
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
+    grpo trend run --html run.html --svg run.svg
     grpo trend run --fail-on 'mismatch.k3>0.01' --fail-on findings
 
     RUN is a folder, a pattern or files; every record is evaluated once, and a
@@ -59,14 +63,26 @@ def trend(
         reader = reading.reader(places, None)
         log = None if options.log is None else read_log(options.log)
         whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_of(places), names)
+        run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
         steps = run.read()
         found = look(steps, words_of(objective, reading))
-        compared = None if log is None else beside(whose, log, run.logged, steps)
-        shown_steps = steps if options.names == "grpo" else renamed(steps, run.logged)
-        with destination(options.output) as stream:
-            write(stream, shown_steps, found, plan, columns, options, run, compared)
-        tell_notes(reader.notices | run.notices, quiet=options.quiet)
+        logged = as_logged(whose, run, steps)
+        compared = None if log is None else beside(whose, log, logged, steps)
+        _check_fields(columns, steps)
+        shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
+        notes = reader.notices | run.notices
+        if options.html is not None:
+            with destination(options.html, "--html") as stream:
+                head = alone(steps, found, compared)
+                for part in page(steps, places, list(run.signatures), head):
+                    stream.write(part.encode())
+        if options.svg is not None:
+            with destination(options.svg, "--svg") as stream:
+                stream.write(figure(shown_steps, found, columns, list(run.signatures)).encode())
+        if options.html is None and options.svg is None:
+            with destination(options.output) as stream:
+                write(stream, shown_steps, found, plan, columns, options, run, compared, notes)
+        tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
 
@@ -81,15 +97,20 @@ def _follow(
 ) -> int:
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
     evaluator = Evaluator(plan)
-    if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log:
-        raise UsageError("--follow prints a table or --format jsonl, without --names and --log")
+    drawn = options.html is not None or options.svg is not None
+    if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log or drawn:
+        only = "without --names, --log, --html and --svg"
+        raise UsageError(f"--follow prints a table or --format jsonl, {only}")
+    if reading.on is not None:
+        raise UsageError("--follow reads files as they grow, on this machine: without --on")
     if evaluator.wants_first_pass:
         raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
     step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
     skip = reading.on_error == "skip"
-    follow = Follow(files, reading.reading(None), Task(evaluator, step_of, skip))
+    task = Task(evaluator, step_of, skip)
+    follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
     words = words_of(objective, reading)
     with destination(options.output) as stream:
         watch = Watch(
@@ -101,6 +122,19 @@ def _follow(
             words=words,
         )
         return watch.run(2.0 if options.every is None else options.every)
+
+
+def _check_fields(columns: Sequence[str] | None, steps: Sequence[Step]) -> None:
+    """Refuses the mean of a reward function that is not there.
+
+    Raises:
+        UsageError: with those that are.
+    """
+    there = functions(steps[0].metrics) if steps else []
+    for name in columns or ():
+        if name not in METRICS and metric(name) and name not in there:
+            has = f"there are {', '.join(there)}" if there else "the records have one reward each"
+            raise UsageError(f"--fields {name}: {has}")
 
 
 def _finish(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import metric as column_of
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.numbers import shown
@@ -19,7 +20,7 @@ _TESTS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_CONDITION = re.compile(r"\s*([\w.]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
+_CONDITION = re.compile(r"\s*([\w./-]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
 FINDINGS = "findings"
 
 
@@ -37,7 +38,7 @@ class Condition(NamedTuple):
             one = "one finding" if len(findings) == 1 else f"{len(findings)} findings"
             return one if findings else None
         for step in steps:
-            value = step.metrics[self.metric]
+            value = step.metrics.get(self.metric)
             if value is not None and _TESTS[self.test](value, self.bound):
                 return f"{self.text}: {shown(value)} at step {step.number}"
         return None
@@ -54,7 +55,8 @@ def read_condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
-    metric = complete.known("--fail-on", found[1], METRICS)
+    name = found[1]
+    metric = name if column_of(name) else complete.known("--fail-on", name, METRICS)
     try:
         bound = float(found[3])
     except ValueError:

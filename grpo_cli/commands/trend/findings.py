@@ -12,6 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Metric
+from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.onsets import LEAST, Onset, onset, vanished
 from grpo_cli.commands.trend.step import Finding, Place, Step
 from grpo_cli.terminal.numbers import shown
@@ -41,11 +42,14 @@ def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
         steps: by number.
         words: the flags of the objective and of reading, which go into the commands.
     """
-    found = [
-        one for metric in METRICS.values() if metric.watched for one in _of(metric, steps, words)
-    ]
+    found = [one for metric in _watched(steps) for one in _of(metric, steps, words)]
     found += [one for limit in LIMITS for one in _beyond(limit, steps, words)]
     return sorted(found, key=lambda one: one.onset)
+
+
+def _watched(steps: Sequence[Step]) -> list[Metric]:
+    known = map(metric_of, steps[0].metrics if steps else ())
+    return [one for one in known if one is not None and one.watched]
 
 
 def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:

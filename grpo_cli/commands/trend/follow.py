@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grpo_cli.commands.trend.origins import Origins, two_runs
 from grpo_cli.commands.trend.run import Part, Task, step_from
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
@@ -53,8 +54,13 @@ class Follow:
         notices: what there is to tell, and was not told yet.
     """
 
-    def __init__(self, paths: Sequence[str], reading: Reading, task: Task) -> None:
+    def __init__(
+        self, paths: Sequence[str], reading: Reading, task: Task, *, one_run: bool = False
+    ) -> None:
+        """``one_run``: files are of one run, whatever their paths say."""
         self._paths, self._reading, self._task = paths, reading, task
+        self._one_run = one_run or task.step_of.files is not None
+        self._origins = Origins()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
 
@@ -63,6 +69,7 @@ class Follow:
 
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
+            UsageError: where files are of several runs.
         """
         changed = False
         for path in self._present():
@@ -132,6 +139,9 @@ class Follow:
         self.notices |= notices | part.notices
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]
+        self._origins.merge(part.origins)
+        if self._origins.clash is not None and not self._one_run:
+            raise two_runs(self._origins.clash, self._present())
         self._take(known, part)
 
     def _take(self, known: _File, part: Part) -> None:
@@ -162,7 +172,8 @@ class Follow:
                     found[step] = Sums(sums.file)
                 found[step].merge(sums)
         shared = any(len(known.steps) > 1 for known in self._files.values())
-        return [step_from(number, found[number], shares_file=shared) for number in sorted(found)]
+        numbers = sorted(found)
+        return alike([step_from(one, found[one], shares_file=shared) for one in numbers])
 
 
 def _is_lines(path: str) -> bool:

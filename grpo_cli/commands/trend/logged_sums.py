@@ -1,7 +1,7 @@
 """What frameworks log is rarely a mean over a step's tokens: the sums that their means are made of.
 
 TRL and verl average a micro-batch (a record), and then the micro-batches; slime averages a
-sample, and then the samples.
+sample, and then the samples, those without a token that counts as 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ EXTREMES = ("min", "max")
 def measure_logged(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
     """Adds a chunk to the sums that frameworks' metrics are made of."""
     batch = chunk.batch
+    sums.counts["samples"] += batch.responses.count
     if not batch.responses.total:
         return
     if batch.log_probs_rollout is not None and batch.log_probs_new is not None:
@@ -36,13 +37,16 @@ def measure_logged(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> Non
     if breakdown.kl is not None:
         columns["kl"] = breakdown.kl
     if batch.log_probs_old is not None and batch.log_probs_new is not None:
-        columns["ppo_kl"] = np.clip(batch.log_probs_old - batch.log_probs_new, -20.0, 20.0)
+        columns["ppo_kl"] = batch.log_probs_old - batch.log_probs_new
     if batch.entropies is not None:
         columns["entropy"] = batch.entropies
     tokens, responses = Summary(breakdown).record_tokens, batch.responses
     for name, values in columns.items():
+        sums.sums[f"sample_{name}"].add(responses.mean(values))
+        sums.counts[f"sample_{name}"] += responses.count
+        if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
+            values = np.clip(values, -20.0, 20.0)
         _add_means(sums, f"record_{name}", tokens.mean(values), tokens.lengths > 0)
-        _add_means(sums, f"sample_{name}", responses.mean(values), responses.lengths > 0)
     if breakdown.correction is not None:
         _add_weights(sums, breakdown, breakdown.correction)
 
@@ -69,8 +73,8 @@ def _add_engine(sums: Sums, chunk: Chunk, difference: F64) -> None:
     with np.errstate(over="ignore"):
         sums.sums["inverse_weight"].add(batch.responses.sum(np.exp(-d)))
     sums.extreme("logp_difference_max", float(np.abs(d).max()))
-    filled = batch.responses.lengths > 0
-    _add_means(sums, "sample_logp_difference", batch.responses.mean(np.abs(d)), filled)
+    sums.sums["sample_logp_difference"].add(batch.responses.mean(np.abs(d)))
+    sums.counts["sample_logp_difference"] += batch.responses.count
 
 
 def _add_weights(sums: Sums, breakdown: Breakdown, weights: F64) -> None:

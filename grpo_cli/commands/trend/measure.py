@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,27 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.trend.step import Place
 from grpo_cli.commands.trend.sums import NO_NUMBER, Sums
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 
 DECILES = 10
 
 
-def measure(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
+def measure(sums: Sums, chunk: Chunk, breakdown: Breakdown | None, rewards: F64 | None) -> None:
     """Adds a chunk to the sums of its step.
 
     Args:
         sums: of the step.
         chunk: records with what a report shows of them.
         breakdown: theirs; None where the objective cannot be evaluated.
+        rewards: [R] what ``rewards_of`` says.
     """
     batch = chunk.batch
     sums.counts["tokens"] += batch.responses.total
     sums.counts["records"] += batch.records.count
-    _add_rows(sums, chunk, breakdown)
+    _add_rows(sums, chunk, breakdown, rewards)
+    _add_functions(sums, batch)
     if not batch.responses.total:
         return
     _note_longest(sums, chunk)
@@ -56,9 +59,38 @@ def _add(sums: Sums, batch: Batch, name: str, values: F64) -> None:
 # ---- responses ------------------------------------------------------------------------------
 
 
-def _add_rows(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> None:
+def rewards_of(chunk: Chunk, breakdown: Breakdown | None) -> F64 | None:
+    """[R] the reward of each response, its functions weighted as the objective weighs them.
+
+    Where it does not (advantages are given), as the record says.
+
+    Raises:
+        HyperparameterError: where there are not as many weights as functions.
+    """
+    rewards = chunk.batch.rewards
+    if rewards is None or rewards.ndim == 1:
+        return rewards
+    values = {} if breakdown is None else breakdown.objective.advantage.values
+    weights = values.get(WEIGHTS, chunk.settings.get(WEIGHTS))
+    return chunk.batch.summed_rewards if weights is None else summed(rewards, weights)
+
+
+def _add_functions(sums: Sums, batch: Batch) -> None:
+    """What each of several reward functions gave, where it gave something."""
+    if batch.rewards is None or batch.rewards.ndim == 1:
+        return
+    names = batch.reward_names or range(batch.rewards.shape[1])
+    for name, column in zip(names, batch.rewards.T, strict=True):
+        _add_function(sums, f"{EACH}{name}", column[~np.isnan(column)])
+
+
+def _add_function(sums: Sums, name: str, values: F64) -> None:
+    sums.sums[name].add(values)
+    sums.counts[name] += len(values)
+
+
+def _add_rows(sums: Sums, chunk: Chunk, breakdown: Breakdown | None, rewards: F64 | None) -> None:
     batch, rows = chunk.batch, sums.rows
-    rewards = batch.summed_rewards
     unknown = np.full(batch.responses.count, NO_NUMBER)
     rows.rewards.frombytes((unknown if rewards is None else rewards).tobytes())
     rows.lengths.frombytes(batch.responses.lengths.astype(np.int64).tobytes())
@@ -110,11 +142,23 @@ VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version
 SAID = frozenset((*ENDINGS, *VERSIONS, "meta"))
 """What a record may say of its responses that no objective reads."""
 
+EACH = "rewards/"
+"""Before the name of a reward function, as TRL logs it and its hook records it."""
+
 _CUT_OFF = (True, 1, "length", "max_tokens", "truncated")
 
 
+def says_more(keys: Iterable[str]) -> bool:
+    """Whether records with these keys say what ``measure_said`` adds."""
+    return any(key in SAID or key.startswith(EACH) for key in keys)
+
+
 def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
-    """Adds how responses ended, and how many steps old the policy is that sampled them."""
+    """Adds how responses ended, how old the policy is that sampled them, and reward functions."""
+    for name in value:
+        if name.startswith(EACH) and isinstance(value[name], list):
+            given = [one for one in value[name] if isinstance(one, int | float)]
+            _add_function(sums, name, np.array(given, dtype=np.float64))
     endings = next((value[name] for name in ENDINGS if value.get(name) is not None), None)
     if endings is not None:
         each = endings if isinstance(endings, list) else [endings]

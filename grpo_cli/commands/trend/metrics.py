@@ -6,11 +6,12 @@ A new column of ``grpo trend`` is a line here. Order is the order in which they 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from grpo_cli.commands.trend.measure import DECILES
+from grpo_cli.commands.trend.measure import DECILES, EACH
 from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.engine.totals import Totals
@@ -208,6 +209,22 @@ ALL = (
     ),
 )
 METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
+MEAN = "/mean"
+_FUNCTION = re.compile(r"rewards/(.+)/mean")
+
+
+def metric(name: str) -> Metric | None:
+    """The column of that name: of the table, or the mean of one of several reward functions."""
+    if name in METRICS or not _FUNCTION.fullmatch(name):
+        return METRICS.get(name)
+    return Metric(name, "signal", lambda _: None, 10, drift=-1)
+
+
+def functions(step: Mapping[str, object]) -> list[str]:
+    """The columns of a step that are of single reward functions, as TRL calls them."""
+    return [name for name in step if name not in METRICS]
+
+
 COUNTS = ("records", "responses", "tokens")
 
 
@@ -215,6 +232,9 @@ def values(sums: Sums) -> dict[str, float | None]:
     """Every metric of a step; what is not finite is None."""
     step = StepSums(sums)
     found = {one.name: one.read(step) for one in ALL}
+    for name in sums.counts:
+        if name.startswith(EACH):
+            found[name + MEAN] = sums.mean(name, name)
     return {
         name: None if value is None or not math.isfinite(value) else value
         for name, value in found.items()

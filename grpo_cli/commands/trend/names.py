@@ -6,9 +6,11 @@ References:
     trl 1.16.0, trainer/grpo_trainer.py:2296-2301, 2828-2896, 3268-3283.
     verl 0.9.1, trainer/ppo/metric_utils.py:556-576, utils/debug/metrics.py:66-122,
         trainer/ppo/rollout_corr_helper.py:949-1008.
-    prime-rl 559b447, trainer/rl/loss.py:100-106, trainer/rl/train.py:500-515.
+    prime-rl 559b447, trainer/rl/loss.py:100-106, trainer/rl/train.py:500-515. ``reward/all/mean``
+        is its name up to 9f425ff; since then ``train/agg/all/AGENT/reward/mean``.
     NeMo-RL, nemo_rl/algorithms/loss/loss_functions.py, the metrics of ClippedPGLossFn.
-    slime 624b824, backends/megatron_utils/loss.py:1106-1154.
+    slime 624b824, backends/megatron_utils/loss.py:1106-1154, model.py (train_one_step divides
+        by the samples of the step).
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ def _as(metric: str) -> Read:
 
 def _mean(name: str) -> Read:
     return lambda step: step.sums.mean(name, name)
+
+
+def _of_samples(name: str) -> Read:
+    """Over all samples of the step, where any has what it is made of."""
+    return lambda step: step.sums.mean(name, "samples") if step.sums.counts[name] else None
 
 
 def _extreme(name: str, sign: float = 1.0) -> Read:
@@ -122,11 +129,11 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
     "slime": {
         "rollout/raw_reward": _as("reward_mean"),
         "rollout/response_len/mean": _as("length_mean"),
-        "train/entropy_loss": _mean("sample_entropy"),
-        "train/kl_loss": _mean("sample_kl"),
-        "train/ppo_kl": _mean("sample_ppo_kl"),
-        "train/pg_clipfrac": _mean("sample_clip"),
-        "train/train_rollout_logprob_abs_diff": _mean("sample_logp_difference"),
+        "train/entropy_loss": _of_samples("sample_entropy"),
+        "train/kl_loss": _of_samples("sample_kl"),
+        "train/ppo_kl": _of_samples("sample_ppo_kl"),
+        "train/pg_clipfrac": _of_samples("sample_clip"),
+        "train/train_rollout_logprob_abs_diff": _of_samples("sample_logp_difference"),
     },
 }
 """Framework → the name that it logs → how it is computed."""

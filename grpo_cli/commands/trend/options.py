@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from grpo_cli.commands.eval.printing import Json, Quiet
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
+from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
 from grpo_cli.commands.options.values import number
 from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.which import StepOf
-from grpo_cli.errors import UsageError
 
-FormatName = Literal["table", "json", "jsonl", "csv", "markdown"]
+
+def _path(flag: str, what: str) -> Any:
+    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
+
+
+LogFile = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +48,10 @@ class TrendOptions:
             show_default=False,
         ),
     ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
     fields: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +63,7 @@ class TrendOptions:
         ),
     ] = None
     format: Annotated[
-        FormatName | None,
+        TableFormat | None,
         typer.Option("--format", "-f", help="Default: table.", show_default=False),
     ] = None
     json: Json = False
@@ -55,15 +71,7 @@ class TrendOptions:
         Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
         typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
     ] = "grpo"
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
-            show_default=False,
-        ),
-    ] = None
+    log: LogFile = None
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on as the files grow, until Ctrl-C or --fail-on.")
     ] = False
@@ -80,6 +88,8 @@ class TrendOptions:
     plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
         False
     )
+    html: Annotated[str | None, _path("--html", "series and findings as a page")] = None
+    svg: Annotated[str | None, _path("--svg", "the series as a picture")] = None
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,27 +100,22 @@ class TrendOptions:
         ),
     ] = None
     limit: Annotated[
-        int,
-        typer.Option("--limit", metavar="N", min=0, help="Steps in the table; 0 for all."),
-    ] = 40
-    output: Annotated[
-        str | None,
+        int | None,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here, whole or not at all.",
+            "--limit",
+            metavar="N",
+            min=0,
+            help="Steps in the table; 0 for all. Default: 40, or what the screen has room for.",
             show_default=False,
         ),
     ] = None
+    output: Output = None
     quiet: Quiet = False
 
     @property
     def kind(self) -> str:
         """The format's name."""
-        if self.json and self.format not in (None, "json"):
-            raise UsageError(f"--json contradicts --format {self.format}")
-        return "json" if self.json else self.format or "table"
+        return format_of(self.format, as_json=self.json)
 
     def columns(self) -> list[str] | None:
         """The columns that are asked for; None for those that say something.
@@ -122,7 +127,12 @@ class TrendOptions:
             return None
         names = [one.strip() for one in self.fields.split(",")]
         metrics = METRICS if self.names == "grpo" else NAMES[self.names]
-        return [complete.known("--fields", name, (*metrics, "file")) for name in names]
+        return [
+            name
+            if name not in METRICS and metric(name)
+            else complete.known("--fields", name, (*metrics, "file"))
+            for name in names
+        ]
 
     def reads(self, log: Log | None) -> tuple[str, Mapping[str, Read] | None]:
         """Whose metrics are to be computed beside ours."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, BinaryIO
 
 import orjson
+from rich.console import Console
 
 from grpo_cli.commands.eval.formats import csv as csv_format
 from grpo_cli.commands.eval.formats import markdown as markdown_format
@@ -22,11 +23,16 @@ from grpo_cli.commands.trend.view import (
     print_steps,
     rows,
 )
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.escapes import escaped_json
-from grpo_cli.terminal.screen import screen_of, written
+from grpo_cli.terminal.paging import lines_of, print_page
+from grpo_cli.terminal.screen import Screen, screen_of, written
 from grpo_cli.variants.plan import Plan
 
 _CONTEXT = ("step", "file")
+_USUAL_LIMIT, _LEAST = 40, 4
+_AROUND = 11
+"""The lines of the table that are no steps: its head, its sparks, and what is hidden."""
 
 
 def write(
@@ -38,13 +44,14 @@ def write(
     options: TrendOptions,
     run: Run,
     compared: Beside | None,
+    notes: Collection[str],
 ) -> None:
-    """Writes what was found of a run."""
+    """Writes what was found of a run; ``notes`` are going to be told below it."""
     metrics = list(steps[0].metrics if steps else METRICS)
     names = [*_CONTEXT, *(columns or metrics)]
     if options.kind == "json":
         document = _document(steps, found, plan, run)
-        document |= {} if compared is None else {"log": compared}
+        document |= {} if compared is None else {"log": compared.told}
         stream.write(_json(document) + b"\n")
     elif options.kind == "jsonl":
         for row in rows(steps):
@@ -53,16 +60,49 @@ def write(
         chosen = [*_CONTEXT, *(columns or known(steps))]
         _write_lines(stream, rows(steps), chosen, options.kind)
     else:
-        screen = screen_of(stream)
-        console = screen.console()
+        _print(stream, steps, found, columns, options, compared, notes)
+
+
+def _print(
+    stream: BinaryIO,
+    steps: Sequence[Step],
+    found: Sequence[Finding],
+    columns: list[str] | None,
+    options: TrendOptions,
+    compared: Beside | None,
+    notes: Collection[str],
+) -> None:
+    """Prints the steps, as many as leave room on the screen for what they come to."""
+    screen = screen_of(stream)
+    conclusion = _conclusion(screen, found, compared)
+    below = lines_of(conclusion, screen)
+
+    def draw(console: Console, screen: Screen) -> None:
         if options.plot:
             print_charts(console, screen, steps, columns, found)
         else:
-            print_steps(console, screen, steps, columns, options.limit)
-        print_findings(console, found)
-        if compared is not None:
-            print_beside(console, compared)
-        stream.write(written(console).encode())
+            print_steps(console, screen, steps, columns, _limit(options, screen, below))
+        console.file.write(conclusion)
+
+    asked = options.limit is not None or options.plot
+    long = screen.height is not None and below >= screen.height
+    print_page(stream, draw, "page" if asked or long else "print", notes=notes)
+
+
+def _conclusion(screen: Screen, found: Sequence[Finding], compared: Beside | None) -> str:
+    console = screen.console()
+    print_findings(console, screen, found)
+    if compared is not None:
+        print_beside(console, screen, compared)
+    return written(console)
+
+
+def _limit(options: TrendOptions, screen: Screen, below: int) -> int:
+    if options.limit is not None:
+        return options.limit
+    if screen.height is None or chosen().full:
+        return _USUAL_LIMIT
+    return min(max(screen.height - below - _AROUND, _LEAST), _USUAL_LIMIT)
 
 
 def _write_lines(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.logged_sums import measure_logged
-from grpo_cli.commands.trend.measure import SAID, measure, measure_said
+from grpo_cli.commands.trend.measure import measure, measure_said, rewards_of, says_more
 from grpo_cli.commands.trend.metrics import StepSums, values
 from grpo_cli.commands.trend.names import Read
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.origins import Origins, changes, two_runs
+from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
@@ -30,6 +32,8 @@ from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
 
 _AUTOMATIC = StepOf()
+_Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
+"""What became of a chunk, and [R] its rewards."""
 
 
 @dataclass
@@ -39,7 +43,8 @@ class Part:
     steps: dict[int, Sums] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
-    signatures: dict[str, None] = field(default_factory=dict)
+    signatures: dict[str, int] = field(default_factory=dict)
+    origins: Origins = field(default_factory=Origins)
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ class Task:
     def _of_steps(self, few: DecodedChunk, part: Part) -> Iterator[tuple[int, DecodedChunk]]:
         """Records that follow each other, cut where the step changes."""
         numbers = [self._step(item, part) for item in few.items]
-        if few.keys is None or not SAID.isdisjoint(few.keys):
+        _note_order(part.origins, numbers, few.items)
+        if few.keys is None or says_more(few.keys):
             for number, item in zip(numbers, few.items, strict=True):
                 if number is not None and isinstance(item, Raw):
                     sums = part.steps.setdefault(number, Sums(item.source))
@@ -120,6 +126,7 @@ class Task:
                 return None
             source = item.source or ""
             step = self.step_of.told(item.signal.step, source, item.line)
+            part.origins.add(step, source, item.line)
             sums = part.steps.setdefault(step, Sums(source))
             sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
             sums.counts["records"] += 1
@@ -133,36 +140,46 @@ class Task:
         if self.measured is not None:
             evaluator = Evaluator(evaluator.plan, self.measured.get(step))
 
-        def evaluated(one: Chunk) -> Breakdown | MissingColumnError:
+        def evaluated(one: Chunk) -> _Evaluated:
             try:
-                return evaluator.evaluate(one)
+                breakdown = evaluator.evaluate(one)
             except MissingColumnError as missing:
-                return missing
+                return missing, rewards_of(one, None)
+            return breakdown, rewards_of(one, breakdown)
 
         for found in chunk.each(evaluated):
             if isinstance(found, InputError):
                 part.skipped.add(found)
                 continue
-            whole, breakdown = found
+            whole, result = found
             if step not in part.steps:
                 part.steps[step] = Sums(whole.records[0].source)
-            self._add_to(part.steps[step], whole, breakdown, part)
+            self._add_to(part, step, whole, result)
 
-    def _add_to(
-        self, sums: Sums, chunk: Chunk, breakdown: Breakdown | MissingColumnError, part: Part
-    ) -> None:
+    def _add_to(self, part: Part, step: int, chunk: Chunk, result: _Evaluated) -> None:
+        sums, (breakdown, rewards) = part.steps[step], result
         known = None if isinstance(breakdown, MissingColumnError) else breakdown
         if self.logged:
             measure_logged(sums, chunk, known)
         if isinstance(breakdown, MissingColumnError):
             part.notices[f"no columns of the update: {breakdown}"] = None
-            measure(sums, chunk, None)
+            measure(sums, chunk, None, rewards)
             return
         if sums.totals is None:
             sums.totals = Totals(self.evaluator.plan.batch)
         sums.totals.add(breakdown)
-        part.signatures[breakdown.objective.signature] = None
-        measure(sums, chunk, breakdown)
+        part.signatures.setdefault(breakdown.objective.signature, step)
+        measure(sums, chunk, breakdown, rewards)
+
+
+def _note_order(
+    origins: Origins, numbers: Sequence[int | None], items: Sequence[Raw | InputError]
+) -> None:
+    before = None
+    for number, item in zip(numbers, items, strict=True):
+        if number is not None and number != before and isinstance(item, Raw):
+            origins.add(number, item.source, item.line)
+            before = number
 
 
 class Run:
@@ -173,7 +190,7 @@ class Run:
     Attributes:
         skipped: the records that could not be used.
         notices: what is told once.
-        signatures: of the objectives that ran.
+        signatures: of the objectives that ran, each with the first step that has it.
         logged: step → what a framework would have logged, where names are asked for.
     """
 
@@ -183,14 +200,19 @@ class Run:
         plan: Plan,
         step_of: StepOf = _AUTOMATIC,
         names: Mapping[str, Read] | None = None,
+        *,
+        one_run: bool = False,
     ) -> None:
+        """``one_run``: files are of one run, whatever their paths say."""
         self._reader, self._names = reader, names or {}
+        self._one_run = one_run or step_of.files is not None
         task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
         self._task = replace(task, logged=names is not None)
         self._sums: dict[int, Sums] = {}
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}
-        self.signatures: dict[str, None] = {}
+        self.signatures: dict[str, int] = {}
+        self._origins = Origins()
         self.logged: dict[int, dict[str, float | None]] = {}
 
     def read(self) -> list[Step]:
@@ -198,23 +220,31 @@ class Run:
 
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
+            UsageError: where files are of several runs.
         """
         task = self._task = self._with_statistics()
         for _, part in self._reader.map(task):
+            self._origins.merge(part.origins)
+            if self._origins.clash is not None and not self._one_run:
+                raise two_runs(self._origins.clash, self._reader.paths)
             for step, sums in part.steps.items():
                 if step in self._sums:
                     self._sums[step].merge(sums)
                 else:
                     self._sums[step] = sums
             self.notices |= part.notices
-            self.signatures |= part.signatures
+            for signature, step in part.signatures.items():
+                self.signatures[signature] = min(step, self.signatures.get(signature, step))
             if part.skipped and not self._reader.skip:
                 raise part.skipped.first[0]
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._sums and not self.skipped:
             raise self._reader.nothing()
+        told = [*self._origins.returns(), *changes(self.signatures)]
+        self.notices |= dict.fromkeys(told)
         files = Counter(sums.file for sums in self._sums.values())
-        return [self._finished(number, files) for number in sorted(self._sums)]
+        found = [self._finished(number, files) for number in sorted(self._sums)]
+        return alike(found)
 
     def _finished(self, number: int, files: Mapping[str, int]) -> Step:
         """A step, whose sums are given up: as they are read they grow."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 
@@ -35,7 +35,8 @@ class Step:
     Attributes:
         number: the step.
         file: the first file that has records of it.
-        metrics: every metric of ``METRICS``; None where the records lack what it is made of.
+        metrics: every metric of ``METRICS``, then those of single reward functions; None where
+            the records lack what it is made of.
         worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
             response) and "gradient" (a record).
         shares_file: whether the file has records of other steps, which say so in ``step``.
@@ -48,12 +49,23 @@ class Step:
     shares_file: bool = False
 
 
+def alike(steps: Sequence[Step]) -> list[Step]:
+    """The steps with the same metrics each: None for those that only others have."""
+    names = dict.fromkeys(name for step in steps for name in step.metrics)
+    return [
+        step
+        if len(step.metrics) == len(names)
+        else replace(step, metrics={name: step.metrics.get(name) for name in names})
+        for step in steps
+    ]
+
+
 @dataclass(frozen=True)
 class Finding:
     """Where a run changed.
 
     Attributes:
-        metric: of ``METRICS``.
+        metric: its name.
         kind: "shift" (a new level), "drift" (a slope), or "limit" (a threshold that frameworks
             publish).
         onset: the step at which it began.

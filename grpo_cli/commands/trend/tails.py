@@ -14,6 +14,7 @@ Whole = NDArray[np.integer[Any]]
 
 _DROPPED = 15
 """Bits of a single that are dropped: bins 1/256 wide, relative to the number."""
+_SORTED = 1 << 14  # fewer numbers are sorted faster than their bins are gone through
 _NEGATIVE = 1 << (31 - _DROPPED)
 
 
@@ -32,6 +33,9 @@ class Tail:
     def add(self, values: F64) -> None:
         """Adds the elements of an array."""
         bins = values.astype(np.float32).view(np.int32) >> _DROPPED
+        if len(bins) < _SORTED:
+            self._take(*np.unique(bins, return_counts=True))
+            return
         lowest = int(bins.min(initial=0))
         counts = np.bincount(bins - lowest)
         kept = np.flatnonzero(counts)

@@ -8,12 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.trend.beside import Beside
-from grpo_cli.commands.trend.metrics import ALL, METRICS
+from grpo_cli.commands.trend.beside import Beside, Comparison
+from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
+from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
 _ASKED = 20
@@ -34,9 +35,10 @@ def known(steps: Sequence[Step]) -> list[str]:
     return [name for name in names if any(step.metrics[name] is not None for step in steps)]
 
 
-def _usual(steps: Sequence[Step]) -> list[str]:
+def usual(steps: Sequence[Step]) -> list[str]:
     """Those that are shown unasked."""
-    return [n for n in known(steps) if n not in METRICS or METRICS[n].spare < _ASKED]
+    columns = {name: metric(name) for name in known(steps)}
+    return [name for name, one in columns.items() if one is None or one.spare < _ASKED]
 
 
 def print_steps(
@@ -48,19 +50,26 @@ def print_steps(
 ) -> None:
     """Prints a line a step under a line of sparks; the first and last where there are many."""
     picked = _picked(steps, limit)
-    names = fields or _usual(steps)
+    names = fields or usual(steps)
     columns = [_column("step", [step.number for step in picked], "")]
     for name in names:
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
-    order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
-    spare = [] if fields else [*order, *reversed([one for one in names if one not in METRICS])]
-    kept, hidden = fitting(columns, spare, screen.width)
+    kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
     console.print(grid(kept))
     if len(picked) < len(steps):
-        between = f"{len(steps) - len(picked):,} steps in between (--limit 0 for all)"
-        console.print(Text(f"… {between}", "dim"))
+        between = len(steps) - len(picked)
+        plural = "" if between == 1 else "s"
+        console.print(Text(f"… {between:,} step{plural} in between (--limit 0 for all)", "dim"))
     print_hidden(console, screen, hidden, "--fields")
+
+
+def sparing(names: Sequence[str]) -> list[str]:
+    """The columns that a narrow terminal goes without, the first to go first."""
+    order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
+    others = [name for name in reversed(names) if name not in METRICS]
+    order = [*(name for name in others if metric(name)), *order]
+    return [*order, *(name for name in others if name not in order)]
 
 
 def _value(step: Step, name: str) -> Any:
@@ -91,7 +100,7 @@ def _picked(steps: Sequence[Step], limit: int) -> Sequence[Step]:
     return [*steps[:head], *steps[head - limit :]]
 
 
-def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]) -> None:
     """Prints what was found, each with the command that shows where.
 
     What began together, and is of one family, is told once, by what is surest.
@@ -100,11 +109,24 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(Text("\nnothing began: no shift, no drift, no limit passed", "bold green"))
     for together in _together(findings):
         first, *others = sorted(together, key=_surest)
-        head = (f"step {first.onset}", "bold yellow")
-        console.print(Text.assemble("\n", head, f"  {first.kind}  {first.sentence}"))
+        console.print()
+        print_finding(console, screen, first)
         for other in others:
-            console.print(Text(f"  also {other.kind}  {other.sentence}", "dim"))
-        console.print(Text(f"  {visible(first.command)}", "cyan"))
+            also = Text(f"  also {other.kind}  {other.sentence}", "dim")
+            console.print(wrapped(also, screen.width, 4))
+        print_command(console, screen, first)
+
+
+def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
+    """Prints what was found, in words."""
+    head = (f"step {finding.onset}", "bold yellow")
+    line = Text.assemble(head, f"  {finding.kind}  {finding.sentence}")
+    console.print(wrapped(line, screen.width, 2))
+
+
+def print_command(console: Console, screen: Screen, finding: Finding) -> None:
+    """Prints the command that shows where."""
+    console.print(as_command(f"  {visible(finding.command)}", screen.edge), style="cyan")
 
 
 _LIMIT_LAST = {"shift": 0, "drift": 0, "limit": 1}
@@ -114,13 +136,18 @@ def _surest(finding: Finding) -> tuple[int, float]:
     return _LIMIT_LAST[finding.kind], -finding.score
 
 
+def _family(finding: Finding) -> str:
+    column = metric(finding.metric)
+    return "" if column is None else column.family
+
+
 def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
     groups: list[list[Finding]] = []
     for one in findings:
-        family = METRICS[one.metric].family
+        family = _family(one)
         for group in groups:
             near = one.onset - group[0].onset <= _NEAR
-            if METRICS[group[0].metric].family == family and near:
+            if _family(group[0]) == family and near:
                 group.append(one)
                 break
         else:
@@ -136,7 +163,7 @@ def print_charts(
     findings: Sequence[Finding],
 ) -> None:
     """Prints small multiples, as many side by side as there is room."""
-    names = [name for name in fields or _usual(steps) if name != "file"]
+    names = [name for name in fields or usual(steps) if name != "file"]
     places = {step.number: at for at, step in enumerate(steps)}
     begun = {name: [places[one.onset] for one in findings if one.metric == name] for name in names}
     series = [Series(name, [step.metrics[name] for step in steps], begun[name]) for name in names]
@@ -145,21 +172,25 @@ def print_charts(
         console.print(Text(line))
 
 
-def print_beside(console: Console, beside: Beside) -> None:
+def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
     """Prints each logged series with what was recomputed of it, and why they differ."""
     console.print(Text(f"\nthe log, under the names of {beside.framework}", "bold"))
     if not beside.series:
         console.print(Text("none of its series is one that is recomputed", "yellow"))
         return
+    styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in beside.series:
-        if one.agrees:
-            line = Text.assemble(("agrees ", "green"), f"{one.name}, {one.steps} steps")
-        elif one.first is None:
-            line = Text.assemble(("unknown ", "dim"), f"{one.name}: {one.because}")
-        else:
-            why = one.because or "nothing that was recomputed explains it"
-            apart = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
-            line = Text.assemble(
-                ("differs ", "bold red"), f"{one.name} from step {one.first}: {apart}; {why}"
-            )
-        console.print(line)
+        verdict, words = apart(one)
+        line = Text.assemble((f"{verdict} ", styles[verdict]), words)
+        console.print(wrapped(line, screen.width, 2))
+
+
+def apart(one: Comparison) -> tuple[str, str]:
+    """Whether a logged series agrees with what was recomputed of it, and the rest of the line."""
+    if one.agrees:
+        return "agrees", f"{one.name}, {one.steps} steps"
+    if one.first is None:
+        return "unknown", f"{one.name}: {one.because}"
+    why = one.because or "nothing that was recomputed explains it"
+    values = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
+    return "differs", f"{one.name} from step {one.first}: {values}; {why}"

@@ -13,16 +13,20 @@ import orjson
 from grpo_cli.commands.trend.conditions import Condition
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.follow import Follow, finished
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.view import print_command, print_finding, sparing
 from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.grid import print_hidden
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.screen import screen_of, written
 
 _USUAL = (
     *("reward_mean", "length_mean", "nll", "loss", "kl_k3", "gradient_norm", "ratio_p999"),
     *("mismatch.k3",),
 )
-_WIDTH = 13
+_STEP, _NUMBER = 6, 10
+"""What a step's number takes, and the longest number of four digits."""
+_BETWEEN = "  "
 _PART = 0.1  # seconds
 
 
@@ -49,7 +53,10 @@ class Watch:
         words: Sequence[str],
     ) -> None:
         self._follow, self._stream = follow, stream
-        self._fields = [*(fields or _USUAL)]
+        self._fields, self._hidden = [*(fields or _USUAL)], list[str]()
+        self._screen = screen_of(stream)
+        if fields is None:
+            self._fields, self._hidden = _fitting(self._fields, self._screen.width)
         self._as_json, self._conditions, self._words = as_json, conditions, words
         self._before: list[Step] = []
         self._told: set[str] = set()
@@ -85,8 +92,7 @@ class Watch:
         for one in found:
             if one.metric not in self._told:
                 self._told.add(one.metric)
-                text = f"step {one.onset}  {one.kind}  {one.sentence}\n  {visible(one.command)}"
-                self._write({"finding": one}, text)
+                self._write({"finding": one}, self._told_of(one))
         self._stream.flush()
         answers = (one.answer(done, found) for one in self._conditions)
         return next(filter(None, answers), None)
@@ -94,16 +100,48 @@ class Watch:
     def _write_step(self, step: Step) -> None:
         values = [step.metrics[name] for name in self._fields]
         if not self._begun and not self._as_json:
-            names = "".join(f"{name:>{_WIDTH + 1}}" for name in self._fields)
-            self._stream.write(f"{'step':>6}{names}\n".encode())
+            self._stream.write(self._head().encode())
         self._begun = True
-        cells = ("–" if one is None else f"{one:.4g}" for one in values)
+        cells = [f"{step.number:>{_STEP}}"] + [
+            f"{'–' if value is None else f'{value:.4g}':>{_width(name)}}"
+            for name, value in zip(self._fields, values, strict=True)
+        ]
         row = {"step": step.number, "file": step.file, **step.metrics}
-        self._write(row, f"{step.number:>6}" + "".join(f"{one:>{_WIDTH + 1}}" for one in cells))
+        self._write(row, _BETWEEN.join(cells))
+
+    def _head(self) -> str:
+        """The names of the columns, and of those that there is no room for."""
+        console = self._screen.console()
+        print_hidden(console, self._screen, self._hidden, "--fields")
+        names = [f"{name:>{_width(name)}}" for name in self._fields]
+        above = written(console).lstrip("\n")
+        return f"{above}{_BETWEEN.join(['step'.rjust(_STEP), *names])}\n"
+
+    def _told_of(self, finding: Finding) -> str:
+        console = self._screen.console()
+        print_finding(console, self._screen, finding)
+        print_command(console, self._screen, finding)
+        return written(console).removesuffix("\n")
 
     def _write(self, row: object, text: str) -> None:
         line = escaped_json(orjson.dumps(row)) if self._as_json else text.encode()
         self._stream.write(line + b"\n")
+
+
+def _width(name: str) -> int:
+    return max(len(name), _NUMBER)
+
+
+def _fitting(names: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
+    """The columns that there is room for, and the others."""
+    kept, hidden = [*names], list[str]()
+    for name in sparing(names):
+        if width is None or _STEP + sum(len(_BETWEEN) + _width(one) for one in kept) <= width:
+            break
+        if name in kept:
+            kept.remove(name)
+            hidden.append(name)
+    return kept, hidden
 
 
 @contextmanager

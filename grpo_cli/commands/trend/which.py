@@ -23,7 +23,9 @@ _NAMED = re.compile(
     r"(?:steps?|global[_-]?steps?|iter(?:ation)?|rollouts?|update|batch)[_-]?(\d+)(?!\d)", re.I
 )
 _LAST = re.compile(r"(?:^|[._-])(\d+)$")
-_PART = re.compile(r"(?:rank|shard|part|worker|gpu|node|dp|chunk)s?[._-]?\d+", re.I)
+_PART = re.compile(
+    r"(?:rank|shard|part|worker|gpu|node|dp|chunk)s?[._-]?\d+|\d+-of-\d+(?!\d)", re.I
+)
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,18 @@ def of_name(source: str) -> int | None:
     stem = parts[-1].partition(".")[0] if parts else ""
     found = _LAST.search(_PART.sub("", stem))
     return int(found[1]) if found else None
+
+
+@lru_cache(maxsize=4096)
+def run_of(source: str) -> str:
+    """The run that a file is of, by its path: what stands before its step, without ranks.
+
+    Files of one step are parts of one run below what names the step (``step_3/rank_0.jsonl``,
+    ``step_3/maths/a.jsonl``), and of two runs above it (``a/step_3.jsonl``, ``b/step_3.jsonl``).
+    """
+    parts = PurePath(source).parts
+    for at in range(len(parts) - 1, -1, -1):
+        if found := _NAMED.search(parts[at]):
+            return str(PurePath(*parts[:at], _PART.sub("", parts[at][: found.start()])))
+    *folders, name = (_PART.sub("", part) for part in parts) if parts else ("",)
+    return str(PurePath(*folders, _LAST.sub("", name.partition(".")[0])))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from grpo_cli.engine.cluster.flow import Flow
-from grpo_cli.engine.cluster.parts import Manifest
+from grpo_cli.engine.cluster.manifest import Manifest
 from grpo_cli.engine.cluster.place import Ref
 from grpo_cli.engine.cluster.portions import SIZE, Files, portions
 from grpo_cli.engine.cluster.session import Session, session
@@ -95,16 +95,14 @@ class _Tasks:
 
     def ready(self, refs: list[Ref], *, at_least: int) -> list[Ref]:
         wait = self._ray.wait
-        with self._session.waiting():
-            if at_least:
-                wait(refs, num_returns=at_least, fetch_local=False)
-            there: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
+        if at_least:
+            wait(refs, num_returns=at_least, fetch_local=False)
+        there: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
         return there
 
     def get(self, ref: Ref, place: str) -> Any:
         try:
-            with self._session.waiting():
-                return self._ray.get(ref)
+            return self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             raise ClusterError(f"{_why(error)} on {place}; what came before it is done") from None
 

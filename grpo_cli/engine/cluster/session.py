@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from grpo_cli.engine.cluster import tasks
@@ -40,14 +39,12 @@ class Session:
         self._folder = ""
         self._looked = 0.0
         self._cores = 1
-        self._signals = _Signals()
         atexit.register(self.close)
-        with _connecting(address):
+        with _kept_signals(), _connecting(address):
             if address is None:
                 self._start(jobs)
             else:
                 self._join(address)
-        self._signals.restore()
         # A task that takes no core has a worker beside those of the cores, which Ray soon ends, and
         # starts again for the next: that is for reading from afar, and too dear for what is short.
         task = {"max_retries": _RETRIES, "num_cpus": 1}
@@ -87,16 +84,6 @@ class Session:
             self._looked = time.monotonic()
             self._cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         return self._cores
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While Ray waits, a signal's exit code is its own."""
-        try:
-            yield
-        except SystemExit:
-            if self._signals.ended_by is None:
-                raise
-            raise SystemExit(128 + self._signals.ended_by) from None
 
     def close(self) -> None:
         """Ends what was started here, and what is under way elsewhere."""
@@ -153,33 +140,25 @@ def _package() -> Any:
     return ray
 
 
-class _Signals:
-    """Signals that end the command, which Ray would take for itself, or end with a code of its own.
-
-    Attributes:
-        ended_by: the one that came, if any.
-    """
-
-    def __init__(self) -> None:
-        self.ended_by: int | None = None
-        names = ("SIGTERM", "SIGHUP")
-        self._kept = {
-            getattr(signal, name): signal.getsignal(getattr(signal, name))
-            for name in names
-            if hasattr(signal, name)
-        }
-
-    def restore(self) -> None:
-        """Handles them as before, and remembers which came."""
-        if threading.current_thread() is threading.main_thread():
-            for number, kept in self._kept.items():
-                signal.signal(number, self._handle if callable(kept) else kept)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.ended_by = number
-        kept = self._kept[signal.Signals(number)]
-        if callable(kept):
-            kept(number, frame)
+@contextmanager
+def _kept_signals() -> Iterator[None]:
+    """Signals that end the command are handled as before; Ray takes them for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    kept = {number: signal.getsignal(number) for number in (getattr(signal, one) for one in names)}
+    came: int | None = None
+    try:
+        yield
+    except SystemExit as end:  # Ray's own, with the signal for its code
+        came = end.code if isinstance(end.code, int) else None
+        raise
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+        if came is not None and came in kept:
+            signal.raise_signal(came)
 
 
 @contextmanager

@@ -152,12 +152,12 @@ def _answer(job: Job[T], number: int, results: Callable[[list[Exception]], list[
         if kept is not None:
             return Answer([], None, (kept,))
         made = results(faults)
+        if job.parts is not None and not faults:
+            written = job.parts.write(number, made)
+            return Answer(made, None, () if written is None else (written,))
     except GrpoError as error:
         faults.append(error)
-    if faults or job.parts is None:
-        return Answer(made, faults[0] if faults else None)
-    written = job.parts.write(number, made)
-    return Answer(made, None, () if written is None else (written,))
+    return Answer(made, faults[0] if faults else None)
 
 
 def _until(pieces: Iterator[Piece], source: Source, faults: list[Exception]) -> Iterator[Piece]:

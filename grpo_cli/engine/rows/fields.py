@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Level = Literal["batch", "record", "response", "token"]
 LEVELS: tuple[Level, ...] = get_args(Level)
+Kind = Literal["number", "whole", "text", "any"]
 
 
 class Field(NamedTuple):
@@ -40,6 +41,7 @@ class Field(NamedTuple):
         spare: when a narrow terminal goes without it: the greatest first; 0: never.
         usual: a table leaves the column out where all its values are this one.
         hidden: whether a table shows it only where it is asked for.
+        kind: what its values are; ``any``: what the user's data have.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Field(NamedTuple):
     spare: int = 0
     usual: object = ...
     hidden: bool = False
+    kind: Kind = "number"
 
 
 def _share(part: int, all_of_it: int) -> float | None:
@@ -60,11 +63,11 @@ TOTAL = (
     Field("kl", lambda total: total.value(KL) + 0.0 if total.kl_known else None),
     Field("entropy", lambda total: total.value(ENTROPY) if ENTROPY in total.terms else None),
     Field("denominator", lambda total: total.denominator),
-    Field("denominator_of", lambda total: total.denominator_of),
-    Field("records", lambda total: total.records),
-    Field("groups", lambda total: total.groups),
-    Field("responses", lambda total: total.responses),
-    Field("tokens", lambda total: total.tokens),
+    Field("denominator_of", lambda total: total.denominator_of, kind="text"),
+    Field("records", lambda total: total.records, kind="whole"),
+    Field("groups", lambda total: total.groups, kind="whole"),
+    Field("responses", lambda total: total.responses, kind="whole"),
+    Field("tokens", lambda total: total.tokens, kind="whole"),
     Field("clip_fraction", lambda t: _share(t.clipped_low + t.clipped_high, t.tokens)),
     Field("clip_fraction_low", lambda total: _share(total.clipped_low, total.tokens)),
     Field("clip_fraction_high", lambda total: _share(total.clipped_high, total.tokens)),
@@ -72,9 +75,9 @@ TOTAL = (
     Field("ratio_min", lambda total: total.ratio_min if total.tokens else None),
     Field("ratio_max", lambda total: total.ratio_max if total.tokens else None),
     Field("gradient_norm", lambda total: total.gradient_norm),
-    Field("dead_groups", lambda total: total.dead_groups),
-    Field("empty_responses", lambda total: total.empty_responses),
-    Field("on_policy_records", lambda total: total.on_policy),
+    Field("dead_groups", lambda total: total.dead_groups, kind="whole"),
+    Field("empty_responses", lambda total: total.empty_responses, kind="whole"),
+    Field("on_policy_records", lambda total: total.on_policy, kind="whole"),
 )
 
 
@@ -100,9 +103,11 @@ def _record_clip(*sides: str) -> Callable[[Source], list[float | None]]:
 
 
 RECORD = (
-    Field("id", lambda source: [record.name for record in source.records]),
-    Field("source", lambda source: [record.source for record in source.records], 7, same),
-    Field("line", lambda source: [record.line for record in source.records], 16),
+    Field("id", lambda source: [record.name for record in source.records], kind="any"),
+    Field(
+        "source", lambda source: [record.source for record in source.records], 7, same, kind="text"
+    ),
+    Field("line", lambda source: [record.line for record in source.records], 16, kind="whole"),
     Field("objective", lambda source: plain(source.breakdown.record_objective)),
     Field("loss", lambda source: plain(-source.breakdown.record_objective)),
     Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 10),
@@ -113,10 +118,13 @@ RECORD = (
         "denominator_of",
         lambda source: [source.breakdown.policy.weights.of] * source.records_count,
         hidden=True,
+        kind="text",
     ),
-    Field("groups", lambda source: source.breakdown.record_groups.tolist(), 11, 1),
-    Field("response_count", lambda source: source.summary.records.lengths.tolist(), 8),
-    Field("tokens", lambda source: source.record_lengths, 2),
+    Field("groups", lambda source: source.breakdown.record_groups.tolist(), 11, 1, kind="whole"),
+    Field(
+        "response_count", lambda source: source.summary.records.lengths.tolist(), 8, kind="whole"
+    ),
+    Field("tokens", lambda source: source.record_lengths, 2, kind="whole"),
     Field("clip_fraction", _record_clip("clipped_low", "clipped_high"), 1),
     Field("clip_fraction_low", _record_clip("clipped_low"), 14),
     Field("clip_fraction_high", _record_clip("clipped_high"), 13),
@@ -138,9 +146,19 @@ RECORD = (
         4,
     ),
     Field("gradient_norm", lambda s: np.sqrt(s.summary.record_gradient_squares).tolist()),
-    Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 5, 0),
-    Field("variant", lambda s: [s.breakdown.objective.name] * s.records_count, hidden=True),
-    Field("signature", lambda s: [s.breakdown.objective.signature] * s.records_count, hidden=True),
+    Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 5, 0, kind="whole"),
+    Field(
+        "variant",
+        lambda s: [s.breakdown.objective.name] * s.records_count,
+        hidden=True,
+        kind="text",
+    ),
+    Field(
+        "signature",
+        lambda s: [s.breakdown.objective.signature] * s.records_count,
+        hidden=True,
+        kind="text",
+    ),
 )
 
 
@@ -193,11 +211,11 @@ def _response_clip(*sides: str) -> Callable[[Source], list[float | None]]:
 
 
 RESPONSE = (
-    Field("response", _indexes),
-    Field("group", _groups, 5, same),
-    Field("reward", _rewards),
+    Field("response", _indexes, kind="whole"),
+    Field("group", _groups, 5, same, kind="any"),
+    Field("reward", _rewards, kind="any"),
     Field("advantage", _advantages),
-    Field("length", lambda source: source.response_lengths, 1),
+    Field("length", lambda source: source.response_lengths, 1, kind="whole"),
     Field("weight", lambda source: plain(source.breakdown.weight), 8),
     Field("policy", lambda s: plain(s.breakdown.weight * s.breakdown.policy.sums), 7),
     Field("kl", _response_kl, 4),
@@ -242,12 +260,12 @@ _SIDES = np.array([None, "high", "low"], dtype=object)
 """What a clip side of 0, 1 and −1 is called."""
 
 TOKEN = (
-    Field("token", _written("tokens")),
-    Field("token_id", _written("token_ids"), 7),
-    Field("position", lambda source: source.positions),
+    Field("token", _written("tokens"), kind="text"),
+    Field("token_id", _written("token_ids"), 7, kind="whole"),
+    Field("position", lambda source: source.positions, kind="whole"),
     Field("log_ratio", lambda source: source.breakdown.log_ratio + 0.0, 1),
     Field("ratio", lambda source: source.breakdown.ratio + 0.0),
-    Field("clip", lambda source: _SIDES[source.breakdown.clip].tolist()),
+    Field("clip", lambda source: _SIDES[source.breakdown.clip].tolist(), kind="text"),
     Field("advantage", lambda source: source.breakdown.advantage + 0.0, 5),
     Field("surrogate", lambda source: source.breakdown.surrogate + 0.0, 4),
     Field("kl", _token_kl, 2),
@@ -263,6 +281,10 @@ TABLE: Mapping[Level, tuple[Field, ...]] = {
     "response": RESPONSE,
     "token": TOKEN,
 }
+
+
+KINDS: Mapping[str, Kind] = {field.name: field.kind for level in LEVELS for field in TABLE[level]}
+"""What the values of each field are, at any level."""
 
 
 def names(level: Level) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import orjson
 
 from grpo_cli.batch import I64
 from grpo_cli.engine.rows.fields import (
+    KINDS,
     RECORD,
     RECORD_CONTEXT,
     RESPONSE,
@@ -27,14 +28,6 @@ from grpo_cli.records.tables.files import package
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
     from grpo_cli.records.record import Record
-
-_TEXT = ("variant", "signature", "source", "denominator_of", "token", "clip")
-_WHOLE = (
-    *("line", "records", "groups", "responses", "response_count", "tokens", "length", "response"),
-    *("dead_groups", "empty_responses", "on_policy_records", "token_id", "position"),
-)
-_ANY = ("id", "group", "reward")
-"""What users write there says which type it has."""
 
 
 def batch_of(
@@ -71,14 +64,15 @@ def column(name: str, values: Sequence[Any]) -> Any:
     pa = package()
     if isinstance(values, np.ndarray):
         return pa.array(values)
-    if name in _ANY:
+    if KINDS[name] == "any":
         return _of_any_type(name, values)
     return pa.array(values, _kind(name))
 
 
 def _kind(name: str) -> Any:
     pa = package()
-    return pa.string() if name in _TEXT else pa.int64() if name in _WHOLE else pa.float64()
+    types = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}
+    return types[KINDS[name]]
 
 
 def _nothing(name: str, count: int) -> Any:

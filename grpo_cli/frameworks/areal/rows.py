@@ -22,8 +22,8 @@ GRPO = Row(
     "in the denominator; without rejection sampling (--correction none) no behaviour weight is "
     "applied at all, so that decoupled PPO is plain PPO. With β the KL in the reward is the "
     "engine's, since the loss is decoupled (else --kl k1-in-reward -p kl_output_clamp=10). A "
-    "response whose last token is masked, not padding, loses its reward in AReaL; a record's "
-    "mask does not tell these apart, so here it keeps it.",
+    "response whose last token is masked, and is no padding, loses its reward in AReaL: "
+    "--advantage areal/on-last-token, for records without padding.",
 )
 
 ROWS = {

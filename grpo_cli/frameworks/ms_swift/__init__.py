@@ -1,7 +1,7 @@
 """ms-swift 4.6.0."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.ms_swift import aggregate, correction, surrogate
+from grpo_cli.frameworks.ms_swift import advantage, aggregate, correction, kl, surrogate
 from grpo_cli.frameworks.ms_swift.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.ms_swift.rows import ROWS
 
@@ -9,7 +9,9 @@ FRAMEWORK = Framework(
     name="ms-swift",
     rows=ROWS,
     choices={
+        "advantage": advantage.CHOICES,
         "surrogate": surrogate.CHOICES,
+        "kl": kl.CHOICES,
         "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },

@@ -1,7 +1,7 @@
 """NeMo-RL."""
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.nemo_rl import advantage, aggregate, kl, reinforce_plus_plus
+from grpo_cli.frameworks.nemo_rl import advantage, aggregate, correction, kl, reinforce_plus_plus
 from grpo_cli.frameworks.nemo_rl.rows import ROWS
 
 FRAMEWORK = Framework(
@@ -10,6 +10,7 @@ FRAMEWORK = Framework(
     choices={
         "advantage": {**advantage.CHOICES, **reinforce_plus_plus.CHOICES},
         "kl": kl.CHOICES,
+        "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },
 )

@@ -1,4 +1,4 @@
-"""NeMo-RL's GRPO and GDPO: mean and std of the group's other responses."""
+"""NeMo-RL's GRPO and GDPO: mean and std of the group's other responses; and its distillation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.results import Moments, Sample
+from grpo_cli.objective.results import Moments, PerToken, Sample
 
 
-def leave_one_out_std(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
+def leave_one_out_std(
+    rewards: F64,
+    groups: Groups,
+    *,
+    std_eps: float,
+    advantage_clip_low: float | None,
+    advantage_clip_high: float | None,
+) -> F64:
     """A = (r − m) / (s + eps), m and s being the mean and the std (ddof 1) of the others.
 
     Where the others are all equal, s = 0 and nothing is divided: in [1, 0, 0, 0] the winner has
@@ -23,12 +30,18 @@ def leave_one_out_std(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
         rewards: [R] one per response.
         groups: which responses answer the same prompt.
         std_eps: added to s.
+        advantage_clip_low, advantage_clip_high: bounds on A; None: none.
 
     References:
         NeMo-RL's GRPO with ``use_leave_one_out_baseline``, its default. AReaL's LOO takes the std
         around the left-out mean, so that the factor G/(G−1) cancels.
     """
+    low = -np.inf if advantage_clip_low is None else advantage_clip_low
+    high = np.inf if advantage_clip_high is None else advantage_clip_high
+    return np.clip(_against_others(rewards, groups, std_eps), low, high)
 
+
+def _against_others(rewards: F64, groups: Groups, std_eps: float) -> F64:
     def against_others(rewards: list[float]) -> list[float]:
         if min(rewards) == max(rewards):
             return [0.0] * len(rewards)
@@ -46,7 +59,14 @@ def _standardised(rewards: list[float], own: int, std_eps: float) -> float:
     return (rewards[own] - mean) / (math.sqrt(squares / (len(others) - 1)) + std_eps)
 
 
-def gdpo(reward_columns: F64, groups: Groups, moments: Moments, *, std_eps: float) -> F64:
+def gdpo(
+    reward_columns: F64,
+    groups: Groups,
+    moments: Moments,
+    reward_weights: F64 | None = None,
+    *,
+    std_eps: float,
+) -> F64:
     """NeMo-RL's GDPO: reward functions group-normalised, added up, then (A − m)/σ over the batch.
 
     As its recipe has it, with use_leave_one_out_baseline false: group mean and σ of all responses.
@@ -57,34 +77,52 @@ def gdpo(reward_columns: F64, groups: Groups, moments: Moments, *, std_eps: floa
         reward_columns: [R, K] one reward per response and reward function.
         groups: which responses answer the same prompt.
         moments: of the sums, over the responses of the batch.
+        reward_weights: [K] what each counts in the sum; None: ones. NeMo-RL's are in the order of
+            the functions' names.
         std_eps: added to the σ of each function in the group.
 
     References:
         GDPO, 2026 (arXiv 2601.05242). verl whitens over tokens and adds an eps.
     """
-    return _scaled(_sums(reward_columns, groups, std_eps), moments)
+    return _scaled(_sums(reward_columns, groups, reward_weights, std_eps=std_eps), moments)
 
 
 def gdpo_leave_one_out(
-    reward_columns: F64, groups: Groups, moments: Moments, *, std_eps: float
+    reward_columns: F64,
+    groups: Groups,
+    moments: Moments,
+    reward_weights: F64 | None = None,
+    *,
+    std_eps: float,
 ) -> F64:
     """``nemo-rl/gdpo`` with each reward function normalised as in ``nemo-rl/grpo``.
 
     References:
         GDPO, 2026 (arXiv 2601.05242); NeMo-RL's default configuration, not its recipe.
     """
-    return _scaled(_sums_of_others(reward_columns, groups, std_eps), moments)
+    sums = _sums_of_others(reward_columns, groups, reward_weights, std_eps=std_eps)
+    return _scaled(sums, moments)
 
 
-def _sums(reward_columns: F64, groups: Groups, std_eps: float) -> F64:
+def _sums(
+    reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
+) -> F64:
     parts = [
         group_std(one, groups, std_ddof=1, std_eps=std_eps, std_min=0.0) for one in reward_columns.T
     ]
-    return np.sum(parts, axis=0)
+    return _added(parts, reward_weights)
 
 
-def _sums_of_others(reward_columns: F64, groups: Groups, std_eps: float) -> F64:
-    parts = [leave_one_out_std(one, groups, std_eps=std_eps) for one in reward_columns.T]
+def _sums_of_others(
+    reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
+) -> F64:
+    parts = [_against_others(one, groups, std_eps) for one in reward_columns.T]
+    return _added(parts, reward_weights)
+
+
+def _added(parts: list[F64], weights: F64 | None) -> F64:
+    if weights is not None:
+        parts = [weight * part for weight, part in zip(weights.tolist(), parts, strict=True)]
     return np.sum(parts, axis=0)
 
 
@@ -93,18 +131,39 @@ def _scaled(sums: F64, moments: Moments) -> F64:
     return (sums - moments.mean) / np.where(sigma > 0.0, sigma, 1.0)
 
 
-def _sample(reward_columns: F64, groups: Groups, *, std_eps: float) -> Sample:
-    return Sample(_sums(reward_columns, groups, std_eps), np.ones(len(reward_columns)))
+def _sample(
+    reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
+) -> Sample:
+    sums = _sums(reward_columns, groups, reward_weights, std_eps=std_eps)
+    return Sample(sums, np.ones_like(sums))
 
 
-def _sample_of_others(reward_columns: F64, groups: Groups, *, std_eps: float) -> Sample:
-    return Sample(_sums_of_others(reward_columns, groups, std_eps), np.ones(len(reward_columns)))
+def _sample_of_others(
+    reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
+) -> Sample:
+    sums = _sums_of_others(reward_columns, groups, reward_weights, std_eps=std_eps)
+    return Sample(sums, np.ones_like(sums))
+
+
+def distilled(log_probs_old: F64, log_probs_ref: F64) -> PerToken:
+    """A = log π_ref − log π_old at each token, the reference being the teacher; no rewards.
+
+    Args:
+        log_probs_old, log_probs_ref: [N] nats.
+
+    References:
+        MOPD, 2026 (arXiv 2601.02780), eq. 8; NeMo-RL's ``OPDAdvantageEstimator``.
+    """
+    return PerToken(log_probs_ref - log_probs_old)
 
 
 _EPS = {"std_eps": 1e-6}
 
 CHOICES = {
-    "nemo-rl/grpo": Choice(leave_one_out_std, _EPS),
+    "nemo-rl/grpo": Choice(
+        leave_one_out_std, {**_EPS, "advantage_clip_low": None, "advantage_clip_high": None}
+    ),
     "nemo-rl/gdpo": Choice(gdpo, _EPS, _sample),
     "nemo-rl/gdpo-leave-one-out": Choice(gdpo_leave_one_out, _EPS, _sample_of_others),
+    "nemo-rl/opd": Choice(distilled),
 }

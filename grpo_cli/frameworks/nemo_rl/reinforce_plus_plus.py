@@ -1,4 +1,4 @@
-"""NeMo-RL's REINFORCE++."""
+"""NeMo-RL's REINFORCE++, with and without a baseline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_cli.objective.advantage.kl_in_reward import (
 )
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.results import Moments
+from grpo_cli.objective.results import Moments, PerToken
 
 
 def nemo_baseline(
@@ -27,6 +27,21 @@ def nemo_baseline(
     return scaled(advantage, responses, moments, floored_std(moments))
 
 
+def nemo_raw(
+    task_rewards: F64, token_penalty: F64, responses: Segments, moments: Moments
+) -> Advantage:
+    """``nemo-rl/reinforce_plus_plus`` without the baseline: r − β·kₜ, whitened over all tokens."""
+    advantage = _own_penalty(task_rewards, token_penalty, responses)
+    return scaled(advantage, responses, moments, floored_std(moments))
+
+
+def _own_penalty(task_rewards: F64, token_penalty: F64, responses: Segments) -> Advantage:
+    if not token_penalty.any():
+        return task_rewards
+    return PerToken(responses.spread(task_rewards) - token_penalty)
+
+
 CHOICES = {
+    "nemo-rl/reinforce_plus_plus-raw": Choice(nemo_raw, measure=over_tokens(_own_penalty)),
     "nemo-rl/reinforce_plus_plus": Choice(nemo_baseline, measure=over_tokens(own_penalty)),
 }

@@ -19,8 +19,13 @@ GRPO = Row(
     version="7ea279a (2026-08-22)",
     note="Mean and std leave the response itself out, and where the others are equal nothing is "
     "divided: [1, 0, 0, 0] gives 1, −0.577, … With use_leave_one_out_baseline false it is "
-    "--advantage group-std. The KL is clamped, and has the score function in its gradient. "
-    "token_level_loss false is --aggregate nemo-rl/response-mean.",
+    "--advantage group-std, with normalize_rewards false --advantage leave-one-out, or group-mean. "
+    "The KL is clamped, and has the score function in its gradient. token_level_loss false is "
+    "--aggregate nemo-rl/response-mean, seq_logprob_error_threshold --correction "
+    "nemo-rl/seq-logprob-error. overlong_filtering and dynamic sampling are the data's masks and "
+    "prompts, reward_scaling and reward_shaping its rewards. Advantages of invalid tool calls and "
+    "malformed thinking need a column that says which tokens those are; "
+    "positive_example_nll_weight, a loss beside these, is not served.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}
@@ -77,10 +82,10 @@ ROWS = {
     "nemo-rl/gdpo": replace(
         GRPO,
         title="NeMo-RL's GDPO",
-        checked="golden",
         paper="2601.05242",
         advantage=use("nemo-rl/gdpo", std_eps=1e-6),
-        note="Reward functions count equally; the last normalisation is over responses, ddof 1, "
+        note="Reward functions count equally, or by reward_weights, which NeMo-RL has in the order "
+        "of their names; the last normalisation is over responses, ddof 1, "
         "without eps. As its recipe has it, without leaving out; the default configuration would "
         "(--advantage nemo-rl/gdpo-leave-one-out).",
     ),
@@ -91,7 +96,19 @@ ROWS = {
         advantage=use("nemo-rl/reinforce_plus_plus"),
         kl=use("k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
         note="Each token bears its own KL, and is whitened with ddof 0; OpenRLHF sums the KL over "
-        "the tokens to come, slime whitens with ddof 1.",
+        "the tokens to come, slime whitens with ddof 1. minus_baseline false is "
+        "--advantage nemo-rl/reinforce_plus_plus-raw.",
+    ),
+    "nemo-rl/opd": replace(
+        GRPO,
+        title="NeMo-RL's on-policy distillation (adv_estimator opd)",
+        paper="2601.02780",
+        advantage=use("nemo-rl/opd"),
+        surrogate=use("reinforce"),
+        kl=use("nemo-rl/k3", beta=0.0),
+        correction=use("token-mask", is_low=0.5, is_high=5.0),
+        note="log_probs_ref is the teacher's; rewards play no part. With disable_ppo_ratio and "
+        "icepop, as NeMo-RL advises; it gives no bounds, these are nemo-rl/icepop's.",
     ),
     "nemo-rl/grpo-is": replace(
         GRPO,

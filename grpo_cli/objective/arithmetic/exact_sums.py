@@ -22,7 +22,11 @@ _HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay
 _LOW_BITS = (1 << _HALF) - 1
 _BIN = 3  # 2³ exponents share a bin, so halves have up to 34 bits
 _TOGETHER = 1 << 12  # numbers taken apart at once: numpy's overhead is small, and they in cache
+_FEW = 256  # so many numbers are added faster by ``math.fsum``, which rounds once as well
+_TRAVELS = 64  # so many numbers take no more than the whole numbers that they add up to
 _ROOM = 1 << 19  # so many halves of 34 bits add up to no more than 2⁵³
+
+_NONE: F64 = np.zeros(0)
 
 
 class ExactSum:
@@ -97,14 +101,18 @@ class ExactSum:
         for exponent, part in other._bins.items():
             self._keep(part, exponent)
 
-    def __getstate__(self) -> tuple[dict[int, int], float]:
+    def __getstate__(self) -> tuple[dict[int, int], float, bytes]:
         """What travels: some hundred bytes, whatever waits."""
-        self._settle()
-        return self._bins, self._broken
+        if self._held > _TRAVELS:
+            self._settle()
+        waiting = np.concatenate(self._waiting, dtype=np.float64) if self._waiting else _NONE
+        return self._bins, self._broken, waiting.tobytes()
 
-    def __setstate__(self, state: tuple[dict[int, int], float]) -> None:
-        self._bins, self._broken = state
+    def __setstate__(self, state: tuple[dict[int, int], float, bytes]) -> None:
+        self._bins, self._broken, waiting = state
         self._waiting, self._held = [], 0
+        if waiting:
+            self.add(np.frombuffer(waiting))
 
     def scaled(self) -> tuple[int, int]:
         """The sum as a whole number and the power of two that multiplies it."""
@@ -123,6 +131,10 @@ class ExactSum:
 
     def value(self) -> float:
         """The sum, rounded once."""
+        if self._waiting and not self._bins and not self._broken and self._held <= _FEW:
+            few = _of_few(self._waiting)
+            if few is not None:
+                return few
         self._settle()
         if self._broken or math.isnan(self._broken):
             return self._broken
@@ -132,6 +144,15 @@ class ExactSum:
             return whole / (1 << -exponent) if exponent < 0 else float(whole << exponent)
         except OverflowError:
             return math.inf if whole > 0 else -math.inf
+
+
+def _of_few(parts: list[F64]) -> float | None:
+    """The sum of a few numbers, rounded once; None where one is not finite, or their sum."""
+    try:
+        total = math.fsum([value for part in parts for value in part.tolist()])
+    except (OverflowError, ValueError):
+        return None
+    return total + 0.0 if math.isfinite(total) else None
 
 
 def row_sums(rows: F64) -> F64:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 
-from grpo_cli.errors import InputError
+from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.records.open.address import CHANGED, Address, Version
 
 T = TypeVar("T")
@@ -25,7 +25,10 @@ _FEW = 256 << 10  # and where it is not
 _BUFFER = 64 << 10
 _ATTEMPTS = 8
 _LONGEST = 10.0  # seconds between two attempts; all of them take half a minute
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, InputError)
+_FINAL = (
+    *(FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError),
+    *(InputError, UsageError),
+)
 _FINAL_NAMES = {"NoCredentialsError", "PartialCredentialsError", "GatedRepoError"}
 
 
@@ -37,7 +40,7 @@ def read(path: Address, start: int, end: int) -> bytes:
     """
     if start >= end:
         return b""
-    files, place = _filesystem(path)
+    files, place = filesystem(path)
 
     def attempt() -> bytes:
         data: bytes = files.cat_file(place, start=start, end=end)
@@ -47,7 +50,7 @@ def read(path: Address, start: int, end: int) -> bytes:
             raise OSError(f"{len(data):,} bytes came instead of {end - start:,}")
         return data
 
-    data = _patiently(attempt, path)
+    data = patiently(attempt, path)
     if version(path) != path.version:
         raise InputError(CHANGED, source=path)
     return data
@@ -69,13 +72,13 @@ def files(pattern: str) -> list[Address]:
     Raises:
         InputError: where there are none.
     """
-    listing, place = _filesystem(pattern)
+    listing, place = filesystem(pattern)
     if any(mark in place for mark in "*?["):
-        found = _patiently(lambda: listing.glob(place, detail=True), pattern)
-    elif _patiently(lambda: listing.isfile(place), pattern) or pattern.startswith("http"):
+        found = patiently(lambda: listing.glob(place, detail=True), pattern)
+    elif patiently(lambda: listing.isfile(place), pattern) or pattern.startswith("http"):
         return [Address(pattern, version(pattern))]
     else:
-        found = _patiently(lambda: listing.find(place, detail=True), pattern)
+        found = patiently(lambda: listing.find(place, detail=True), pattern)
     kept = {name: about for name, about in found.items() if about["type"] == "file"}
     if not kept:
         raise InputError("no such file", source=pattern)
@@ -84,8 +87,12 @@ def files(pattern: str) -> list[Address]:
     ]
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
-    """What speaks to a store, and the place in it."""
+def filesystem(path: str) -> tuple[Any, str]:
+    """What speaks to a store, and the place in it.
+
+    Raises:
+        InputError: where nothing does.
+    """
     scheme = path.partition("://")[0]
     try:
         import fsspec
@@ -103,11 +110,11 @@ def _filesystem(path: str) -> tuple[Any, str]:
 
 def version(path: str) -> Version:
     """The version that a file has now."""
-    return _patiently(lambda: _now(path), path)
+    return patiently(lambda: _now(path), path)
 
 
 def _now(path: str) -> Version:
-    files, place = _filesystem(path)
+    files, place = filesystem(path)
     return _of(files.info(place))
 
 
@@ -119,8 +126,12 @@ def _of(about: dict[str, Any]) -> Version:
     return Version(int(about.get("size") or 0), str(stamp or ""))
 
 
-def _patiently(attempt: Callable[[], T], path: str) -> T:
-    """Tries again where that may help, longer and longer after each failure."""
+def patiently(attempt: Callable[[], T], path: str) -> T:
+    """Tries again where that may help, longer and longer after each failure.
+
+    Raises:
+        GrpoError: the last failure.
+    """
     for number in range(_ATTEMPTS):
         try:
             return attempt()
@@ -137,8 +148,8 @@ def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _told(error: Exception, path: str, attempts: int = 1) -> InputError:
-    if isinstance(error, InputError):
+def _told(error: Exception, path: str, attempts: int = 1) -> GrpoError:
+    if isinstance(error, InputError | UsageError):
         return error
     if isinstance(error, FileNotFoundError):
         return InputError("no such file", source=path)
@@ -146,6 +157,8 @@ def _told(error: Exception, path: str, attempts: int = 1) -> InputError:
         return InputError("no permission to read it", source=path)
     reason = (str(error).splitlines() or [""])[0] or type(error).__name__
     tried = f" ({attempts} attempts)" if attempts > 1 else ""
+    if isinstance(error, GrpoError):
+        return GrpoError(f"{reason}{tried}")
     return InputError(f"cannot be read: {reason}{tried}", source=path)
 
 

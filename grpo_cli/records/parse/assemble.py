@@ -77,6 +77,7 @@ def assemble(records: Sequence[Record]) -> Batch:
         reward_baselines=_per_response(records, "reward_baselines"),
         advantages=_per_response(records, "advantages"),
         positions=positions,
+        last_masked=last_masked(widths, mask),
         **columns,
     )
 
@@ -111,6 +112,14 @@ def kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
     positions = _counted(written)[mask]
     natural = np.array_equal(positions, _counted(Segments(lengths)))
     return lengths, None if natural else positions
+
+
+def last_masked(widths: I64, mask: Mask | None) -> Mask | None:
+    """[R] the responses whose last token as written is masked; None if there is none."""
+    if mask is None or not len(mask):
+        return None
+    found = (widths > 0) & ~mask[np.maximum(np.cumsum(widths) - 1, 0)]
+    return found if found.any() else None
 
 
 def _counted(segments: Segments) -> I64:

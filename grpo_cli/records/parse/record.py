@@ -14,7 +14,7 @@ from grpo_cli.records.parse.derive import derive
 from grpo_cli.records.parse.groups import read_groups
 from grpo_cli.records.parse.numbers import finite, is_number, per_response
 from grpo_cli.records.parse.rewards import read_advantages, read_rewards
-from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.records.parse.settings import read_settings, trainer_weights
 from grpo_cli.records.parse.tokens import read_words
 from grpo_cli.records.record import Record
 
@@ -91,6 +91,11 @@ def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None
     key = result.names.get("rewards")
     if key is not None:
         result.rewards, result.reward_names = read_rewards(key, record[key], shape)
+        first = result.rewards[0]
+        weights = trainer_weights(record, len(first)) if type(first) is list else {}
+        if weights:
+            settings = {**weights, **result.hyperparameters}
+            result.hyperparameters = dict(sorted(settings.items()))
     key = result.names.get("reward_baselines")
     if key is not None:
         result.reward_baselines = finite(*per_response(key, record[key], shape, "baseline"))

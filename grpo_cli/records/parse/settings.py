@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
@@ -36,6 +37,25 @@ def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, 
         return _checked(given, types)
     except TypeError:  # a list or an object cannot be a cache's key
         return _check(given)
+
+
+def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, Value]:
+    """What each of several reward functions counts, where the record's ``framework`` says it.
+
+    That is how TRL's settings say it. Rewards that are one number have the weights in them already.
+
+    Raises:
+        InputError: for weights that are none, or another number of them than reward functions.
+    """
+    framework = record.get("framework")
+    weights = framework.get("reward_weights") if isinstance(framework, dict) else None
+    if weights is None:
+        return _NONE
+    path = "framework.reward_weights"
+    found = _one(path, "reward_weights", weights)
+    if (given := str(found["reward_weights"]).count(",") + 1) != functions:
+        raise InputError(f"expected {functions} (one per reward function), got {given}", path=path)
+    return found
 
 
 @lru_cache(maxsize=1024)

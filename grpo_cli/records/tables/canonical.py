@@ -26,9 +26,17 @@ def canonical(raw: Raw, place: int) -> dict[str, Any]:
     fields = read_fields(value)
     own = {key: name for name, key in fields.names.items()}
     kept = {own.get(key, key): one for key, one in value.items() if _stays(key, one, own)}
-    if not isinstance(kept.get("id"), str | int | float) and raw.number != place:
-        return {"id": raw.number} | {name: one for name, one in kept.items() if name != "id"}
-    return kept
+    return kept if has_id(kept) or raw.number == place else named(kept, raw.number)
+
+
+def has_id(value: dict[str, Any]) -> bool:
+    """Whether reports call a record by an id of its own."""
+    return isinstance(value.get("id"), str | int | float)
+
+
+def named(value: dict[str, Any], number: int) -> dict[str, Any]:
+    """A record with a number for its id."""
+    return {"id": number} | {name: one for name, one in value.items() if name != "id"}
 
 
 def _stays(key: str, value: Any, own: dict[str, str]) -> bool:

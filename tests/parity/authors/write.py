@@ -19,7 +19,7 @@ import torch
 from ..batches import Ragged, ragged
 from ..framework_sources import AUTHORS, Clones, in_float64
 from ..others.inputs import SIZE, Case, Inputs
-from ..others.write import _ours, _rows, evaluated
+from ..others.write import described, evaluated, rows_of
 from .advantages import filtered, first_step, signed
 from .losses import bapo, ce_gppo, dcpo, minirl
 
@@ -75,11 +75,11 @@ def losses(clones: Clones) -> Iterator[tuple[Case, str, Ragged]]:
 def golden(clones: Clones) -> dict[str, Any]:
     """The whole document."""
     cases = [
-        {**_ours(case), "batch": kind, **evaluated(batch, case[-1])}
+        {**described(case), "batch": kind, **evaluated(batch, case[-1])}
         for case, kind, batch in losses(clones)
     ]
     advantages = [
-        {**_ours(case), "batch": kind, "advantages": _rows(batch, case[-1](Inputs(batch)))}
+        {**described(case), "batch": kind, "advantages": rows_of(batch, case[-1](Inputs(batch)))}
         for made, kind in ((signed, "verdicts"), (first_step, "verdicts"), (filtered, "untied"))
         for case in made(clones)
         for batch in (GRADED[kind],)

@@ -171,10 +171,9 @@ def areal_project(clones: Clones) -> Iterator[Case]:
             yield name, "areal/grpo", {"correction": "areal/rejection"}, given, theirs
 
 
-def areal_advantages(clones: Clones) -> Iterator[Case]:
-    """Normalization of the rewards in the group, then of the advantages over the batch's tokens."""
-    name = "inclusionAI/AReaL"
-    own = clones.load(name, "areal/utils/data.py", ["Normalization"])
+def _normalization(clones: Clones) -> Any:
+    """Normalization over a group or the batch, as the example configures it."""
+    own = clones.load("inclusionAI/AReaL", "areal/utils/data.py", ["Normalization"])
 
     def norm(level: str) -> Any:
         return own.Normalization(
@@ -188,18 +187,63 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
             )
         )
 
+    return norm
+
+
+def areal_advantages(clones: Clones) -> Iterator[Case]:
+    """Normalization of the rewards in the group, then of the advantages over the batch's tokens."""
+    name = "inclusionAI/AReaL"
+    norm = _normalization(clones)
+
     def value(x: Inputs) -> torch.Tensor:
         scores = norm("group")(((x.rewards - 0.5) * 10.0).clip(-20.0, 20.0))
         return norm("batch")(scores[:, None] * x.mask, x.mask)
 
     yield name, "areal/grpo", {}, {}, value
+    computed = _computed(clones)
+    for estimator, kl, decoupled in _PENALTIES:
+        how = {"beta": 0.1, "kl_output_clamp": 10.0}
+        theirs = computed(estimator, 0.1, decoupled=decoupled)
+        yield name, "areal/grpo", {"kl": kl}, how, theirs
+
+
+def areal_ends(clones: Clones) -> Iterator[Case]:
+    """The same where a response ends where it was written to end, be its last token masked."""
+    name, computed = "inclusionAI/AReaL", _computed(clones)
+    last = {"advantage": "areal/on-last-token"}
+    yield name, "areal/grpo", last, {}, computed("k1", 0.0, decoupled=False, whole=True)
+    for estimator, kl, decoupled in _PENALTIES:
+        how = {"beta": 0.1, "kl_output_clamp": 10.0}
+        theirs = computed(estimator, 0.1, decoupled=decoupled, whole=True)
+        yield name, "areal/grpo", {**last, "kl": kl}, how, theirs
+
+
+_PENALTIES = [
+    (estimator, f"{'areal/' if decoupled else ''}{estimator}-in-reward", decoupled)
+    for estimator in ("k1", "k2", "k3")
+    for decoupled in (True, False)
+]
+
+
+def _computed(clones: Clones) -> Any:
+    """PPOActor._compute_advantages on a prompt of one token.
+
+    A response ends with the last token that counts; ``whole``: where it was written to end, so
+    that a masked token at its end is the one that has the reward.
+    """
+    name = "inclusionAI/AReaL"
+    norm = _normalization(clones)
     data = clones.load(name, "areal/utils/data.py", ["KLEstimator"])
     actor = clones.load(name, "areal/trainer/ppo/actor.py", ["_compute_advantages"])
 
-    def computed(x: Inputs, estimator: str, beta: float, *, decoupled: bool) -> torch.Tensor:
-        """PPOActor._compute_advantages on a prompt of one token; the last token that counts ends
-        a response, for what is masked behind it would be the one that has the reward."""
-        trainer = SimpleNamespace(
+    def behind_prompt(table: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(table, (1, 0))
+
+    def predicted(table: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(table.detach(), (0, 1))
+
+    def trainer(estimator: str, beta: float, *, decoupled: bool) -> SimpleNamespace:
+        return SimpleNamespace(
             config=SimpleNamespace(
                 overlong_reward_penalty=False, use_decoupled_loss=decoupled, recompute_logprob=True
             ),
@@ -215,31 +259,24 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
             gae_lambda=1.0,
         )
 
-        def behind_prompt(table: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.pad(table, (1, 0))
+    def computed(estimator: str, beta: float, *, decoupled: bool, whole: bool = False) -> Loss:
+        def value(x: Inputs) -> torch.Tensor:
+            ends = (x.mask * torch.arange(1, x.mask.shape[1] + 1)).amax(-1, keepdim=True)
+            if whole:
+                ends = torch.tensor([[len(row)] for row in x.batch.mask])
+            there = torch.arange(x.mask.shape[1] + 1) <= ends
+            given = {
+                "input_ids": behind_prompt(x.mask),
+                "rewards": x.rewards,
+                "loss_mask": behind_prompt(x.mask),
+                "attention_mask": there.double(),
+                "logprobs": behind_prompt(x.gen),
+                "prox_logp": predicted(x.old),
+                "ref_logp": predicted(x.ref),
+            }
+            made = trainer(estimator, beta, decoupled=decoupled)
+            return actor._compute_advantages(made, given)["advantages"]
 
-        def predicted(table: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.pad(table.detach(), (0, 1))
+        return value
 
-        ends = (x.mask * torch.arange(1, x.mask.shape[1] + 1)).amax(-1, keepdim=True)
-        there = torch.arange(x.mask.shape[1] + 1) <= ends
-        given = {
-            "input_ids": behind_prompt(x.mask),
-            "rewards": x.rewards,
-            "loss_mask": behind_prompt(x.mask),
-            "attention_mask": there.double(),
-            "logprobs": behind_prompt(x.gen),
-            "prox_logp": predicted(x.old),
-            "ref_logp": predicted(x.ref),
-        }
-        return actor._compute_advantages(trainer, given)["advantages"]
-
-    for estimator in ("k1", "k2", "k3"):
-        for decoupled in (True, False):
-            yield (
-                name,
-                "areal/grpo",
-                {"kl": f"{'areal/' if decoupled else ''}{estimator}-in-reward"},
-                {"beta": 0.1, "kl_output_clamp": 10.0},
-                lambda x, e=estimator, d=decoupled: computed(x, e, 0.1, decoupled=d),
-            )
+    return computed

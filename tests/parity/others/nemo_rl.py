@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +29,11 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
     def shifted(table: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)
 
-    def run(**settings: Any) -> Loss:
+    script = clones.load(
+        name, "nemo_rl/algorithms/grpo.py", ["compute_and_apply_seq_logprob_error_masking"]
+    )
+
+    def run(threshold: float | None = None, **settings: Any) -> Loss:
         config = own.ClippedPGLossConfig(**settings)
 
         def value(x: Inputs) -> torch.Tensor:
@@ -39,8 +45,12 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
                 "generation_logprobs": shifted(x.gen),
                 "reference_policy_logprobs": shifted(x.ref),
             }
-            count = torch.tensor(float(len(x.mask)))
-            return own.ClippedPGLossFn(config)(x.new, data, count, x.mask.sum())[0]
+            if threshold is not None:
+                with redirect_stdout(io.StringIO()):  # it prints
+                    script.compute_and_apply_seq_logprob_error_masking(data, x.rewards, threshold)
+            counted = x.mask * data["sample_mask"][:, None]
+            count = data["sample_mask"].sum()
+            return own.ClippedPGLossFn(config)(x.new, data, count, counted.sum())[0]
 
         return value
 
@@ -57,6 +67,9 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
 
     yield name, "nemo-rl/grpo", {}, {}, run()
     yield name, "nemo-rl/grpo", {}, {"beta": 0.5}, run(reference_policy_kl_penalty=0.5)
+    for most in (1.1, 1.15):
+        masked, bound = "nemo-rl/seq-logprob-error", {"seq_logprob_error_threshold": most}
+        yield name, "nemo-rl/grpo", {"correction": masked}, bound, run(most)
     for kind in ("k1", "k2", "k3"):
         kl = {"reference_policy_kl_penalty": 0.1, "reference_policy_kl_type": kind}
         yield name, "nemo-rl/grpo", {"kl": f"nemo-rl/{kind}"}, {"beta": 0.1}, run(**kl)
@@ -94,6 +107,9 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
         run(use_cispo=True, ratio_clip_min=1.0, ratio_clip_max=5.0),
     )
     yield name, "nemo-rl/reinforce", {}, {}, run(disable_ppo_ratio=True)
+    distilling = {"disable_ppo_ratio": True, "reference_policy_kl_penalty": 0.0}
+    given = {"advantage": "given"}
+    yield name, "nemo-rl/opd", given, {}, run(**distilling, **truncated("icepop", 0.5, 5.0))
     yield name, "nemo-rl/on-policy", {}, {}, run(force_on_policy_ratio=True)
     yield name, "nemo-rl/grpo-is", {}, {}, run(**weighted)
     yield name, "nemo-rl/grpo-is", {}, {"is_high": 1.05}, run(**truncated("tis", None, 1.05))
@@ -109,7 +125,7 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
 
 
 def nemo_advantages(clones: Clones) -> Iterator[Case]:
-    """GRPOAdvantageEstimator and ReinforcePlusPlusAdvantageEstimator."""
+    """GRPOAdvantageEstimator, ReinforcePlusPlusAdvantageEstimator, OPDAdvantageEstimator."""
     name = "NVIDIA-NeMo/RL"
     utils = clones.load(
         name,
@@ -119,7 +135,11 @@ def nemo_advantages(clones: Clones) -> Iterator[Case]:
     own = clones.load(
         name,
         "nemo_rl/algorithms/advantage_estimator.py",
-        ["GRPOAdvantageEstimator", "ReinforcePlusPlusAdvantageEstimator"],
+        [
+            "GRPOAdvantageEstimator",
+            "OPDAdvantageEstimator",
+            "ReinforcePlusPlusAdvantageEstimator",
+        ],
         **vars(utils),
     )
     loss = SimpleNamespace(
@@ -127,11 +147,12 @@ def nemo_advantages(clones: Clones) -> Iterator[Case]:
     )
 
     def run(estimator: Any, **config: Any) -> Loss:
-        made = estimator(SimpleNamespace(normalize_rewards=True, **config), loss)
+        made = estimator(SimpleNamespace(**{"normalize_rewards": True, **config}), loss)
 
         def value(x: Inputs) -> torch.Tensor:
             prompts = torch.tensor(x.batch.groups)[:, None]
             logs = {"logprobs_policy": x.old, "logprobs_reference": x.ref}
+            logs |= {"prev_logprobs": x.old, "teacher_logprobs": x.ref}
             return made.compute_advantage(prompts, x.rewards, x.mask, **logs)
 
         return value
@@ -141,3 +162,54 @@ def nemo_advantages(clones: Clones) -> Iterator[Case]:
     yield name, "nemo-rl/dapo", {}, {}, run(own.GRPOAdvantageEstimator, **plain)
     plus_plus = run(own.ReinforcePlusPlusAdvantageEstimator, minus_baseline=True)
     yield name, "nemo-rl/reinforce_plus_plus", {}, {}, plus_plus
+    raw = run(own.ReinforcePlusPlusAdvantageEstimator, minus_baseline=False)
+    stages = {"advantage": "nemo-rl/reinforce_plus_plus-raw"}
+    yield name, "nemo-rl/reinforce_plus_plus", stages, {}, raw
+    yield name, "nemo-rl/opd", {}, {}, run(own.OPDAdvantageEstimator)
+    for choice, left_out in (("leave-one-out", out), ("group-mean", plain)):
+        centred = run(own.GRPOAdvantageEstimator, **left_out, normalize_rewards=False)
+        yield name, "nemo-rl/grpo", {"advantage": choice}, {}, centred
+    yield from _clipped(clones, run(own.GRPOAdvantageEstimator, **out))
+
+
+def _clipped(clones: Clones, unbound: Loss) -> Iterator[Case]:
+    """_clip_grpo_advantages, with either bound and with both."""
+    name = "NVIDIA-NeMo/RL"
+    own = clones.load(name, "nemo_rl/algorithms/grpo.py", ["_clip_grpo_advantages"])
+
+    def run(low: float | None, high: float | None) -> Loss:
+        config = SimpleNamespace(advantage_clip_low=low, advantage_clip_high=high)
+        return lambda x: own._clip_grpo_advantages(unbound(x), config)
+
+    for low, high in ((-0.5, None), (None, 0.5), (-0.5, 1.0)):
+        bounds = {"advantage_clip_low": low, "advantage_clip_high": high}
+        yield name, "nemo-rl/grpo", {}, bounds, run(low, high)
+
+
+def nemo_gdpo(clones: Clones) -> Iterator[Case]:
+    """GDPOAdvantageEstimator, functions counting alike and not, left out and not."""
+    name = "NVIDIA-NeMo/RL"
+    utils = clones.load(
+        name,
+        "nemo_rl/algorithms/utils.py",
+        ["calculate_baseline_and_std_per_prompt", "get_gdpo_reward_component_keys"],
+    )
+    path = "nemo_rl/algorithms/advantage_estimator.py"
+    own = clones.load(name, path, ["GDPOAdvantageEstimator"], **vars(utils))
+
+    def run(weights: list[float] | None, *, out: bool) -> Loss:
+        config = {"use_leave_one_out_baseline": out, "normalize_rewards": True}
+        made = own.GDPOAdvantageEstimator(SimpleNamespace(**config, reward_weights=weights), None)
+
+        def value(x: Inputs) -> torch.Tensor:
+            prompts = torch.tensor(x.batch.groups)[:, None]
+            named = {f"reward/{k}": column for k, column in enumerate(x.rewards.T)}
+            return made.compute_advantage(prompts, None, x.mask, named)
+
+        return value
+
+    for weights in (None, [1.0, -0.25]):
+        how = {} if weights is None else {"reward_weights": weights}
+        yield name, "nemo-rl/gdpo", {}, how, run(weights, out=False)
+        left_out = {"advantage": "nemo-rl/gdpo-leave-one-out"}
+        yield name, "nemo-rl/gdpo", left_out, how, run(weights, out=True)

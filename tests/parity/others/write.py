@@ -1,26 +1,33 @@
 """Writes tests/golden/others.json.
 
 ``cd tests && python -m parity.others.write OWNER/NAME=CLONE... NAME=WHEEL...`` with a git clone,
-which may be bare, of each repository of ``framework_sources.COMMITS``, and each wheel.
+which may be bare, of each repository of ``framework_sources.COMMITS``, and each wheel. What ran of
+sources that are not given stays as it was written.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..batches import Ragged, far, masked_whole, ragged
+from ..batches import Ragged, far, masked_ends, masked_whole, ragged, scored_twice
 from ..framework_sources import COMMITS, Clones, in_float64
-from .areal import areal, areal_advantages, areal_project
+from .areal import areal, areal_advantages, areal_ends, areal_project
 from .inputs import SIZE, Case, Inputs, Loss
 from .liger import liger
-from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
-from .nemo_rl import nemo_advantages, nemo_rl
+from .ms_swift import (
+    ms_swift,
+    ms_swift_advantages,
+    ms_swift_earlier,
+    ms_swift_gdpo,
+    ms_swift_groups,
+)
+from .nemo_rl import nemo_advantages, nemo_gdpo, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
 from .papers import dppo, fipo, maxrl
@@ -33,6 +40,9 @@ from .trl_earlier import trl_earlier
 from .unsloth import unsloth, unsloth_earlier
 from .verl_earlier import verl_earlier
 
+NAMED = ("framework", "variant", "stages", "hyperparameters", "batch")
+"""What a case is told by."""
+
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
 FAR = {"far": far(5)}
@@ -42,6 +52,10 @@ GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 LABELLED = masked_whole(GROUPED["groups"])
 """Equal groups, the first response of each without a token that counts."""
 
+ENDS = {"ends": masked_ends(GROUPED["groups"])}
+"""For an advantage that depends on whether a response's last token is masked."""
+SEVERAL = {"several": scored_twice(GROUPED["groups"])}
+"""For advantages of several reward functions."""
 
 FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
@@ -52,20 +66,8 @@ FRAMEWORKS = (
 
 ADVANTAGES = (
     *(openrlhf_advantages, slime_advantages, nemo_advantages, areal_advantages),
-    *(tinker_advantages, skyrl_advantages, maxrl, prime_rl_advantages),
+    *(tinker_advantages, skyrl_advantages, maxrl, prime_rl_advantages, ms_swift_advantages),
 )
-
-
-def cases(clones: Clones) -> Iterator[Case]:
-    """Every case of every framework."""
-    for framework in FRAMEWORKS:
-        yield from framework(clones)
-
-
-def advantage_cases(clones: Clones) -> Iterator[Case]:
-    """Every case of every framework that gives advantages [R, T]."""
-    for framework in ADVANTAGES:
-        yield from framework(clones)
 
 
 def evaluated(batch: Ragged, loss: Loss) -> dict[str, Any]:
@@ -93,22 +95,59 @@ def described(case: Case) -> dict[str, Any]:
     }
 
 
-def golden(clones: Clones) -> dict[str, Any]:
+def made() -> Iterator[tuple[str, Any, dict[str, Ragged]]]:
+    """What yields cases, and the batches that they run on."""
+    for maker in FRAMEWORKS:
+        yield "cases", maker, BATCHES
+    yield "cases", ms_swift_groups, {"labelled": LABELLED}
+    for maker in ADVANTAGES:
+        yield "advantages", maker, GROUPED
+    yield "advantages", areal_ends, GROUPED | ENDS
+    for maker in (nemo_gdpo, ms_swift_gdpo):
+        yield "advantages", maker, SEVERAL
+
+
+def _ran(clones: Clones) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each case of the sources that are given, on each of its batches."""
+    for kind, maker, batches in made():
+        try:
+            for case in maker(clones):
+                more = FAR if kind == "cases" and "gspo" in case[1] else {}
+                for name, batch in (batches | more).items():
+                    yield kind, described(case) | {"batch": name} | _outcome(kind, batch, case[-1])
+        except KeyError as missing:
+            if missing.args[0] not in COMMITS:  # else it is a source that is not given
+                raise
+
+
+def _outcome(kind: str, batch: Ragged, function: Loss) -> dict[str, Any]:
+    if kind == "cases":
+        return evaluated(batch, function)
+    return {"advantages": rows_of(batch, function(Inputs(batch)))}
+
+
+def _merged(
+    before: list[dict[str, Any]], ran: list[dict[str, Any]], given: Collection[str]
+) -> list[dict[str, Any]]:
+    """What ran in the place of what it was before, and what is new behind it."""
+    fresh = {json.dumps([entry[name] for name in NAMED]): entry for entry in ran}
+    kept = []
+    for entry in before:
+        if entry["framework"] not in given:
+            kept.append(entry)
+        elif (again := fresh.pop(json.dumps([entry[name] for name in NAMED]), None)) is not None:
+            kept.append(again)
+    return [*kept, *fresh.values()]
+
+
+def golden(clones: Clones, before: dict[str, Any]) -> dict[str, Any]:
     """The whole document."""
-    found = [
-        {**described(case), "batch": kind, **evaluated(batch, case[-1])}
-        for case in cases(clones)
-        for kind, batch in (BATCHES | (FAR if "gspo" in case[1] else {})).items()
-    ]
-    found += [
-        {**described(case), "batch": "labelled", **evaluated(LABELLED, case[-1])}
-        for case in ms_swift_groups(clones)
-    ]
-    advantages = [
-        {**described(case), "batch": kind, "advantages": rows_of(batch, case[-1](Inputs(batch)))}
-        for case in advantage_cases(clones)
-        for kind, batch in GROUPED.items()
-    ]
+    ran = [*_ran(clones)]
+    found = {
+        kind: _merged(before[kind], [entry for name, entry in ran if name == kind], clones.paths)
+        for kind in ("cases", "advantages")
+    }
+    graded = GROUPED | ENDS | SEVERAL
     return {
         "provenance": "tests/parity/others: the frameworks' own functions, executed in "
         f"float64 with torch {torch.__version__}",
@@ -117,16 +156,16 @@ def golden(clones: Clones) -> dict[str, Any]:
         "batches": {
             **{kind: batch.record() for kind, batch in (BATCHES | FAR).items()},
             "labelled": LABELLED.record(),
-            **{kind: batch.record(rewards=True) for kind, batch in GROUPED.items()},
+            **{kind: batch.record(rewards=True) for kind, batch in graded.items()},
         },
-        "cases": found,
-        "advantages": advantages,
+        **found,
     }
 
 
 if __name__ == "__main__":
     in_float64()
     given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    document = golden(Clones({name: Path(path) for name, path in given.items()}))
+    clones = Clones({name: Path(path) for name, path in given.items()})
+    document = golden(clones, json.loads(GOLDEN.read_text()))
     text = json.dumps(document, separators=(",", ":")).replace("},{", "},\n{")
     GOLDEN.write_text(text + "\n")

@@ -7,7 +7,6 @@ picklable, so that worker processes can call it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import BytesIO
 from itertools import islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from grpo_cli.commands.eval.formats.spans import Span, spans
 from grpo_cli.engine.rows.fields import (
     RECORD,
     RECORD_CONTEXT,
@@ -24,7 +24,7 @@ from grpo_cli.engine.rows.fields import (
     Level,
 )
 from grpo_cli.engine.rows.lists import bounds, one_number
-from grpo_cli.engine.rows.rows import Source, lacking, token_columns
+from grpo_cli.engine.rows.rows import Source, token_columns
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 Columns = dict[str, Any]
 Texts = str | Sequence[str]
 """The cells of a column: one for all lines, or one for each."""
-
-_TOKENS = 1 << 14
-"""Tokens whose cells are held as text at once: ten and more objects each."""
 
 
 class Lines(NamedTuple):
@@ -97,23 +94,47 @@ def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterato
 
 
 def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
-    columns = token_columns(source)
-    about = _read(RECORD, RECORD_CONTEXT, source), _read(RESPONSE, RESPONSE_CONTEXT, source)
-    cuts = iter(enumerate(pairwise(bounds(source.summary.responses))))
-    for number, record in enumerate(source.records):
-        absent, text = lacking(record), BytesIO()
-        for response, (first, last) in islice(cuts, len(record.widths)):
-            shared = {name: lines.cell(values[number]) for name, values in about[0].items()}
-            shared |= {name: lines.cell(values[response]) for name, values in about[1].items()}
-            own = {name: values for name, values in columns.items() if name not in absent}
-            for begin in range(first, last, _TOKENS):
-                end = min(begin + _TOKENS, last)
-                texts = [
-                    shared[name] if name in shared else _texts(own.get(name), begin, end, lines)
-                    for name in fields
-                ]
-                text.write(_together(texts, end - begin, fields, lines).encode())
-        yield text.getvalue()
+    columns, shared = token_columns(source), _shared(source, fields, lines)
+    ends = bounds(source.summary.record_tokens)
+    pieces: list[list[bytes]] = [[] for _ in source.records]
+    for span in spans(bounds(source.summary.responses)):
+        texts = [
+            _repeated(shared[name], span)
+            if name in shared
+            else _texts(columns.get(name), span.begin, span.end, lines)
+            for name in fields
+        ]
+        sizes = span.sizes(ends)
+        made = _together(texts, [size for _, size in sizes], fields, lines)
+        for (record, _), text in zip(sizes, made, strict=True):
+            pieces[record].append(text.encode())
+    yield from map(b"".join, pieces)
+
+
+def _shared(source: Source, fields: tuple[str, ...], lines: Lines) -> dict[str, list[str]]:
+    """[R] the cells of what a record, or a response, says of all its tokens."""
+    counts = source.summary.records.lengths.tolist()
+    about = _read(_of(RECORD, RECORD_CONTEXT), fields, source)
+    of_records = {name: list(map(lines.cell, values)) for name, values in about.items()}
+    own = _read(_of(RESPONSE, RESPONSE_CONTEXT), fields, source)
+    return {name: _each(cells, counts) for name, cells in of_records.items()} | {
+        name: list(map(lines.cell, values)) for name, values in own.items()
+    }
+
+
+def _of(table: Sequence[Field], names: Sequence[str]) -> list[Field]:
+    return [field for field in table if field.name in names]
+
+
+def _each(cells: Iterable[str], counts: Iterable[int]) -> list[str]:
+    """Each as often as it counts."""
+    return [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
+
+
+def _repeated(cells: list[str], span: Span) -> Texts:
+    """The cells of a span's responses, for each of their tokens."""
+    few = cells[span.first : span.first + len(span.lengths)]
+    return few[0] if len(set(few)) == 1 else _each(few, span.lengths)
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
@@ -150,15 +171,19 @@ _CELL = "\0"
 """Stands for a cell in a line; no text of a cell has it."""
 
 
-def _together(texts: Sequence[Texts], count: int, fields: Sequence[str], lines: Lines) -> str:
-    """So many lines, with their ends, of columns of text."""
+def _together(
+    texts: Sequence[Texts], sizes: Sequence[int], fields: Sequence[str], lines: Lines
+) -> Iterator[str]:
+    """So many lines each time, with their ends, of columns of text."""
     line = lines.line([text if isinstance(text, str) else _CELL for text in texts], fields) + "\n"
     columns = [text for text in texts if not isinstance(text, str)]
     if not columns:
-        return line * count
+        yield from (line * size for size in sizes)
+        return
     first, *between, last = line.split(_CELL)
     rows = map(*_joining(columns, between))
-    return first + (last + first).join(rows) + last
+    for size in sizes:
+        yield first + (last + first).join(islice(rows, size)) + last
 
 
 def _joining(columns: Sequence[Sequence[str]], between: Sequence[str]) -> Any:

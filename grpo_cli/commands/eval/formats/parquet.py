@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -26,16 +27,28 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
     with Sink(stream) as sink:
         schema = None
         for pieces in limited(run, printing, _first_rows):
-            for batch in pieces:
-                fitted = batch if schema is None else _fitted(batch, schema)
-                schema = fitted.schema
-                sink.add(fitted)
+            schema = _add(sink, pieces, schema)
         if run.empty or not run.complete:
             return
         if printing.level == "batch":
             sink.add(row_of(total_of(run, printing, variant)))
         elif schema is None:
             sink.add(none_of(printing.names))
+
+
+def write_batches(batches: Sequence[Any], stream: BinaryIO) -> None:
+    """Writes some rows as a file of their own."""
+    with Sink(stream) as sink:
+        _add(sink, batches, None)
+
+
+def _add(sink: Sink, batches: Sequence[Any], schema: Any) -> Any:
+    """Appends batches with the columns of the first of all, which are returned."""
+    for batch in batches:
+        fitted = batch if schema is None else _fitted(batch, schema)
+        schema = fitted.schema
+        sink.add(fitted)
+    return schema
 
 
 def _first_rows(batch: Any, most: int) -> tuple[Any, int]:

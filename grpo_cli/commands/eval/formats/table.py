@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 import orjson
+from rich.console import Console
 
 from grpo_cli.commands.eval.formats.format import Format, Printing
 from grpo_cli.commands.eval.formats.nested import encode_nested
@@ -14,8 +15,8 @@ from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import Level
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.paging import deliver, lines_of
-from grpo_cli.terminal.screen import screen_of, written
+from grpo_cli.terminal.paging import print_page
+from grpo_cli.terminal.screen import Screen
 
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
@@ -35,19 +36,19 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
     records = _first(run, printing.level, limit)
     if run.empty or (printing.level == "batch" and not run.complete):
         return
-    page = screen_of(stream)
-    console = page.console()
-    if run.complete:
-        print_totals(console, page, printing.level, printing.fields, run.total, run.signature)
-    shown = 0
-    if printing.level != "batch":
-        shown = print_rows(console, page, printing.level, printing.fields, records, limit)
-    below = (
-        0 if printing.quiet else sum(lines_of(f"grpo: note: {note}", page) for note in run.notices)
-    )
-    deliver(written(console), stream, page, "cut", below=below)
+    counted = []
+
+    def draw(console: Console, screen: Screen) -> None:
+        if run.complete:
+            print_totals(console, screen, printing.level, printing.fields, run.total, run.signature)
+        if printing.level != "batch":
+            counted.append(
+                print_rows(console, screen, printing.level, printing.fields, records, limit)
+            )
+
+    print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)
     if printing.level != "batch" and not printing.quiet:
-        _tell_rest(ROWS[printing.level], run.total[ROWS[printing.level]] - shown)
+        _tell_rest(ROWS[printing.level], run.total[ROWS[printing.level]] - sum(counted))
 
 
 def _tell_rest(rows: str, more: int) -> None:

@@ -18,11 +18,11 @@ class RunView {
       make("h2", {}, "Findings"),
       this.findings(),
       make("h2", {}, "Series"),
-      make("p.hint", {}, "▲ where something began. Dots are steps that are kept: click near one to open it."),
+      make("p.hint", {}, this.steps.length ? "▲ where something began. Dots are steps that are kept: click near one to open it." : "▲ where something began."),
       this.charts,
       more ? make("details", {}, make("summary", {}, `${more} more`), this.others) : null,
-      make("h2", {}, "Steps"),
-      this.list(),
+      ...this.logged(),
+      ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
     );
   }
 
@@ -38,14 +38,24 @@ class RunView {
   finding(finding) {
     const { onset, worst_step: worst, worst: place } = finding;
     const group = place ? groupOf(this.run, worst, place) : -1;
-    const links = [link(`#step-${onset}`, `step ${onset}`)];
-    if (worst !== onset) links.push(link(`#step-${worst}`, `worst: step ${worst}`));
+    const links = this.steps.length ? [link(`#step-${onset}`, `step ${onset}`)] : [];
+    if (worst !== onset && this.steps.length) links.push(link(`#step-${worst}`, `worst: step ${worst}`));
     if (group >= 0) {
       const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
       const words = place.token === null ? "its longest response" : "its worst token";
       links.push(link(`#step-${worst}-group-${group}-response-${place.response}${token}`, words));
     }
     return make("li", {}, make("b", {}, finding.kind), ` ${finding.sentence} `, make("span.links", {}, ...links), make("code", {}, finding.command));
+  }
+
+  // What the trainer logged: whether it is what was recomputed, and its own series.
+  logged() {
+    const { log } = this.run;
+    this.logs = make("div.charts");
+    if (!log) return [];
+    const said = log.series.filter((one) => one.said).map((one) => make("li", {}, one.said));
+    const heading = make("h2", {}, `The log, under the names of ${log.framework}`);
+    return [heading, said.length ? make("ul.findings", {}, ...said) : null, make("details", {}, make("summary", {}, `${log.series.length} logged series`), this.logs)];
   }
 
   list() {
@@ -63,6 +73,7 @@ class RunView {
     const first = this.run.metrics.filter((metric) => this.isFound(metric));
     const others = this.run.metrics.filter((metric) => !this.isFound(metric));
     this.charts.replaceChildren(...[...first, ...others.filter(({ usual }) => usual)].map(drawn));
+    this.logs.replaceChildren(...(this.run.log?.series ?? []).map(drawn));
     this.others.replaceChildren(...others.filter(({ usual }) => !usual).map(drawn));
   }
 
@@ -83,6 +94,7 @@ class RunView {
     svg.addEventListener("pointerleave", () => tell(run.steps.length - 1));
     svg.addEventListener("click", (event) => {
       const step = run.steps[nearest(event)];
+      if (!this.steps.length) return;
       const near = [...this.steps].sort((a, b) => Math.abs(a - step) - Math.abs(b - step))[0];
       location.hash = `step-${near}`;
     });
@@ -99,6 +111,7 @@ function keptSentence(run, steps) {
   for (const why of Object.values(run.kept)) counts[why] = (counts[why] ?? 0) + 1;
   const all = steps.length === run.steps.length;
   const parts = [];
+  if (!steps.length) return "Series and findings. grpo report keeps the groups and tokens of the steps as well.";
   if (all) parts.push(`All ${shown(steps.length)} steps are kept with their groups.`);
   else {
     const why = Object.entries(counts).map(([name, count]) => `${shown(count)} ${KEPT[name]}`);

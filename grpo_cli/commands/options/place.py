@@ -1,0 +1,88 @@
+"""Where results go: standard output, a file here or in a store, or a folder of numbered parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from grpo_cli.engine import Reader
+from grpo_cli.errors import UsageError
+from grpo_cli.records.open.address import is_remote
+from grpo_cli.terminal import destination as here
+from grpo_cli.version import VERSION
+
+if TYPE_CHECKING:
+    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import Parts
+
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there and match."),
+]
+
+
+def destination(path: str | None, flag: str = "--output") -> AbstractContextManager[BinaryIO]:
+    """The stream to write to; a file is there when it is complete, or stays as it was.
+
+    Raises:
+        UsageError: when the file cannot be written.
+    """
+    if path is None or not is_remote(path):
+        return here.destination(path, flag)
+    from grpo_cli.records.open.upload import uploading  # an extra
+
+    return uploading(path, flag)
+
+
+def to_folder(output: str | None) -> bool:
+    """Whether rows go to numbered parts: into a folder."""
+    if not output or output.endswith("/"):
+        return bool(output)
+    if not is_remote(output):
+        return Path(output).is_dir()
+    from grpo_cli.records.open.upload import is_folder  # an extra
+
+    return is_folder(output)
+
+
+def manifest(parts: Parts, reader: Reader, about: Mapping[str, Any], *, resume: bool) -> Manifest:
+    """The manifest of the parts that workers of a cluster write into a folder.
+
+    Args:
+        parts: what they are.
+        reader: the files.
+        about: what beside the input and how it is read changes a byte of them.
+        resume: whether to go on with parts that are there.
+
+    Raises:
+        UsageError: where they cannot be written, or there are some of something else.
+    """
+    from grpo_cli.engine.cluster.manifest import Manifest
+
+    about = {
+        "grpo": VERSION,
+        **about,
+        "reading": [repr(reader.reading), reader.skip],
+        "inputs": reader.inputs,
+        "task size": reader.task_bytes,
+    }
+    return Manifest(parts, about, resume=resume)
+
+
+def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:
+    """Whether rows go to numbered parts.
+
+    Raises:
+        UsageError: where the flags say that and something else.
+    """
+    if not to_folder(output):
+        if resume:
+            raise UsageError("--resume goes on with the parts of a folder: -o FOLDER/")
+        return False
+    if not reader.on_cluster:
+        raise UsageError(f"--output: {output} is a folder; parts are for --on")
+    return True

@@ -1,0 +1,33 @@
+"""ms-swift's distillation from a teacher as a loss beside the policy's (SDAR)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.results import Kl
+
+
+def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
+    """SDAR: k = −g·d, g = σ(−g_β·d) without a gradient, d = log π_θ − log π_ref, the teacher's.
+
+    Where the teacher finds a token likelier than the policy does, g is near 1. In the place of the
+    KL, whose β SDAR wants to be 0; averaged over tokens (``--kl-aggregate``).
+
+    Args:
+        log_ratio_ref: [N] nats.
+        beta: ``sdar_loss_coef``.
+        sdar_gate_beta: g_β.
+
+    References:
+        ms-swift 4.6.0, ``compute_sdar_loss``, after SDAR's own code.
+    """
+    del beta  # the pipeline multiplies by it
+    gate = 1.0 / (1.0 + np.exp(np.minimum(sdar_gate_beta * log_ratio_ref, 700.0)))
+    return Kl(-gate * log_ratio_ref, -gate, None)
+
+
+CHOICES = {
+    "ms-swift/sdar": Choice(sdar, {"sdar_gate_beta": 5.0}, stops_gradient="the gate"),
+}
