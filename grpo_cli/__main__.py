@@ -38,10 +38,8 @@ def _leave(code: int) -> None:
         except ValueError:  # it is closed
             continue
         except OSError as error:  # Python's own end would try again, and exit with 120
-            if not code:
-                from grpo_cli.terminal.messages import say
-
-                say(f"standard output: {error.strerror}")
+            if not code and stream is sys.stdout:
+                sys.stderr.write(f"grpo: standard output: {error.strerror}\n")
                 code = 3
     os._exit(code)
 
