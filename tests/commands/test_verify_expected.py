@@ -144,6 +144,18 @@ def test_what_explained_one_record_is_tried_on_the_next(grpo, tmp_path):
     assert len({*outputs}) == 2
 
 
+def test_no_more_is_said_of_records_that_are_not_searched(grpo, tmp_path):
+    """Mistakes that nothing explains: a pattern is told of as many as are searched for a cause."""
+    gradient = [[0.013, -0.2], [0.37]]
+    path = write(tmp_path, *[{"gradient": gradient}] * 4)
+    for most in (0, 1, 9):
+        result = grpo("verify", path, "-v", "dr", "--json", "--causes", str(most))
+        firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
+        assert [first["cause"] for first in firsts] == [None] * 4
+        assert sum(first["pattern"] is not None for first in firsts) == min(most, 4)
+        assert ("no cause was searched for" in result.stderr) is (most < 4)
+
+
 def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):
     """Agreeing and differing records of two layouts mixed; an error stands in its place."""
     rows = []
