@@ -119,6 +119,21 @@ def test_an_unknown_difference_says_what_is_known(grpo, tmp_path):
     assert first["pattern"].endswith("by a constant factor: expected is ours times 1.37")
 
 
+def test_when_all_else_fails_it_says_what_match_says(grpo, tmp_path):
+    """A surrogate of another family, which no cause is written for."""
+    record = RECORD | {"log_probs_new": [[-0.7, -0.4], [-1.3]]}
+    path = write(tmp_path, None, log_probs_new=record["log_probs_new"])
+    words = ("--surrogate", "gmpo", "--epsilon", "0.2", "--level", "token", "--json")
+    seen = json.loads(grpo("eval", path, "-v", "dr", *words).stdout)["records"][0]
+    tokens = [row["tokens"]["gradient"] for row in seen["responses"]]
+    write(
+        tmp_path, {"loss": seen["loss"], "gradient": tokens}, log_probs_new=record["log_probs_new"]
+    )
+    first = json.loads(grpo("verify", path, "-v", "dr", "--json").stdout)["records"][0]["first"]
+    assert first["cause"] == "surrogate gmpo where clip is meant"
+    assert first["stages"] == ["surrogate"]
+
+
 def test_the_stage_is_the_culprits(grpo, tmp_path):
     path = real(tmp_path, lambda value: -value)
     row = json.loads(path and Path(path).read_text())
