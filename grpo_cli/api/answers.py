@@ -248,7 +248,8 @@ class SplitAggregate(Answer):
     own: bool
     reported: float
     global_: float
-    invariant: bool
+    invariant: bool | None
+    invariant_by: str | None
     factor: float | None
     norm_factor: float | None
     gradient_difference: float | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import traceback
@@ -189,11 +190,24 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+_WORDS = {"version": "--version", "evaluate": "eval FILE", "lint": "check FILE"}
+"""What other tools call what there is here."""
+
+
 def _meant(message: str) -> str:
     """What a word that is no command may have been meant for."""
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    words = sys.argv[1:]
+    word = words[0] if words else ""
+    if message.startswith("No such option") and word.startswith("-"):
+        command = next((one for one in words if one in COMMANDS), None)
+        if command is None:
+            return ""
+        words.remove(command)
+        return f"options follow the command: grpo {shlex.join([command, *words])}"
     if not message.startswith("No such command"):
         return ""
+    if word in _WORDS:
+        return f"type: grpo {_WORDS[word]}"
     from grpo_cli.commands.help.topics import topics
     from grpo_cli.variants import NAMES
 
@@ -211,9 +225,11 @@ def _tell_usage(error: Any) -> NoReturn:
     else:
         message = error.format_message().rstrip(".")
         context = getattr(error, "ctx", None)
-        path = "grpo" if context is None else context.command_path
-        said = f"{message[:1].lower()}{message[1:]}"
-        say(f"{said}; {meant}" if (meant := _meant(message)) else f"{said} (see {path} --help)")
+        command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
+        path = " ".join(["grpo", *command]) if context is None else context.command_path
+        said, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
+        said = said.partition(". Did you mean")[0] if meant else said
+        say(f"{said}; {meant}" if meant else f"{said} (see {path} --help)")
     sys.exit(error.exit_code)
 
 

@@ -26,7 +26,7 @@ from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import NAMES
-from grpo_cli.variants.plan import plan
+from grpo_cli.variants.plan import plan as plan_of
 from grpo_cli.vectors import describe
 from grpo_cli.vectors.data import FILES
 
@@ -78,7 +78,7 @@ def explain_topic(
         topic = None if topic is None else _as_listed(topic)
         if topic is not None and is_log(topic):
             said = explain_log(read_log(topic))
-            page.write(said, lambda console, _: print_log(console, said))
+            page.write(said, lambda console, screen: print_log(console, screen, said))
             return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)
@@ -86,15 +86,12 @@ def explain_topic(
             page.write(
                 document,
                 lambda console, screen: print_page(console, screen, document),
-                beyond="page",
             )
             return
         if topic is not None and is_choice(topic) and not Path(topic).is_file():
             _no_file(topic, "choice", loading.record, response)
             choice = describe_choice(topic)
-            page.write(
-                choice, lambda console, screen: print_choice(console, screen, choice), beyond="page"
-            )
+            page.write(choice, lambda console, screen: print_choice(console, screen, choice))
             return
         if topic is not None and _is_vector(topic):
             _no_file(topic, "vector", loading.record, response)
@@ -102,16 +99,16 @@ def explain_topic(
             page.write(case, lambda console, screen: print_vector(console, screen, case))
             return
         places = paths(None if topic is None else [_file(topic)])
-        source = loading.reader(places)
+        source, plan = loading.reader(places), objective.plan()
         with advising("explain", source, objective):
-            found = explain(objective.plan(), source, response)
+            found = explain(plan, source, response)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)
             print_worked(console, screen, found["record"], found["total"]["records"])
 
-        page.write(found, draw, beyond="cut", notes=source.notices)
-        code = finish(source, as_json=page.json, quiet=page.quiet)
+        page.write(found, draw, beyond="cut", notes=source.notes(plan))
+        code = finish(source, plan, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code)
 
 
@@ -145,4 +142,4 @@ def _file(topic: str) -> str:
     """
     if topic == "-" or "." in topic or Path(topic).exists():
         return topic
-    return plan(topic).variant
+    return plan_of(topic).variant
