@@ -147,6 +147,24 @@ def far(seed: int) -> Ragged:
     return replace(batch, columns=columns, kind="far")
 
 
+def apart(seed: int) -> Ragged:
+    """``usual`` where reference and engine are far from the policy, on either side.
+
+    The reference is up to 21 nats off, which every clamp of a KL shows on; the engine up to 5, which
+    every bound of a rollout correction does.
+    """
+    batch = ragged(seed)
+    draw = np.random.default_rng([seed, 1000])
+    spreads = {"log_probs_ref": (9.0, 21.0), "log_probs_rollout": (1.5, 5.0)}
+    columns = {"entropies": batch.columns["entropies"]}
+    for name in TOKEN_COLUMNS[:-1]:
+        scale, most = spreads.get(name, (0.0, 0.0))
+        steps = [np.clip(draw.normal(size=len(row)) * scale, -most, most) for row in batch.mask]
+        rows = zip(batch.columns[name], steps, strict=True)
+        columns[name] = [row - 30.0 + step for row, step in rows]
+    return replace(batch, columns=columns, kind="apart")
+
+
 def masked_whole(batch: Ragged) -> Ragged:
     """The same with every token of each group's first response masked."""
     first = set(np.unique(batch.groups, return_index=True)[1].tolist())

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..batches import Ragged, far, masked_ends, masked_whole, ragged, scored_twice
+from ..batches import Ragged, apart, far, masked_ends, masked_whole, ragged, scored_twice
 from ..framework_sources import COMMITS, Clones, in_float64
 from .areal import areal, areal_advantages, areal_ends, areal_project
 from .inputs import SIZE, Case, Inputs, Loss
@@ -45,6 +45,7 @@ NAMED = ("framework", "variant", "stages", "hyperparameters", "batch")
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
+BATCHES["apart"] = apart(5)
 FAR = {"far": far(5)}
 """For sequence ratios, on which a small number in a denominator shows."""
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
