@@ -150,8 +150,8 @@ def far(seed: int) -> Ragged:
 def apart(seed: int) -> Ragged:
     """``usual`` where reference and engine are far from the policy, on either side.
 
-    The reference is up to 21 nats off, which every clamp of a KL shows on; the engine up to 5, which
-    every bound of a rollout correction does.
+    The reference is up to 21 nats off, on which the clamps of a KL show; the engine up to 5, on
+    which the bounds of a rollout correction do.
     """
     batch = ragged(seed)
     draw = np.random.default_rng([seed, 1000])
