@@ -93,10 +93,17 @@ class Ragged:
         given["mask"] = [row.tolist() for row in self.mask]
         given["group_ids"] = self.groups.tolist()
         if rewards:
-            given["rewards"] = self.rewards.tolist()
+            given["rewards"] = _written(self.rewards.tolist())
         else:
             given["advantages"] = self.advantages.tolist()
         return given | more
+
+
+def _written(rewards: list[Any]) -> list[Any]:
+    """NaN, of a function that gave none, as null."""
+    rows = (row if isinstance(row, list) else [row] for row in rewards)
+    nulls = [[None if value != value else value for value in row] for row in rows]
+    return nulls if isinstance(rewards[0], list) else [row[0] for row in nulls]
 
 
 def ragged(seed: int, kind: str = "usual", *, group_size: int | None = None) -> Ragged:
@@ -180,9 +187,14 @@ def masked_ends(batch: Ragged) -> Ragged:
     return replace(batch, mask=mask, kind="ends")
 
 
-def scored_twice(batch: Ragged) -> Ragged:
-    """The same with a second reward function, unlike the first."""
+def scored_twice(batch: Ragged, *, nulls: bool = False) -> Ragged:
+    """The same with a second reward function, unlike the first.
+
+    ``nulls``: it gave none to every third response, and one alone to the first group.
+    """
     other = (np.arange(batch.count) * 5 % 7) / 4.0
+    if nulls:
+        other[::3] = other[:3] = np.nan
     return replace(batch, rewards=np.stack([batch.rewards, other], axis=1), kind="several")
 
 

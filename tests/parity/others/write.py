@@ -57,6 +57,8 @@ ENDS = {"ends": masked_ends(GROUPED["groups"])}
 """For an advantage that depends on whether a response's last token is masked."""
 SEVERAL = {"several": scored_twice(GROUPED["groups"])}
 """For advantages of several reward functions."""
+NULLS = {"nulls": scored_twice(GROUPED["groups"], nulls=True)}
+"""The same where one of them gave none to some of the responses."""
 
 FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
@@ -104,8 +106,8 @@ def made() -> Iterator[tuple[str, Any, dict[str, Ragged]]]:
     for maker in ADVANTAGES:
         yield "advantages", maker, GROUPED
     yield "advantages", areal_ends, GROUPED | ENDS
-    for maker in (nemo_gdpo, ms_swift_gdpo):
-        yield "advantages", maker, SEVERAL
+    yield "advantages", nemo_gdpo, SEVERAL
+    yield "advantages", ms_swift_gdpo, SEVERAL | NULLS
 
 
 def _ran(clones: Clones) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -148,7 +150,7 @@ def golden(clones: Clones, before: dict[str, Any]) -> dict[str, Any]:
         kind: _merged(before[kind], [entry for name, entry in ran if name == kind], clones.paths)
         for kind in ("cases", "advantages")
     }
-    graded = GROUPED | ENDS | SEVERAL
+    graded = GROUPED | ENDS | SEVERAL | NULLS
     return {
         "provenance": "tests/parity/others: the frameworks' own functions, executed in "
         f"float64 with torch {torch.__version__}",
