@@ -154,14 +154,13 @@ def far(seed: int) -> Ragged:
     return replace(batch, columns=columns, kind="far")
 
 
-def apart(seed: int) -> Ragged:
-    """``usual`` where reference and engine are far from the policy, on either side.
+def apart(batch: Ragged) -> Ragged:
+    """The same where reference and engine are far from the policy, on either side.
 
     The reference is up to 21 nats off, on which the clamps of a KL show; the engine up to 5, on
     which the bounds of a rollout correction do.
     """
-    batch = ragged(seed)
-    draw = np.random.default_rng([seed, 1000])
+    draw = np.random.default_rng([batch.seed, 1000])
     spreads = {"log_probs_ref": (9.0, 21.0), "log_probs_rollout": (1.5, 5.0)}
     columns = {"entropies": batch.columns["entropies"]}
     for name in TOKEN_COLUMNS[:-1]:

@@ -118,7 +118,7 @@ def ms_swift_advantages(clones: Clones) -> Iterator[Case]:
         stages = {} if choice is None else {"advantage": choice}
         eps = {"std_eps": 1e-4} if choice in ("batch-std", "batch-whiten") else {}
         yield "ms-swift", "ms-swift/grpo", stages, {"beta": 0.0, **eps}, run(estimator, scale, 0.0)
-        inside = {**stages, "kl": "k1-in-reward"}
+        inside = {**stages, "kl": "ms-swift/k1-in-reward"}
         yield "ms-swift", "ms-swift/grpo", inside, {"beta": 0.1, **eps}, run(estimator, scale, 0.1)
 
     def distilled(x: Inputs) -> torch.Tensor:

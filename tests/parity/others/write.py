@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,12 @@ NAMED = ("framework", "variant", "stages", "hyperparameters", "batch")
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
-BATCHES["apart"] = apart(5)
+BATCHES["apart"] = apart(BATCHES["usual"])
 FAR = {"far": far(5)}
 """For sequence ratios, on which a small number in a denominator shows."""
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
+GROUPED["wide"] = replace(apart(GROUPED["groups"]), rewards=GROUPED["groups"].rewards * 40.0)
 LABELLED = masked_whole(GROUPED["groups"])
 """Equal groups, the first response of each without a token that counts."""
 
@@ -105,7 +107,7 @@ def made() -> Iterator[tuple[str, Any, dict[str, Ragged]]]:
     yield "cases", ms_swift_groups, {"labelled": LABELLED}
     for maker in ADVANTAGES:
         yield "advantages", maker, GROUPED
-    yield "advantages", areal_ends, GROUPED | ENDS
+    yield "advantages", areal_ends, ENDS
     yield "advantages", nemo_gdpo, SEVERAL
     yield "advantages", ms_swift_gdpo, SEVERAL | NULLS
 
