@@ -18,16 +18,12 @@ import torch
 
 from ..batches import Ragged, apart, far, masked_ends, masked_whole, ragged, scored_twice
 from ..framework_sources import COMMITS, Clones, in_float64
-from .areal import areal, areal_advantages, areal_ends, areal_project
+from .areal import areal, areal_project
+from .areal_advantages import areal_advantages, areal_ends
 from .inputs import SIZE, Case, Inputs, Loss
 from .liger import liger
-from .ms_swift import (
-    ms_swift,
-    ms_swift_advantages,
-    ms_swift_earlier,
-    ms_swift_gdpo,
-    ms_swift_groups,
-)
+from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
+from .ms_swift_advantages import ms_swift_advantages, ms_swift_gdpo
 from .nemo_rl import nemo_advantages, nemo_gdpo, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
