@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.passes import add_up
 from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
@@ -138,6 +140,20 @@ def test_a_factor_that_the_records_explain(known_path, times):
         assert "gradient_accumulation_steps" in first.factor.meaning
 
 
+@pytest.mark.parametrize(
+    ("name", "other"), [("trl/dapo", "unsloth/dapo"), ("roll/tis", "roll/cispo")]
+)
+@pytest.mark.parametrize("times", [1.0, -0.25])
+def test_all_rows_that_give_the_number_are_listed(known_path, times, name, other):
+    losses = own_losses(known_path)
+    same = {row for row, loss in losses.items() if loss == losses[name]}
+    assert other in same
+    found = answer(known_path, f"{times * losses[name]:.12g}")
+    listed = {row for one in found.matches for row in one.rows}  # with another factor: by signature
+    listed |= {made.partition("|")[0] for one in found.matches for made in one.members}
+    assert same <= listed
+
+
 def test_no_factor_without_a_meaning(known_path):
     loss = loss_of(known_path, "dapo")
     found = answer(known_path, f"{loss / 16:.8g}")
@@ -160,6 +176,8 @@ def test_four_digits_put_the_published_row_first(known_path):
         ("dapo", {"surrogate": "reinforce", "advantage": "leave-one-out"}),
         ("gspo", {"kl": "k1", "aggregate": "token-sum"}),
         ("sapo", {"aggregate": "token-mean"}),
+        ("dapo", {"aggregate": "token-sum", "surrogate": "cispo"}),
+        ("trl/sapo", {"aggregate": "prompt-mean", "surrogate": "unclipped"}),
     ],
 )
 def test_changes_in_a_row_are_found(known_path, variant, stages):
@@ -232,6 +250,19 @@ def test_nothing_reproduces_it(telling_path):
     assert len(off) >= 3
     for one in found.nearest:
         assert one.value * one.needs["factor"] == pytest.approx(123.456789)
+
+
+def test_the_nearest_say_which_beta_would_fit(telling_path):
+    loss = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.0371}) + 3e-9
+    found = answer(telling_path, f"{loss:.12g}", hyperparameters={"epsilon": 0.2})
+    plain = {one.plan.variant: one for one in found.nearest if "beta" in one.needs}
+    for one in plain.values():
+        made = {**one.plan.flags, "beta": one.needs["beta"]}
+        with_it = loss_of(
+            telling_path, one.plan.variant, stages=one.plan.swapped, hyperparameters=made
+        )
+        assert with_it == pytest.approx(loss, rel=1e-9)
+    assert plain
 
 
 @pytest.mark.parametrize("text", ["0.04142", "-0.2718", "0.1618"])
@@ -424,3 +455,57 @@ def test_distances_in_place_of_the_list(grpo, dump):
     assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
     assert nothing[0].startswith("nothing reproduces")
     assert max(map(len, nothing)) <= 80
+
+
+def still(tmp_path):
+    """Records of which A > 0 tokens go up to e^0.1, and those with A < 0 down to e^−0.3."""
+    moves = [[0.1, 0.05, -0.9, 0.02], [-0.3, 0.7, -0.1]]
+    old = [[-1.0] * 4, [-1.0] * 3]
+    new = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(old, moves, strict=True)]
+    one = {"log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0], "beta": 0.0}
+    return write(tmp_path / "still", [one])
+
+
+def test_an_epsilon_that_clips_nothing_is_left_open(tmp_path, grpo):
+    path = still(tmp_path)
+    loss = loss_of(path, "dapo", hyperparameters={"epsilon_low": 0.3, "epsilon_high": 0.28})
+    result = grpo("match", str(path), f"--loss={loss!r}", "--epsilon-low", "0.3", "--json")
+    assert result.exit_code == 0  # one is told: nothing is open
+    assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
+    found = next(one for one in answer(path, loss).matches if one.unbound)
+    assert found.unbound == pytest.approx(
+        {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
+    )
+    for name, edge in found.unbound.items():
+        both = {"epsilon_low": 0.5, "epsilon_high": 0.5}
+        for value, same in ((edge + 1e-12, True), (0.9, True), (edge - 1e-3, False)):
+            with_it = loss_of(path, "dapo", hyperparameters=both | {name: value})
+            assert (with_it == pytest.approx(loss, rel=1e-13)) is same, (name, value)
+    shown = grpo("match", str(path), f"--loss={loss!r}").stdout
+    assert "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 gives the same" in shown
+
+
+@pytest.mark.parametrize("capped", ["delta", "dual_clip"])
+def test_where_another_bound_acts_no_epsilon_is_said_to_be_open(capped):
+    reached = np.array([[0.9, 1.05], [0.95, 2.5]])
+    values = {"epsilon_low": 0.2, "epsilon_high": 0.2, "delta": None, "dual_clip": None}
+    made = plan("two-sided", hyperparameters={}).objective({}, advantages_given=False)
+    surrogate = replace(made.surrogate, values=values)
+    assert set(unbound(replace(made, surrogate=surrogate), reached)) == {
+        "epsilon_low",
+        "epsilon_high",
+    }
+    surrogate = replace(made.surrogate, values=values | {capped: 2.0})
+    assert set(unbound(replace(made, surrogate=surrogate), reached)) == {"epsilon_low"}
+
+
+@pytest.mark.parametrize(("variant", "low", "high"), [("grpo", 0.17, 0.31), ("dapo", 0.15, 0.26)])
+def test_an_epsilon_of_its_own_on_either_side(telling_path, variant, low, high):
+    wanted = {"epsilon_low": low, "epsilon_high": high}
+    loss = loss_of(telling_path, variant, hyperparameters=wanted)
+    found = answer(telling_path, f"{loss:.8g}")
+    first = found.matches[0]
+    assert found.reproduced
+    assert first.plan.variant == variant
+    assert {name: first.plan.flags[name] for name in wanted} == wanted
+    assert first.value == loss
