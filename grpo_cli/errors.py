@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class GrpoError(Exception):
     """Anything the user can put right. ``exit_code`` is what the command ends with."""
@@ -43,8 +45,27 @@ class InputError(GrpoError):
         self.line = line
         self.record = record
 
+    @property
+    def each(self) -> list[InputError]:
+        """The errors, one a line: several where several inputs cannot be opened."""
+        return [self]
+
     def __str__(self) -> str:
         place = self.source or ""
         if place and self.line is not None:
             place = f"{place}:{self.line}"
         return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class UnopenedError(InputError):
+    """Several inputs that cannot be opened, told together; reads as the first of them."""
+
+    def __init__(self, errors: Sequence[InputError]) -> None:
+        first = errors[0]
+        super().__init__(first.message, source=first.source)
+        self._errors = list(errors)
+
+    @property
+    def each(self) -> list[InputError]:
+        """The errors, in the order of the inputs."""
+        return self._errors

@@ -23,7 +23,7 @@ import numpy as np
 
 from grpo_cli.engine.evaluation import Outcome, Task
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import Notices
+from grpo_cli.engine.fold import Notices, Told
 from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.statistics import ExactMoments
@@ -32,6 +32,7 @@ from grpo_cli.records.decode.chunks import in_chunks
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.tables.pieces import Rows
 from grpo_cli.variants.plan import plan
+from grpo_cli.variants.trainer import other_row
 
 __all__ = ["Partial", "measure", "merge", "partial", "pieces"]
 
@@ -44,12 +45,13 @@ class Partial:
     """What some records come to."""
 
     _outcome: Outcome
-    _notices: Notices
+    _told: Told
+    _variant: str
 
     def merge(self, later: Partial) -> None:
         """Adds what the records that follow come to."""
         self._outcome.merge(later._outcome)
-        self._notices |= later._notices
+        self._told.merge(later._told)
 
     @property
     def total(self) -> dict[str, Any]:
@@ -69,7 +71,8 @@ class Partial:
     @property
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
-        return list(self._notices | self._outcome.told)
+        other = other_row(self._told.named, (self._variant,))
+        return list(self._told.notices | other | self._outcome.told)
 
 
 def partial(
@@ -109,13 +112,13 @@ def partial(
     evaluator = Evaluator(made, measured)
     if evaluator.wants_first_pass and measured is None:
         raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
-    notices: Notices = {}
+    told = Told()
     with np.errstate(all="ignore"):  # what is not finite is told where it is shown
-        decoded = _decoded(records, reading, notices, source, first)
-        outcome = Task(evaluator, None, skip, FEW).evaluate(decoded)
+        decoded = _decoded(records, reading, told.notices, source, first)
+        outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded))
     if outcome.error is not None:
         raise outcome.error
-    return Partial(outcome, notices)
+    return Partial(outcome, told, made.variant)
 
 
 def measure(
@@ -157,7 +160,8 @@ def _empty(like: M) -> M:
         return ExactMoments()
     totals = like._outcome.totals
     skipped = type(like._outcome.skipped)(like._outcome.skipped.most)
-    return Partial(Outcome(type(totals)(totals.batch, totals.plan), skipped=skipped), {})
+    outcome = Outcome(type(totals)(totals.batch, totals.plan), skipped=skipped)
+    return Partial(outcome, Told(), like._variant)
 
 
 def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:

@@ -581,9 +581,9 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     return broad | exact
 
 
-def unknown(name: str) -> str:
-    """What to say of a hyperparameter that nobody knows."""
+def unknown(name: str, read: str = "") -> str:
+    """What to say of a hyperparameter that nobody knows: a near one, else which are ``read``."""
     near = get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.6)
-    known = ", ".join(sorted(HYPERPARAMETERS))
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {known}"
-    return f"unknown hyperparameter{hint}"
+    others = f"{read}; " if read else ""
+    all_of_them = f"{others}grpo variants --hyperparameters lists all"
+    return f"unknown hyperparameter; {f'did you mean {near[0]}?' if near else all_of_them}"

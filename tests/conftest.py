@@ -27,6 +27,11 @@ with suppress(ImportError):  # where clusters and parity are tested it is not ne
 typer.testing._get_command = cache(typer.testing._get_command)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The package is tested as users run it: pytest rewrites the asserts of a plugin's package."""
+    config.pluginmanager.rewrite_hook._must_rewrite.discard("grpo_cli")
+
+
 @pytest.fixture(scope="session")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a ``grpo`` and a ``pytest`` that spare the imports."""

@@ -128,6 +128,7 @@ class Convention(Answer):
     bits: float
     hits_expected: float | None
     would_need: Mapping[str, float]
+    any_from: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,8 @@ class SplitAggregate(Answer):
     own: bool
     reported: float
     global_: float
-    invariant: bool
+    invariant: bool | None
+    invariant_by: str | None
     factor: float | None
     norm_factor: float | None
     gradient_difference: float | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import traceback
@@ -13,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from grpo_cli.commands.help.layout import PanelCommand, WholeGroup
+from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import displayed
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
@@ -67,21 +68,25 @@ def _grpo(
     """What a GRPO-family objective is on the data you have, token by token.
 
     \b
-    Why is my loss 0, or negative, or rising?     grpo explain FILE
-    Which convention gives the loss I logged?     grpo match FILE --loss 0.0123
-    What do other losses say of this batch?       grpo compare FILE -v all
-    Do micro-batches or ranks change the loss?    grpo split FILE -n 2
-    Are groups dead, masks shifted, values NaN?   grpo check FILE
-    Do trainer and rollout engine disagree?       grpo check FILE
-    What does this KL do to loss and gradient?    grpo eval FILE --kl k1
-    Why is the clip fraction 0? What is clipped?  grpo eval FILE --level token
-    Which tokens carry this update?               grpo show FILE
-    What is GSPO, or k3, or a framework's loss?   grpo explain gspo
-    I wrote a loss. Is it right?                  grpo verify FILE
-    Where did the run go wrong?                   grpo trend RUN
-    What is in the dump I have?                   grpo formats, grpo help input
+    LOSS   What are J, loss, KL, clip fraction?   grpo eval FILE -v dapo
+           Why is it 0, or negative, or rising?   grpo explain FILE
+           Which convention gives what I logged?  grpo match FILE --loss 0.0123
+           What do other losses say of my batch?  grpo compare FILE -v all
+           Do micro-batches or ranks change it?   grpo split FILE -n 2
+           What is GSPO, or k3, or verl's loss?   grpo explain gspo; grpo variants
+           I wrote one. Is it right?              grpo verify FILE; grpo vectors
+    TOKEN  Which carry the update, were clipped?  grpo show FILE
+           What does a KL do to each of them?     grpo eval FILE --kl k1
+    DUMP   Dead groups, shifted masks, NaN?       grpo check FILE
+           Do trainer and rollout engine differ?  grpo check FILE
+           Is mine read? As what?                 grpo formats; grpo convert FILE
+    RUN    Where did it go wrong?                 grpo trend RUN
+           Where do two runs part?                grpo diff RUN RUN
+           What is in it, step by step?           grpo report RUN -o run.html
 
-    No file yet? grpo help recording. Everything else: grpo help.
+    \b
+    grpo help questions  each of these answered: its command, tried on a sample
+    grpo help            more pages: recording, runs, …; grpo help eval: its flags
     """  # noqa: D301 - \b is for the help's formatter
     del version
 
@@ -94,7 +99,7 @@ def application(only: str | None = None) -> typer.Typer:
     """
     made = typer.Typer(
         name="grpo",
-        cls=WholeGroup,
+        cls=FrontPage,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -185,11 +190,24 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+_WORDS = {"version": "--version", "evaluate": "eval FILE", "lint": "check FILE"}
+"""What other tools call what there is here."""
+
+
 def _meant(message: str) -> str:
     """What a word that is no command may have been meant for."""
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    words = sys.argv[1:]
+    word = words[0] if words else ""
+    if message.startswith("No such option") and word.startswith("-"):
+        command = next((one for one in words if one in COMMANDS), None)
+        if command is None:
+            return ""
+        words.remove(command)
+        return f"options follow the command: grpo {shlex.join([command, *words])}"
     if not message.startswith("No such command"):
         return ""
+    if word in _WORDS:
+        return f"type: grpo {_WORDS[word]}"
     from grpo_cli.commands.help.topics import topics
     from grpo_cli.variants import NAMES
 
@@ -207,9 +225,11 @@ def _tell_usage(error: Any) -> NoReturn:
     else:
         message = error.format_message().rstrip(".")
         context = getattr(error, "ctx", None)
-        path = "grpo" if context is None else context.command_path
-        said = f"{message[:1].lower()}{message[1:]}"
-        say(f"{said}; {meant}" if (meant := _meant(message)) else f"{said} (see {path} --help)")
+        command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
+        path = " ".join(["grpo", *command]) if context is None else context.command_path
+        said, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
+        said = said.partition(". Did you mean")[0] if meant else said
+        say(f"{said}; {meant}" if meant else f"{said} (see {path} --help)")
     sys.exit(error.exit_code)
 
 

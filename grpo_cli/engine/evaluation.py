@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,9 +18,9 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.statistics import ExactMoments
-from grpo_cli.records import DecodedChunk, Raw, Record
+from grpo_cli.records import DecodedChunk, Record
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.registry import NAMES
+from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.manifest import Manifest
@@ -42,7 +41,7 @@ class Outcome:
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
-        of_first: those of its first object; None where it has no object.
+        of_first: those of its first record; None where it has none.
     """
 
     totals: Totals
@@ -101,12 +100,10 @@ class Task:
 
     def evaluate(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
-        plan = self.evaluator.plan
         outcome = self.nothing()
-        first, decoded = _peeked(decoded)
-        outcome.of_first = None if first is None else dict.fromkeys(_framework(first, plan))
         look = self.look
         for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
+            outcome.of_first = {} if outcome.of_first is None else outcome.of_first
             if isinstance(part, InputError):
                 if not self.skip:
                     outcome.error = part
@@ -115,7 +112,7 @@ class Task:
                 look = None  # what follows is not the first record, wherever pieces are cut
                 continue
             chunk, breakdown = part
-            if look is not None and outcome.of_first is not None:
+            if look is not None:
                 outcome.of_first |= dict.fromkeys(look(chunk))
                 look = None
             outcome.totals.add(breakdown)
@@ -236,35 +233,9 @@ class Evaluation:
     @property
     def notices(self) -> list[str]:
         """What is told once."""
-        return list(self._reader.notices | self._notices | self._outcome.told)
-
-
-def _peeked(
-    decoded: Iterable[DecodedChunk],
-) -> tuple[DecodedChunk | None, Iterable[DecodedChunk]]:
-    """The first objects, and all of them."""
-    rest = iter(decoded)
-    few = next(rest, None)
-    return (None, ()) if few is None else (few, chain((few,), rest))
-
-
-def _framework(first: DecodedChunk, plan: Plan) -> Iterator[str]:
-    """That the records say which framework computed them, where another variant was asked for."""
-    if first.keys is not None and "framework" not in first.keys:
-        return
-    raw = first.items[0]
-    value = raw.value if isinstance(raw, Raw) else None
-    framework = value.get("framework") if isinstance(value, dict) else None
-    if not isinstance(framework, dict):
-        return
-    name = str(framework.get("name", "")).lower()
-    loss = framework.get("loss_type") or framework.get("policy_loss")
-    row = f"{name}/{loss}"
-    if NAMES.get(row) == row and not plan.variant.startswith(f"{name}/"):
-        yield (
-            f"the records say that {name} computed them as {loss}: "
-            f"-v {row} reproduces it (grpo verify checks how)"
-        )
+        reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
+        other = other_row(reader.told.named, evaluated)
+        return list(reader.notices | self._notices | other | self._outcome.told)
 
 
 def _notices(breakdown: Breakdown) -> Iterator[str]:

@@ -7,14 +7,47 @@ business (``Reader.map``). What needs statistics of the whole input is a fold be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
-from grpo_cli.records import DecodedChunk, Piece, Reading
+from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
+from grpo_cli.variants.trainer import named_row
 
 Notices = dict[str, None]
+
+
+@dataclass
+class Told:
+    """What there is to tell of some input once.
+
+    Attributes:
+        notices: sentences.
+        named: the row that its first object names, "" for none; None where it has no object.
+    """
+
+    notices: Notices = field(default_factory=dict)
+    named: str | None = None
+
+    def merge(self, later: Told) -> None:
+        """Adds what there is to tell of the input that follows."""
+        self.notices |= later.notices
+        self.named = later.named if self.named is None else self.named
+
+    def heard(self, decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
+        """The same objects; what the first of them says of itself is kept."""
+        for few in decoded:
+            if self.named is None:
+                self.named = _named(few)
+            yield few
+
+
+def _named(few: DecodedChunk) -> str:
+    if few.keys is not None and "framework" not in few.keys:
+        return ""
+    first = few.items[0]
+    return (named_row(first.value) if isinstance(first, Raw) else None) or ""
 
 
 T = TypeVar("T")
@@ -28,14 +61,15 @@ class OnPiece(Generic[T]):
     reading: Reading
     by_columns: bool = False
 
-    def __call__(self, piece: Piece) -> tuple[T, Notices]:
+    def __call__(self, piece: Piece) -> tuple[T, Told]:
         """What a piece comes to, and what is to be told of it once."""
         return self.all_of((piece,))
 
-    def all_of(self, pieces: Iterable[Piece]) -> tuple[T, Notices]:
+    def all_of(self, pieces: Iterable[Piece]) -> tuple[T, Told]:
         """What pieces that follow each other come to as one."""
-        notices: Notices = {}
+        told = Told()
         decoded = (
-            self.reading.decoded(piece, notices, by_columns=self.by_columns) for piece in pieces
+            self.reading.decoded(piece, told.notices, by_columns=self.by_columns)
+            for piece in pieces
         )
-        return self.work(chain.from_iterable(decoded)), notices
+        return self.work(told.heard(chain.from_iterable(decoded))), told

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.fold import Notices, OnPiece
+from grpo_cli.engine.fold import Notices, OnPiece, Told
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -29,9 +29,12 @@ from grpo_cli.records import (
     Source,
     record,
 )
+from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
 from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.manifest import Manifest
@@ -59,7 +62,7 @@ class Reader:
     Attributes:
         paths: the files, as the user named them.
         skipped: the errors of records that were left out.
-        notices: what is told once.
+        told: what is told once.
     """
 
     def __init__(
@@ -79,12 +82,22 @@ class Reader:
         self.skip = skip
         self.most_errors = most_errors
         self.skipped = Skipped(most_errors)
-        self.notices: Notices = {}
+        self.told = Told()
         self._sources = [Source.of(path) for path in paths]
         self._jobs = jobs
         self._block_bytes = block_bytes
         self._on = on
         self._task_bytes = task_bytes
+
+    @property
+    def notices(self) -> Notices:
+        """What is told once of the files."""
+        return self.told.notices
+
+    def notes(self, *plans: Plan) -> Notices:
+        """The same, and that the records name another row than those that were evaluated."""
+        other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
+        return self.notices | other
 
     # ---- in this process ----------------------------------------------------------------------
 
@@ -100,7 +113,7 @@ class Reader:
         for piece in self._pieces(apart=False):
             packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
             decoded = self.reading.decoded(piece, self.notices, by_columns=packed)
-            for chunk in chunks(decoded, with_headers=True):
+            for chunk in chunks(self.told.heard(decoded), with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
                     yield chunk
@@ -118,7 +131,8 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            for raw in self.reading.raws(piece, self.notices):
+            decoded = self.told.heard(self.reading.decoded(piece, self.notices))
+            for raw in one_by_one(decoded):
                 read = True
                 found = raw if isinstance(raw, InputError) else record(raw)
                 if isinstance(found, InputError):
@@ -145,6 +159,15 @@ class Reader:
     def on_cluster(self) -> bool:
         """Whether ``map`` runs on a cluster."""
         return self._on is not None
+
+    @property
+    def nodes(self) -> int:
+        """How many machines of a cluster work on it; none before ``map``, and without a cluster."""
+        if self._on is None:
+            return 0
+        from grpo_cli.engine.cluster import session  # an extra
+
+        return session.nodes()
 
     @property
     def inputs(self) -> list[tuple[str, int, str]]:
@@ -231,8 +254,8 @@ class Reader:
         faults: list[Exception] = []
         pieces = _before(self._pieces(apart=self._jobs != 1), faults)
         on_piece = OnPiece(work, self.reading, by_columns)
-        for piece, (result, notices) in self._shared_out(on_piece, pieces):
-            self.notices |= notices
+        for piece, (result, told) in self._shared_out(on_piece, pieces):
+            self.told.merge(told)
             yield piece, result
         if faults:
             raise faults[0]
@@ -252,8 +275,8 @@ class Reader:
             together=together,
             manifest=manifest,
         )
-        for done, result, notices in results:
-            self.notices |= notices
+        for done, result, told in results:
+            self.told.merge(told)
             yield done, result
 
     def _shared_out(

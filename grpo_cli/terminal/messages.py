@@ -26,11 +26,12 @@ def failures(*, as_json: bool = False) -> Iterator[None]:
 
 
 def tell(error: GrpoError, *, as_json: bool = False) -> None:
-    """Prints one error: a line, or one JSON object."""
-    if as_json:
-        _print(escaped_json(orjson.dumps({"error": described(error)})).decode())
-    else:
-        say(str(error))
+    """Prints an error: a line, or one JSON object; one each where it is several."""
+    for one in error.each if isinstance(error, InputError) else [error]:
+        if as_json:
+            _print(escaped_json(orjson.dumps({"error": described(one)})).decode())
+        else:
+            say(str(one))
 
 
 def say(text: str) -> None:

@@ -9,6 +9,9 @@ import orjson
 
 _LONGEST = 40
 
+_ROUNDING = 1e-13
+"""Of the size of its terms, what a sum is that is 0 but for their rounding."""
+
 
 def shown(value: Any) -> str:
     """A value in a table's cell: 6 significant digits, thousands apart, nothing as a dash."""
@@ -23,6 +26,12 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(shown, value))
     return shortened(visible(value if isinstance(value, str) else orjson.dumps(value).decode()))
+
+
+def shown_among(value: Any, size: float | None) -> str:
+    """As ``shown``; ≈0 where it is what rounding leaves of 0 in a sum of terms of that size."""
+    rounding = _ROUNDING * (size or 0.0)
+    return "≈0" if isinstance(value, float) and 0.0 < abs(value) < rounding else shown(value)
 
 
 def visible(text: str) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
@@ -189,8 +189,10 @@ def plan(
         raise UsageError(f"unknown batch {batch!r}; expected input or record")
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
+    given = hyperparameters or {}
+    _check_known(given, Plan(name, VARIANTS[name], swapped, {}, batch))
     try:
-        flags = canonical(hyperparameters or {})
+        flags = canonical(given)
     except HyperparameterError as error:
         raise UsageError(str(error)) from None
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
@@ -243,6 +245,13 @@ def _stage_choice(stage: str, wanted: str) -> str:
             f"expected one of {', '.join(known.choices)}"
         )
     return name
+
+
+def _check_known(given: Iterable[str], made: Plan) -> None:
+    for name in given:
+        if name not in KNOWN:
+            read = f"{made.variant} reads {', '.join(sorted(made.takes()))}"
+            raise UsageError(f"{name}: {unknown(name, read)}")
 
 
 def _check_taken(made: Plan) -> None:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Reading, Settings
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, STAGES, framework
+
+
+def named_row(value: Any) -> str | None:
+    """The row of the framework that computed a decoded record, where the record says so."""
+    settings = value.get("framework") if isinstance(value, dict) else None
+    if not isinstance(settings, dict):
+        return None
+    loss = settings.get("loss_type") or settings.get("policy_loss")
+    row = f"{str(settings.get('name', '')).lower()}/{loss}"
+    return _as_of(row, settings) if NAMES.get(row) == row else None
+
+
+def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
+    """That records name a row, where no variant of its framework was evaluated: told once."""
+    if not named:
+        return {}
+    name, _, loss = named.partition("/")
+    if any(variant.startswith(f"{name}/") for variant in evaluated):
+        return {}
+    said = f"the records say that {name} computed them as {loss.partition('@')[0]}"
+    return {f"{said}: -v {named} reproduces it (grpo verify checks how)": None}
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ def test_the_experiment_asks_and_counts() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     found = orjson.loads(done.stdout)
     assert found["seeds"] == [7, 7]

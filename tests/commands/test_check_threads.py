@@ -33,14 +33,19 @@ def test_check_names_the_fault_of_a_thread_and_nothing_else(grpo, name):
     assert words in severe[0]["message"]
 
 
-def test_verify_names_that_cut_tokens_are_in_the_denominator(grpo):
-    """182 tokens count; the response that was cut has 50 more, and three pads."""
-    result = grpo("verify", str(THREADS / "trl-6369.jsonl"), "--json")
+@pytest.mark.parametrize("row", [(), ("-v", "trl/dapo")])
+def test_verify_names_that_cut_tokens_are_in_the_denominator(grpo, row):
+    """182 tokens count; the response that was cut has 50 more, and three pads.
+
+    The record's settings turn the KL's weight off, which the row that a user names has on.
+    """
+    result = grpo("verify", str(THREADS / "trl-6369.jsonl"), *row, "--json")
     assert result.exit_code == 1
     (first,) = [row["first"] for row in json.loads(result.stdout)["records"]]
     assert first["stage"] == "aggregate"
     (cause,) = first["causes"]
     assert "tokens with those of responses that are masked whole (truncated ones count" in cause
+    assert cause.startswith("KL not weighted by the ratio, and ") == bool(row)
 
 
 def test_every_thread_is_asked_about():

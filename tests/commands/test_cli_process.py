@@ -81,7 +81,7 @@ def on_terminal(arguments: list[str], width: int, **variables: str) -> tuple[int
             break
         text += piece
     os.close(master)
-    return process.wait(timeout=30), text.decode()
+    return process.wait(timeout=120), text.decode()
 
 
 def test_a_terminal_has_colour_and_fits(dump):
@@ -127,7 +127,7 @@ def test_ctrl_c_is_130():
     while not _waits(process.pid):
         assert process.poll() is None
     process.send_signal(2)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"Traceback" not in error
 
@@ -162,4 +162,4 @@ def test_usage_is_one_line(shell, arguments):
 def test_bare_is_help_and_usage(real_shell):
     result = real_shell("grpo")
     assert result.returncode == 2
-    assert "Commands:" in result.stdout + result.stderr
+    assert "grpo help questions" in result.stdout + result.stderr

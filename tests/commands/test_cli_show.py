@@ -107,7 +107,7 @@ def test_a_policy_that_has_not_moved_is_told(grpo, dump, flags, remark):
     still = TOKENS | {"log_probs_old": TOKENS["log_probs_new"]}
     shown = grpo("show", str(dump(still)), *flags.split()).stdout
     said = " ".join(shown.split())
-    assert "every ratio is 1 (on-policy): " in said
+    assert "every ratio is 1 (on-policy), so no clip acts: " in said
     assert (remark or "tokens are coloured by kl") in said
     assert ("clipped low" in said) == (flags != "--color-by ratio")
     assert "on-policy" not in grpo("show", str(dump(TOKENS)), *flags.split()).stdout

@@ -181,11 +181,17 @@ def test_options_stand_in_panels(grpo, name):
         assert "[FILE…]" in text
 
 
-def test_help_asks_what_people_ask(grpo):
+def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     text = grpo("--help").stdout
+    lines = text.splitlines()
+    assert len(lines) <= 22, "a line for what was typed, and one for the prompt"
+    assert max(map(len, lines)) <= 80
     for name in ("explain", "match", "compare", "split", "check", "eval", "show", "verify"):
         assert re.search(rf"\?\s+grpo {name} ", text)
-    assert "..." not in text.split("Commands:")[1], "what a command does is said to its end"
+    assert [name for name in COMMANDS if f"grpo {name}" not in text] == []
+    assert "grpo help questions" in text
+    for command in re.findall(r"grpo [a-z]+[^;\n]*", text):
+        assert command.split()[1] in COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,30 @@ def test_where_runs_part_fits_and_names_what_it_hides(grpo, dump):
     assert "num_items_in_batch=1321  num_items_in_batch=1157" in said
 
 
+def test_what_rounding_leaves_of_nothing_is_told_apart_in_tables_only(grpo, dump):
+    # 0.1 · (0.1 + 0.2 − 0.3) is 5.6e-18 in binary: J is 0 beside a gradient that is not.
+    record = {"log_probs_new": [[-1.0]] * 3, "advantages": [0.1, 0.2, -0.3], "rewards": [1.0] * 3}
+    record |= {"log_probs_old": [[-1.0]] * 3, "log_probs_ref": [[-1.0]] * 3}
+    path = str(dump(record))
+    (exact,) = orjson.loads(grpo("compare", path, "-v", "dr", "--json").stdout)["variants"]
+    assert 0.0 < abs(exact["loss"]) < 1e-16 < exact["gradient_norm"]
+    for command in ("compare {} -v dr", "eval {} -v dr", "explain {} -v dr"):
+        said = grpo(*command.format(path).split()).stdout
+        assert "≈0" in said
+        assert "e-1" not in said
+    tiny = record | {"advantages": [1e-17, 0.0, 0.0]}  # small, and no rounding
+    assert "≈0" not in grpo("eval", str(dump(tiny)), "-v", "dr").stdout
+
+
+def test_an_explanation_says_whose_loss_it_is(grpo, dump):
+    alone = grpo("explain", str(dump({}))).stdout
+    assert "of the batch" not in alone
+    assert "alone = " not in alone
+    several = grpo("explain", str(dump({}, {"rewards": [2.0, 0.0]}, {}))).stdout.splitlines()
+    assert several[0].endswith(" of the batch: 3 records, 6 responses, 9 tokens")
+    assert several[-1].startswith("  loss of this record alone = −J = ")
+
+
 def test_columns_that_have_no_room_are_named(grpo, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert "hidden at 80 columns: " in grpo("variants", "trl/*").stdout

@@ -45,7 +45,8 @@ def test_mean_of_means_by_hand(tmp_path):
 def test_no_split_changes_nothing(tmp_path):
     path = write(tmp_path / "a", telling())
     for name, row in rows(path, 8, variant="grpo").items():
-        assert row["invariant"], name
+        assert (row["invariant"], row["invariant_by"]) == (None, None), name
+        assert row["reported"] == pytest.approx(row["global"], rel=1e-12), name
         assert row["factor"] == pytest.approx(1.0), name
 
 
@@ -150,3 +151,44 @@ def test_a_kl_is_in_the_update(tmp_path):
     norm = math.sqrt(sum(one * one for one in parts) / square)
     assert found["factor"] == pytest.approx(along, rel=1e-12)
     assert found["norm_factor"] == pytest.approx(norm, rel=1e-12)
+
+
+EQUAL = {"log_probs_new": [[-1.0] * 3] * 4, "advantages": [1.0, 0.2, -0.5, 0.7]}
+GROUPED = EQUAL | {"group_ids": [0, 0, 1, 1]}
+EMPTY = EQUAL | {"mask": [[1] * 3, [1] * 3, [1] * 3, [0] * 3]}
+
+
+@pytest.mark.parametrize(
+    ("record", "micro_batch", "by"),
+    [
+        # one length: a mean over tokens is one over responses, though it counts tokens
+        (EQUAL, 2, {"token-mean": "data", "response-mean": "formula", "token-sum": "formula"}),
+        # micro-batches of other sizes: nothing that counts responses agrees
+        (EQUAL, 3, {"token-mean": None, "response-mean": None, "verl/token-sum": "formula"}),
+        # groups that no cut goes through, as many to a micro-batch
+        (GROUPED, 2, {"prompt-mean": "formula", "token-mean": "data"}),
+        (GROUPED, 1, {"prompt-mean": "data"}),
+        # no response is empty, and those that are would not be counted
+        (EQUAL, 2, {"openrlhf/response-mean": "data", "sum": None, "trl/dapo": "formula"}),
+        (EMPTY, 2, {"openrlhf/response-mean": None, "response-mean": "formula"}),
+    ],
+)
+def test_no_difference_on_this_data_is_told_from_none_by_the_formula(
+    tmp_path, record, micro_batch, by
+):
+    found = rows(write(tmp_path / "a", [record]), micro_batch)
+    assert {name: found[name]["invariant_by"] for name in by} == by
+    for name, why in by.items():
+        assert found[name]["invariant"] == (why is not None)
+
+
+def test_the_table_says_what_holds_only_here(grpo, tmp_path):
+    path = str(write(tmp_path / "a", [EQUAL]))
+    lines = grpo("split", path, "-n", "2", "-v", "dr").stdout.splitlines()
+    cells = {line.split()[0]: line for line in lines if "×" in line}
+    assert " here " in cells["token-mean"]
+    assert " yes " in cells["response-mean"]
+    nothing = grpo("split", path, "-n", "9", "-v", "dr", "--json")
+    document = json.loads(nothing.stdout)
+    assert (nothing.exit_code, document["cuts_nothing"]) == (0, True)
+    assert {row["invariant"] for row in document["splits"]} == {None}

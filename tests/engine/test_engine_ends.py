@@ -56,7 +56,7 @@ def processes(path: Path) -> list[str]:
 
 
 def gone(path: Path) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while processes(path) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not processes(path)
@@ -96,7 +96,7 @@ def test_ctrl_c(large):
         process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.close()
-        assert process.wait(timeout=20) in (130, -signal.SIGPIPE)
+        assert process.wait(timeout=120) in (130, -signal.SIGPIPE)
         assert b"Traceback" not in process.stderr.read()
         assert gone(large)
 
@@ -105,7 +105,7 @@ def test_a_closed_pipe(large):
     with started(large, *TOKENS) as process:
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=20) == -signal.SIGPIPE  # the shell shows it as 141
+        assert process.wait(timeout=120) == -signal.SIGPIPE  # the shell shows it as 141
         assert process.stderr.read() == b""
         assert gone(large)
 
@@ -125,7 +125,7 @@ def test_every_way_to_start_a_worker(large, method):
     ends = []
     for jobs in ("1", "2"):
         flags = ["-v", "dr", "--jobs", jobs, "--level", "batch", "--json"]
-        done = subprocess.run([*command, *flags], capture_output=True, timeout=60, check=False)
+        done = subprocess.run([*command, *flags], capture_output=True, timeout=300, check=False)
         ends.append((done.returncode, done.stdout))
     assert ends[0] == ends[1]
     assert ends[1][0] == 0
@@ -141,13 +141,13 @@ def test_a_parent_that_is_killed(large, method):
         process.kill()
         assert gone(large)
         process.stdout.close()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk(large):
     with started(large, "--level", "record", "-f", "jsonl", "-o", "/dev/full") as process:
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
         assert process.returncode == 3
         assert told.decode().splitlines() == ["grpo: /dev/full: No space left on device"]
         assert gone(large)
@@ -157,10 +157,10 @@ def test_an_output_that_was_interrupted_is_not_there(large, tmp_path):
     place = tmp_path / "out.jsonl"
     more = [str(large)] * 5  # so that it does not end before the signal comes
     with started(large, *more, *TOKENS, "-o", str(place)) as process:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not any(tmp_path.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=120) == 130
         assert list(tmp_path.iterdir()) == []
         assert gone(large)

@@ -26,7 +26,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _ENTRIES = ("grpo_cli.commands.main", "grpo_cli.cli.main")
-SECONDS = 10.0
+SECONDS = 20.0
 """How much processor time a command may take with a small input."""
 BLOCK = 4 << 20
 """The size of the blocks that input is read in, as the package's defaults have it."""
@@ -268,7 +268,7 @@ class Watched(NamedTuple):
     err: bytes
 
 
-def watched(arguments: Sequence[str], limit: float, seconds: float = 60) -> Watched:
+def watched(arguments: Sequence[str], limit: float, seconds: float = 300) -> Watched:
     """Runs a real process in the current folder; ends it when it takes more memory, or longer."""
     ends = time.monotonic() + seconds
     with tempfile.TemporaryFile() as err:

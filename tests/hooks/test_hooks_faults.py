@@ -68,7 +68,7 @@ class TestTheWriter:
 
         said = rf"{error.__name__}; recording ends after 1 record"
         with pytest.warns(RuntimeWarning, match=said):
-            within(20, rest)
+            within(120, rest)
         assert ids(tmp_path / "r.jsonl") == [0]
 
     @FULL
@@ -126,7 +126,7 @@ class TestTheWriter:
             recording.flush()
             recording.close()
             os._exit(7)
-        within(20, os.waitpid, child, 0)
+        within(120, os.waitpid, child, 0)
         gate.set()
         recording.close()
         assert ids(path) == [0] * (WAITING + 1)
@@ -137,7 +137,7 @@ class TestTheWriter:
         recording.write(numbered(0))
         child = multiprocessing.get_context("fork").Process(target=recording.write, args=(dict,))
         child.start()
-        child.join(20)
+        child.join(120)
         assert child.exitcode == 0
         recording.close()
         assert ids(tmp_path / "r.jsonl") == [0]
@@ -156,7 +156,7 @@ else:
 """
         path = tmp_path / "r.jsonl"
         command = [sys.executable, "-c", code, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         assert done.stderr.count("RuntimeWarning") == 1
         assert "forked" in done.stderr
         assert path.read_bytes() == b""

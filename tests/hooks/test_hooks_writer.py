@@ -70,7 +70,7 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
     filling.join(0.2)
     assert filling.is_alive()
     gate.set()
-    filling.join(5)
+    filling.join(60)
     writer.close()
     assert len(ids(writer.path)) == WAITING + 2
 

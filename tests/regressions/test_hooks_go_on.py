@@ -53,7 +53,7 @@ raise SystemExit(not refused)
 @pytest.mark.parametrize("fault", SCRIPTS)
 def test_a_script_goes_on(fault):
     command = [sys.executable, "-c", SCRIPTS[fault]]
-    done = subprocess.run(command, env=environment(), capture_output=True, timeout=5, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, timeout=60, check=False)
     assert done.returncode == 0
     for line in Path("r.jsonl").read_text().splitlines():
         assert "id" in json.loads(line)

@@ -65,9 +65,9 @@ def compare(
             failed=not rows,
             rows=rows,
             beyond="cut",
-            notes=source.notices,
+            notes=source.notes(*made),
         )
-        code = finish(source, as_json=page.json, quiet=page.quiet)
+        code = finish(source, *made, as_json=page.json, quiet=page.quiet)
         if not rows:
             code = InputError.exit_code
             say("the data can serve none of these variants")

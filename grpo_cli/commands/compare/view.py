@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import shown, shown_among, visible
 from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -34,6 +34,7 @@ _SPARE: Sequence[str] = (
     *("denominator", "clip_fraction_low", "clip_fraction_high", "A<0", "policy", "objective"),
     *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
+_SUMS = ("objective", "loss", "policy")
 _WIDTH = 80
 _PERCENT = (
     "clip_fraction",
@@ -61,6 +62,9 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, An
         values = [row[field] for row in rows]
         if header.startswith(_PERCENT):
             columns.append(column(header, values, show=_percent, numeric=True))
+        elif field in _SUMS:
+            texts = [shown_among(row[field], row["gradient_norm"]) for row in rows]
+            columns.append(column(header, texts, show=str, numeric=True))
         else:
             columns.append(column(header, values))
     kept, hidden = fitting(columns, _SPARE, screen.width)

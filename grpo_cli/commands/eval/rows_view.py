@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.eval.totals_view import chosen, summary
+from grpo_cli.commands.eval.totals_view import SUMS, chosen, summary
 from grpo_cli.engine.rows.fields import (
     COLUMNS,
     RECORD_CONTEXT,
@@ -20,7 +20,7 @@ from grpo_cli.engine.rows.fields import (
 )
 from grpo_cli.engine.rows.lists import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, token_text
+from grpo_cli.terminal.numbers import shown, shown_among, token_text
 from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
@@ -72,8 +72,15 @@ def _tables(
         return
     rows = list(records if level == "record" else _responses(records))[: limit or None]
     if rows:
-        columns = [column(n, [row[n] for row in rows]) for n in fields or COLUMNS[level]]
+        columns = [_column(name, rows) for name in fields or COLUMNS[level]]
         yield "", columns if fields is not None else [*_telling(columns, rows, level)]
+
+
+def _column(name: str, rows: Sequence[Row]) -> Column:
+    if name in SUMS and all("gradient_norm" in row for row in rows):
+        texts = [shown_among(row[name], row["gradient_norm"]) for row in rows]
+        return column(name, texts, show=str, numeric=True)
+    return column(name, [row[name] for row in rows])
 
 
 def _responses(records: Sequence[Row]) -> Iterator[Row]:

@@ -9,21 +9,24 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo_cli.commands.eval.notes import notes
-from grpo_cli.terminal.numbers import aligned, shown
+from grpo_cli.terminal.numbers import aligned, shown, shown_among
 from grpo_cli.terminal.prose import wrapped
 
 Total = Mapping[str, Any]
 
 _LABEL = len("gradient norm") + 2
 _NARROWEST = 20
-_ALIGNED = ("objective", "loss", "policy", "kl")
+SUMS = ("objective", "loss", "policy")
+"""What may be 0 but for rounding, beside a gradient that is not."""
+
+_ALIGNED = (*SUMS, "kl")
 
 
 def summary(total: Total, signature: str, width: int | None = None) -> Table:
     """The totals in words and numbers, the signature, and what they hide."""
     lines = _lines()
     room = None if width is None else max(width - _LABEL, _NARROWEST)
-    numbers = aligned([_signed(shown(total[name])) for name in _ALIGNED])
+    numbers = aligned([_signed(_number(total, name)) for name in _ALIGNED])
     for name, number in zip(_ALIGNED, numbers, strict=True):
         lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
@@ -32,6 +35,10 @@ def summary(total: Total, signature: str, width: int | None = None) -> Table:
     for note in notes(total):
         lines.add_row(Text("note", "yellow"), wrapped(Text(f" {note}", "yellow"), room, 1))
     return lines
+
+
+def _number(total: Total, name: str) -> str:
+    return shown_among(total[name], total["gradient_norm"] if name in SUMS else None)
 
 
 def chosen(total: Total, names: Sequence[str]) -> Table:

@@ -26,7 +26,7 @@ from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import NAMES
-from grpo_cli.variants.plan import plan
+from grpo_cli.variants.plan import plan as plan_of
 from grpo_cli.vectors import describe
 from grpo_cli.vectors.data import FILES
 
@@ -102,16 +102,16 @@ def explain_topic(
             page.write(case, lambda console, screen: print_vector(console, screen, case))
             return
         places = paths(None if topic is None else [_file(topic)])
-        source = loading.reader(places)
+        source, plan = loading.reader(places), objective.plan()
         with advising("explain", source, objective):
-            found = explain(objective.plan(), source, response)
+            found = explain(plan, source, response)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)
-            print_worked(console, screen, found["record"])
+            print_worked(console, screen, found["record"], found["total"]["records"])
 
-        page.write(found, draw, beyond="cut", notes=source.notices)
-        code = finish(source, as_json=page.json, quiet=page.quiet)
+        page.write(found, draw, beyond="cut", notes=source.notes(plan))
+        code = finish(source, plan, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code)
 
 
@@ -145,4 +145,4 @@ def _file(topic: str) -> str:
     """
     if topic == "-" or "." in topic or Path(topic).exists():
         return topic
-    return plan(topic).variant
+    return plan_of(topic).variant

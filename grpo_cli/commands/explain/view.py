@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.grid import column, grid, with_words
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import shown_among
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, fixed
 from grpo_cli.terminal.screen import Screen
@@ -86,7 +86,9 @@ def _print_related(console: Console, page: Entry, room: int) -> None:
 def print_why(console: Console, screen: Screen, document: Entry) -> None:
     """Prints the loss, what J is made of, and the reasons."""
     total, parts = document["total"], document["parts"]
-    console.print(Text.assemble(("loss ", "cyan"), (shown(total["loss"]), "bold")))
+    loss = shown_among(total["loss"], total["gradient_norm"])
+    whose = f" of the batch: {_counts(total)}" if total["records"] > 1 else ""
+    console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), whose))
     width = _width(screen)
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
@@ -96,6 +98,11 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
 
 def _width(screen: Screen) -> int:
     return min(screen.width or _WIDEST, _WIDEST)
+
+
+def _counts(total: Entry) -> str:
+    names = ("records", "responses", "tokens")
+    return ", ".join(f"{total[one]:,} {one[:-1] if total[one] == 1 else one}" for one in names)
 
 
 _PARTS = {

@@ -30,9 +30,17 @@ _MOST = 8
 _LISTED = 20
 
 
-def print_worked(console: Console, screen: Screen, record: Entry) -> None:
-    """Prints the advantages, the tokens, the sums and the denominator, step by step."""
-    _heading(console, _title(record))
+def print_worked(console: Console, screen: Screen, record: Entry, records: int) -> None:
+    """Prints the advantages, the tokens, the sums and the denominator, step by step.
+
+    Args:
+        console: where to.
+        screen: what it is read on.
+        record: the record that is worked out.
+        records: how many there are in the batch.
+    """
+    console.print()
+    console.print(wrapped(Text(_title(record, records), "bold"), screen.width, 2))
     _heading(console, "1  advantages")
     _step(console, screen, record["stages"]["advantage"])
     for group in record["groups"]:
@@ -55,7 +63,7 @@ def print_worked(console: Console, screen: Screen, record: Entry) -> None:
     _step(console, screen, record["stages"]["aggregate"])
     _print_responses(console, record, parts)
     _heading(console, "4  sum")
-    for line in _sum(record, parts, places):
+    for line in _sum(record, parts, places, records):
         console.print(wrapped(Text(f"  {line}"), screen.width, 6))
 
 
@@ -67,10 +75,11 @@ def _heading(console: Console, text: str) -> None:
     console.print(Text(f"\n{text}", "bold"))
 
 
-def _title(record: Entry) -> str:
+def _title(record: Entry, records: int) -> str:
     place = record["source"] + (f":{record['line']}" if record["line"] else "")
     name = "" if record["id"] is None else f" ({shown(record['id'])})"
-    return f"{visible(place)}{name}, evaluated alone"
+    others = f"; its loss is not that of the {records:,} records above" if records > 1 else ""
+    return f"{visible(place)}{name}, evaluated alone{others}"
 
 
 def _group(group: Entry, groups: int) -> Iterator[str]:
@@ -202,7 +211,7 @@ def _response_columns(record: Entry) -> Iterator[tuple[str, str]]:
     yield "gradient_norm", "gradient_norm"
 
 
-def _sum(record: Entry, parts: Sequence[str], places: int) -> Iterator[str]:
+def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iterator[str]:
     yield f"denominator {shown(record['denominator'])}: {record['denominator_of']}"
     total = fixed(record["objective"], places)
     if len(parts) <= _MOST:
@@ -211,7 +220,8 @@ def _sum(record: Entry, parts: Sequence[str], places: int) -> Iterator[str]:
     else:
         yield f"J = Σ contributions = {total}"
     yield from _terms(record, places)
-    yield f"loss = −J = {fixed(record['loss'], places)}"
+    whose = " of this record alone" if records > 1 else ""
+    yield f"loss{whose} = −J = {fixed(record['loss'], places)}"
 
 
 def _terms(record: Entry, places: int) -> Iterator[str]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
+
+from grpo_cli.errors import UsageError
+from grpo_cli.terminal.messages import failures
 
 PANELS: Mapping[str, tuple[str, ...]] = {
     "Which objective (`grpo variants --stage kl` lists the choices of --kl)": (
@@ -33,7 +37,17 @@ if TYPE_CHECKING:
 
 
 class PanelCommand(TyperCommand):
-    """A command whose options are printed in panels."""
+    """A command whose options are printed in panels, and are not taken for others."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Refuses an option with one dash, which would be read as -v ariant."""
+        known = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+        for word in takewhile(lambda word: word != "--", args):
+            name, equals, value = word.partition("=")
+            if f"-{name}" in known and len(name) > 2:
+                with failures():
+                    raise UsageError(f"no such option: {name}; two dashes: -{name}{equals}{value}")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Writes the arguments, the command's own options, and the panels of the others."""
@@ -56,16 +70,15 @@ def panel_of(flags: list[str]) -> str:
     return next(found, _OWN)
 
 
-class WholeGroup(TyperGroup):
-    """A group that says all of what each command does, in as many lines as that takes."""
+class FrontPage(TyperGroup):
+    """The command itself: its help is a page that fits a terminal and names every command."""
+
+    def format_usage(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes the usage in one line."""
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [FILE…]")
+
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes nothing: the page has them."""
 
     def format_commands(self, ctx: Context, formatter: Formatter) -> None:
-        """Writes the commands, each with the first line of its help."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [
-            (name, (command.help or "").partition("\n")[0])
-            for name, command in commands
-            if command is not None and not command.hidden
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Writes nothing: the page has them, beside what each is for."""

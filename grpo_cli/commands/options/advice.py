@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.records import Raw
-from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import plan
 
 _DEFAULT = "grpo"
@@ -37,25 +34,14 @@ def advised(
         return error
     paths = shlex.join(reader.paths)
     said, mark, keys = error.message.partition("; keys that mean nothing here")
-    ways = [f"grpo {command} {paths} {flags}" for flags in _ways(reader)]
+    ways = [f"grpo {command} {paths} {flags}" for flags in _ways(reader.told.named)]
     message = f"{said}: {', or '.join(ways)}{mark}{keys}"
     return MissingColumnError(message, path=error.path, source=error.source, line=error.line)
 
 
-def _ways(reader: Reader) -> list[str]:
+def _ways(named: str | None) -> list[str]:
     """The row that the records name, or one without a KL; and the default without its KL."""
-    named = _named(next(reader.beginning(), None))
-    if named is None:
+    if not named:
         return ["--beta 0", "-v dapo (which has none)"]
     flags = " --beta 0" if "beta" in plan(named).takes() else ""
     return [f"-v {named}{flags} (as the records name it)", "--beta 0"]
-
-
-def _named(raw: object) -> str | None:
-    """The row of the framework that computed a record, where it says so."""
-    value: Any = raw.value if isinstance(raw, Raw) else None
-    framework = value.get("framework") if isinstance(value, dict) else None
-    if not isinstance(framework, dict):
-        return None
-    loss = framework.get("loss_type") or framework.get("policy_loss")
-    return NAMES.get(f"{str(framework.get('name', '')).lower()}/{loss}")

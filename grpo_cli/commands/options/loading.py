@@ -17,6 +17,7 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import say
+from grpo_cli.variants.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,9 @@ class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
         return words + (["--on-error", "skip"] if self.on_error == "skip" else [])
 
 
-def finish(source: Reader, *, as_json: bool, quiet: bool) -> int:
+def finish(source: Reader, *plans: Plan, as_json: bool, quiet: bool) -> int:
     """Tells what there is to know of the files; returns the exit code that they lead to."""
-    tell_notes(source.notices, quiet=quiet)
+    tell_notes(source.notes(*plans), quiet=quiet)
     tell_errors(source.skipped, as_json=as_json)
     tell_more_errors(source.skipped)
     if not source.skipped:

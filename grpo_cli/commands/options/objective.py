@@ -13,8 +13,9 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, WorkOptions
 from grpo_cli.commands.options.values import assignment, number
 from grpo_cli.engine import Reader
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UnopenedError, UsageError
 from grpo_cli.records.open.folders import files as expanded
+from grpo_cli.records.open.streams import unopened
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -155,10 +156,14 @@ def paths(files: list[str] | None) -> list[str]:
 
     Raises:
         UsageError: when there is nothing to read.
-        InputError: for a folder or a pattern without a file of records.
+        InputError: for a folder or a pattern without a file of records; of several files, for
+            all that cannot be opened, before any is read.
     """
     if files:
-        return expanded(files)
+        places = expanded(files)
+        if len(places) > 1 and (errors := [*filter(None, map(unopened, places))]):
+            raise UnopenedError(errors)
+        return places
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
     return ["-"]

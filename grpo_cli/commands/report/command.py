@@ -71,7 +71,7 @@ def report(
         with destination(options.output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
-        tell_notes(reader.notices | run.notices, quiet=options.quiet)
+        tell_notes(reader.notes(plan) | run.notices, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
         if run.skipped:
             tell_more_errors(run.skipped)

@@ -50,7 +50,7 @@ def show(
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
         plan = objective.plan()
-        reader = Reader(paths(files), source.reading(options.record))
+        reader = Reader(_paths(files, options), source.reading(options.record))
         raw, record = next(reader.records())
         with advising("show", reader, objective):
             breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
@@ -64,9 +64,22 @@ def show(
                 drawn, without = figure(_picture(record, breakdown, options))
                 stream.write(drawn.encode())
             _tell(without, options)
+        notes = reader.notes(plan)
         if options.html is None and options.svg is None:
-            _print(_picture(record, breakdown, options), reader.notices, options)
-        tell_notes(reader.notices, quiet=options.quiet)
+            _print(_picture(record, breakdown, options), notes, options)
+        tell_notes(notes, quiet=options.quiet)
+
+
+def _paths(files: list[str] | None, options: ShowOptions) -> list[str]:
+    """The files to read; of ``--html FILE`` alone, that this is the one to write."""
+    try:
+        return paths(files)
+    except UsageError as error:
+        for flag, page in (("--html", options.html), ("--svg", options.svg)):
+            if page is not None:
+                advice = f"{flag} names the page to write: grpo show FILE {flag} PAGE"
+                raise UsageError(f"{error}; {advice}") from None
+        raise
 
 
 def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:

@@ -127,7 +127,7 @@ def _remark(record: Row, color_by: str) -> str | None:
     bare = not _scale(record, color_by)
     if not (still or bare) or not any(row["length"] for row in record["responses"]):
         return None
-    facts = ["every ratio is 1 (on-policy)"] if still else []
+    facts = ["every ratio is 1 (on-policy), so no clip acts"] if still else []
     if bare and color_by != "ratio":
         facts.append(f"{color_by} is 0 at every token")
     said = "no colour to show" if bare else f"tokens are coloured by {color_by}"

@@ -83,9 +83,9 @@ def split_batch(
             failed=not rows,
             rows=rows,
             beyond="cut",
-            notes=source.notices,
+            notes=source.notes(plan),
         )
-        code = finish(source, as_json=page.json, quiet=page.quiet)
+        code = finish(source, plan, as_json=page.json, quiet=page.quiet)
         if not page.quiet:
             for name, value in responses.differing.items():
                 say(f"note: {name} differs between the records; the first one's, {value}, is taken")

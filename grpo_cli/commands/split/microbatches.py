@@ -38,6 +38,11 @@ class Cut:
         """[M] the optimiser step of each micro-batch."""
         return np.arange(len(self.sizes)) // (self.accumulate * self.ranks)
 
+    @property
+    def cuts_nothing(self) -> bool:
+        """Whether each micro-batch is a whole optimiser step."""
+        return len(self.sizes) == int(self.steps[-1]) + 1
+
 
 def cut(responses: int, micro_batch: int, accumulate: int | None, ranks: int) -> Cut:
     """The cut; without ``accumulate`` all the responses are one optimiser step."""

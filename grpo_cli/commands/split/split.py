@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ Row = dict[str, Any]
 def split(base: Plan, responses: Responses, cutting: Cut) -> dict[str, Any]:
     """Everything as ``--json`` prints it."""
     rows, skipped = _rows(base, responses, cutting)
-    steps = int(cutting.steps[-1]) + 1
     return {
         "variant": base.variant,
         "splits": rows,
@@ -46,8 +45,8 @@ def split(base: Plan, responses: Responses, cutting: Cut) -> dict[str, Any]:
         "micro_batches": len(cutting.sizes),
         "accumulate": cutting.accumulate,
         "ranks": cutting.ranks,
-        "steps": steps,
-        "cuts_nothing": len(cutting.sizes) == steps,
+        "steps": int(cutting.steps[-1]) + 1,
+        "cuts_nothing": cutting.cuts_nothing,
     }
 
 
@@ -83,36 +82,64 @@ def _plans(base: Plan, responses: Responses) -> Iterator[tuple[str, Plan]]:
 
 @dataclass(frozen=True)
 class Update:
-    """J and the factors that the slopes of each response are multiplied by: [R] each."""
+    """J and what the slopes of each response, and its entropy, are multiplied by: [R] each."""
 
     value: float
     size: float
     policy: F64
     kl: F64
+    entropy: F64
 
 
 def _row(made: Plan, responses: Responses, cutting: Cut) -> Row:
     chunk = responses.alone
     objective = made.objective(chunk.settings, advantages_given=chunk.advantages_given)
+    applied, whole = _updates(objective, responses, cutting)
+    square, along = _dot(responses, whole, whole), _dot(responses, applied, whole)
+    off = replace(applied, policy=applied.policy - whole.policy, kl=applied.kl - whole.kl)
+    distance = math.sqrt(max(_dot(responses, off, off), 0.0) / square) if square else None
+    norm = math.sqrt(_dot(responses, applied, applied) / square) if square else None
+    rounding = _SAME * max(abs(whole.value), whole.size)
+    same = abs(applied.value - whole.value) <= rounding and (distance or 0.0) <= _SAME
+    by = None
+    if same and not cutting.cuts_nothing:
+        by = "formula" if _by_formula(objective, responses, cutting) else "data"
+    return {
+        "reported": -applied.value + 0.0,
+        "global": -whole.value + 0.0,
+        "invariant": None if cutting.cuts_nothing else same,
+        "invariant_by": by,
+        "factor": along / square if square else None,
+        "norm_factor": norm,
+        "gradient_difference": distance,
+    }
+
+
+def _updates(objective: Objective, responses: Responses, cutting: Cut) -> tuple[Update, Update]:
+    """The update of the batch that is cut, and that of the whole batch."""
     cut = of_step(objective, responses, cutting, cutting.accumulate, cutting.ranks)
     share = _share(cutting, whole=float(cutting.ranks) if adds(objective) else None)
     applied = _update(cut, responses, cutting.sizes, share)
     steps = np.bincount(cutting.steps, weights=cutting.sizes).astype(np.int64)
     undivided = of_step(objective, responses, cutting, 1, 1)
-    whole = _update(undivided, responses, steps, np.full(len(steps), 1.0 / len(steps)))
-    square, along = _dot(responses, whole, whole), _dot(responses, applied, whole)
-    off = Update(0.0, 0.0, applied.policy - whole.policy, applied.kl - whole.kl)
-    distance = math.sqrt(max(_dot(responses, off, off), 0.0) / square) if square else None
-    norm = math.sqrt(_dot(responses, applied, applied) / square) if square else None
-    rounding = _SAME * max(abs(whole.value), whole.size)
-    return {
-        "reported": -applied.value + 0.0,
-        "global": -whole.value + 0.0,
-        "invariant": abs(applied.value - whole.value) <= rounding and (distance or 0.0) <= _SAME,
-        "factor": along / square if square else None,
-        "norm_factor": norm,
-        "gradient_difference": distance,
-    }
+    share = np.full(len(steps), 1.0 / len(steps))
+    return applied, _update(undivided, responses, steps, share)
+
+
+def _by_formula(objective: Objective, responses: Responses, cutting: Cut) -> bool:
+    """Whether no lengths could make a difference: responses weigh the same in both updates.
+
+    What a denominator counts is a function of lengths and groups. Lengths that grow from response
+    to response, from none at all, are other ones in each piece, whatever the pieces are.
+    """
+    grown = replace(responses, lengths=np.arange(responses.count))
+    applied, whole = _updates(objective, grown, cutting)
+    pairs = (
+        (applied.policy, whole.policy),
+        (applied.kl, whole.kl),
+        (applied.entropy, whole.entropy),
+    )
+    return all(np.allclose(one, other, rtol=_SAME, atol=0.0) for one, other in pairs)
 
 
 def _share(cutting: Cut, *, whole: float | None) -> F64:
@@ -134,7 +161,7 @@ def _update(objective: Objective, responses: Responses, sizes: I64, share: F64) 
     entropy = objective.entropy_coef * weights["entropy_aggregate"] * spread
     sums = responses.sums
     parts = policy * sums["policy"] + kl * sums["kl"] + entropy * sums["entropy"]
-    return Update(math.fsum(parts.tolist()), float(np.abs(parts).sum()), policy, kl)
+    return Update(math.fsum(parts.tolist()), float(np.abs(parts).sum()), policy, kl, entropy)
 
 
 def _weights(objective: Objective, stage: str, inputs: Inputs, records: Segments) -> F64:

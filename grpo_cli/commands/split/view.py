@@ -20,14 +20,14 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     """Prints how the batch is cut, then a line per aggregation."""
     console.print(wrapped(Text(_cutting(document), "bold"), screen.width, 2))
     if document["cuts_nothing"]:
-        console.print(Text(_NOTHING, "yellow"))
+        console.print(wrapped(Text(_NOTHING, "yellow"), screen.width))
     console.print()
     rows = document["splits"]
     columns = [
         column("aggregate", [_name(row) for row in rows]),
         column("loss_reported", [row["reported"] for row in rows]),
         column("loss_global", [row["global"] for row in rows]),
-        column("invariant", [row["invariant"] for row in rows], show=_yes, style=_style),
+        column("invariant", rows, show=_invariant, style=_style),
         column("along_global", [row["factor"] for row in rows], show=_times, numeric=True),
         column("norm", [row["norm_factor"] for row in rows], show=_times, numeric=True),
         column(
@@ -47,10 +47,14 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
         console.print(wrapped(Text(text, "dim"), screen.width, 2))
 
 
-_NOTHING = "each micro-batch is a whole step, so this cuts nothing: try a smaller --micro-batch"
+_NOTHING = (
+    "each micro-batch is a whole step: this cuts nothing, so it says nothing of what a split does; "
+    "try a smaller --micro-batch"
+)
 
 _MEANING = """
 * the variant's own
+invariant: yes, by its formula; here, no difference on this data;
 along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
 
@@ -70,12 +74,14 @@ def _cutting(document: Mapping[str, Any]) -> str:
     )
 
 
-def _yes(value: Any) -> str:
-    return "yes" if value else "no"
+def _invariant(row: Mapping[str, Any]) -> str:
+    if row["invariant"] is None:
+        return "–"
+    return "no" if not row["invariant"] else "yes" if row["invariant_by"] == "formula" else "here"
 
 
-def _style(value: Any) -> str:
-    return "green" if value else "yellow"
+def _style(row: Mapping[str, Any]) -> str:
+    return "green" if row["invariant_by"] == "formula" else "yellow"
 
 
 def _times(value: Any) -> str:

@@ -70,7 +70,7 @@ def trend(
         compared = None if log is None else beside(whose, log, logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
-        notes = reader.notices | run.notices
+        notes = reader.notes(plan) | run.notices
         if options.html is not None:
             with destination(options.html, "--html") as stream:
                 head = alone(steps, found, compared)

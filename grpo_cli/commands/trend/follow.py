@@ -15,13 +15,15 @@ from grpo_cli.commands.trend.origins import Origins, two_runs
 from grpo_cli.commands.trend.run import Part, Task, step_from
 from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.engine.fold import Notices, Told
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
+from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.folders import files
 from grpo_cli.records.open.streams import plain, shown, split
+from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
-Notices = dict[str, None]
 
 
 @dataclass
@@ -32,6 +34,7 @@ class _File:
         path: where it was last seen.
         read: bytes that were read, up to the end of a line.
         lines: how many lines those are.
+        header: settings that all lines have from its first one.
         last: its last step.
         ordered: whether its steps never went back.
         steps: what it adds to each step.
@@ -41,6 +44,7 @@ class _File:
     path: str
     read: int = 0
     lines: int = 0
+    header: bytes = b""
     last: int | None = None
     ordered: bool = True
     steps: dict[int, Sums] = field(default_factory=dict)
@@ -63,6 +67,7 @@ class Follow:
         self._origins = Origins()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
+        self._told = Told()
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -117,6 +122,9 @@ class Follow:
         if not end:
             return False  # a line that is being written
         lines = split(data, end)
+        if not known.lines:
+            known.header = header_of(lines[0])
+        lines = headed(lines, known.header)
         self._add(known, Block(shown(known.path), known.lines + 1, lines))
         known.read += end
         known.lines += len(lines)
@@ -135,8 +143,10 @@ class Follow:
 
     def _add(self, known: _File, piece: object) -> None:
         notices: Notices = {}
-        part = self._task(self._reading.decoded(piece, notices))  # type: ignore[arg-type]
-        self.notices |= notices | part.notices
+        decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
+        part = self._task(self._told.heard(decoded))
+        other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
+        self.notices |= notices | other | part.notices
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]
         self._origins.merge(part.origins)

@@ -12,20 +12,28 @@ from typing import Any
 import orjson
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
 
 Log = Mapping[str, Mapping[int, float]]
 """Name → step → value."""
 
-_STEPS = ("step", "global_step", "_step", "Step", "training/global_step", "trainer/global_step")
-_NESTED = ("data", "metrics", "values", "log")
+_LINE = 1 << 20
+"""No row of metrics is longer."""
 _TENSORBOARD = {"Wall time", "Step", "Value"}
 
 
 def is_log(path: str) -> bool:
-    """Whether a file is a log of a trainer: trainer_state.json, or a CSV with steps."""
+    """Whether a file is a log of a trainer: trainer_state.json, metrics as JSON lines, or a CSV."""
     if not Path(path).is_file():
         return False
-    return Path(path).name.endswith((".csv", "trainer_state.json"))
+    if Path(path).name.endswith((".csv", "trainer_state.json")):
+        return True
+    try:
+        with Path(path).open("rb") as stream:
+            row = orjson.loads(stream.readline(_LINE))
+    except (OSError, orjson.JSONDecodeError):
+        return False
+    return isinstance(row, dict) and is_logged(row)
 
 
 def read_log(path: str) -> Log:
@@ -46,11 +54,11 @@ def read_log(path: str) -> Log:
     for step, values in _stepped(rows):
         for name, value in values.items():
             number = _number(value)
-            if number is not None and name not in _STEPS:
+            if number is not None and name not in STEPS:
                 found.setdefault(name, {})[step] = number
     if not found:
         raise InputError(
-            f"no row of this log has a step ({', '.join(_STEPS[:3])}, …) and a number", source=path
+            f"no row of this log has a step ({', '.join(STEPS[:3])}, …) and a number", source=path
         )
     return found
 
@@ -79,10 +87,10 @@ def _of_json(data: bytes) -> Iterable[Mapping[str, Any]]:
 
 def _stepped(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for row in rows:
-        step = next((one for name in _STEPS if (one := _whole(row.get(name))) is not None), None)
+        step = next((one for name in STEPS if (one := _whole(row.get(name))) is not None), None)
         if step is None:
             continue
-        nested = [row[name] for name in _NESTED if isinstance(row.get(name), dict)]
+        nested = [row[name] for name in NESTED if isinstance(row.get(name), dict)]
         yield step, _plain({**row, **(nested[0] if nested else {})})
 
 

@@ -15,8 +15,14 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.variants.changes import changed
-from grpo_cli.commands.variants.view import print_all, print_changes, print_choices
+from grpo_cli.commands.variants.view import (
+    print_all,
+    print_changes,
+    print_choices,
+    print_hyperparameters,
+)
 from grpo_cli.errors import UsageError
+from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.signature import Part, line
 from grpo_cli.terminal.messages import failures
@@ -52,6 +58,11 @@ Changes = Annotated[
     typer.Option("--changes", help="What frameworks changed between their releases."),
 ]
 
+Hyperparameters = Annotated[
+    bool,
+    typer.Option("--hyperparameters", help="The names that -p takes, and what they mean."),
+]
+
 
 @bundled
 def list_variants(
@@ -60,6 +71,7 @@ def list_variants(
     stage: Stage = None,
     every: All = False,
     changes: Changes = False,
+    hyperparameters: Hyperparameters = False,
     page: PageOptions,
 ) -> None:
     """List the variants, and the choices at each stage.
@@ -79,6 +91,10 @@ def list_variants(
         if changes:
             document = {"changes": changed(pattern)}
             page.write(document, partial(_draw, print_changes, document), beyond="page")
+        elif hyperparameters:
+            taken = _taken(pattern)
+            draw = partial(_draw, print_hyperparameters, taken)
+            page.write({"hyperparameters": taken}, draw, rows=taken, beyond="page")
         elif stage is not None:
             chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
             rows = [row for one in chosen.values() for row in _choices(one)]
@@ -94,6 +110,15 @@ def list_variants(
                 rows=[_flat(row) for row in variants],
                 beyond="page",
             )
+
+
+def _taken(pattern: str | None) -> list[dict[str, Any]]:
+    rows = HYPERPARAMETERS.items()
+    return [
+        {"name": name, "meaning": row.meaning, "aliases": list(row.aliases)}
+        for name, row in rows
+        if pattern is None or fnmatchcase(name, pattern)
+    ]
 
 
 def _draw(drawn: Callable[..., None], document: Any, console: Console, screen: Screen) -> None:

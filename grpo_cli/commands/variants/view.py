@@ -98,3 +98,11 @@ def _text(value: Any) -> str:
     if isinstance(value, str | None):
         return visible(value or "").replace("``", "")
     return ", ".join(map(_text, value))
+
+
+def print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
+    """Prints one line per hyperparameter: its name, what it means, and what others call it."""
+    _print(console, screen, [{**row, "meaning": _also(row, "meaning")} for row in rows], _PARAMETER)
+
+
+_PARAMETER = ("name", "meaning")

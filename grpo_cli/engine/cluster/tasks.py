@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.engine import memory
 from grpo_cli.engine.cluster.parts import Parts, Written
 from grpo_cli.engine.cluster.portions import Files
-from grpo_cli.engine.fold import Notices, OnPiece
+from grpo_cli.engine.fold import OnPiece, Told
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Source
 from grpo_cli.records.open.ranges import Bytes, Ends, Range, blocks_of, fetch
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
     done: Done
     value: Any
-    notices: Notices
+    told: Told
 
 
 class Answer(NamedTuple):
@@ -190,4 +190,5 @@ def merge(*answers: Answer) -> Answer:
 def _joined(first: Result, later: Result) -> Result:
     first.value.merge(later.value)
     done = first.done._replace(size=first.done.size + later.done.size)
-    return Result(done, first.value, first.notices | later.notices)
+    first.told.merge(later.told)
+    return Result(done, first.value, first.told)

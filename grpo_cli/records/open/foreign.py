@@ -1,4 +1,4 @@
-"""What is no JSON and can be told from how it begins: what it is, and how it becomes records."""
+"""What is no JSON, told from how it begins or is called: what it is, how it becomes records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,31 @@ _YAML = re.compile(rb"(---(\s|$)|%YAML|- ?\w+: |[A-Za-z_][\w.]*:(\s|$))")
 _CSV = re.compile(rb"[\w\"' .()/-]+([,;\t][\w\"' .()/-]+)+\r?$")
 
 
-def foreign(head: bytes) -> str | None:
-    """Why a file that begins so cannot be read; None where it may be JSON."""
+_PACKED = {b"BZh": "bzip2: bunzip2 -c", b"\xfd7zXZ": "xz: xz -dc"}
+_NAMED = {
+    ".parquet": "Parquet's PAR1",
+    ".arrow": "Arrow's ARROW1",
+    ".feather": "Arrow's ARROW1",
+    ".safetensors": "a header's length and {, as safetensors do",
+    ".npz": "zip's PK, as npz do",
+    ".pt": "zip's PK, as torch.save writes",
+    ".pth": "zip's PK, as torch.save writes",
+    ".zip": "zip's PK",
+    ".gz": "gzip's 1F 8B",
+    ".zst": "zstd's 28 B5 2F FD",
+    ".bz2": "bzip2's BZh",
+    ".xz": "xz's FD 7zXZ",
+}
+"""How files begin whose names end so."""
+
+
+def foreign(head: bytes, name: str = "") -> str | None:
+    """Why a file that begins so cannot be read; None where it may be JSON.
+
+    Args:
+        head: its first bytes.
+        name: what it is called; JSON is read whatever its name says.
+    """
     if head.startswith(_COLUMNS):
         return "Parquet, Arrow and npz are read from files, not from pipes"
     if head.startswith(_ZIP):
@@ -31,7 +54,20 @@ def foreign(head: bytes) -> str | None:
         )
     if head[_TAR_AT:].startswith(b"ustar"):
         return "this is a tar archive: tar -xOf FILE | grpo eval reads the files in it"
-    return _text(head)
+    for magic, advice in _PACKED.items():
+        if head.startswith(magic):
+            return f"this is {advice} FILE | grpo eval reads it"
+    if head.startswith(b"\x93NUMPY"):
+        return "this is one array of numpy's, without a name: np.savez writes several, by name"
+    return _misnamed(head, name) or _text(head)
+
+
+def _misnamed(head: bytes, name: str) -> str | None:
+    ending = name[name.rfind(".") :].lower()
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    if ending not in _NAMED or start in (b"", b"{", b"["):
+        return None
+    return f"is named {ending} but does not start with {_NAMED[ending]}"
 
 
 def _text(head: bytes) -> str | None:
@@ -44,5 +80,6 @@ def _text(head: bytes) -> str | None:
         return (
             "this looks like CSV, whose cells hold no lists; records are JSON, with the log-probs "
             f"of each response's tokens in a list: {_JSONL}"
+            + ("; a trainer's log is for grpo explain FILE" if b"step" in line.lower() else "")
         )
     return None

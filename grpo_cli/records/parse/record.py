@@ -9,6 +9,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import fields
 from grpo_cli.records.decode.text import as_object
 from grpo_cli.records.origin import Origin
+from grpo_cli.records.parse import log
 from grpo_cli.records.parse.columns import Shape, read_column, read_mask, read_shape
 from grpo_cli.records.parse.derive import derive
 from grpo_cli.records.parse.groups import read_groups
@@ -56,7 +57,7 @@ def parse(
 def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) -> Record:
     found = fields.read_fields(record)
     names = found.names
-    shape = _shape(record, names, found.unknown)
+    shape = _shape(source, record, names, found.unknown)
     mask = None
     if "mask" in names:
         mask = read_mask(names["mask"], record[names["mask"]], shape)
@@ -114,8 +115,12 @@ def _add_extras(result: Record, record: Mapping[str, Any], shape: Shape) -> None
         result.expected = record["expected"]
 
 
-def _shape(record: Mapping[str, Any], names: Mapping[str, str], unknown: Sequence[str]) -> Shape:
+def _shape(
+    source: str, record: Mapping[str, Any], names: Mapping[str, str], unknown: Sequence[str]
+) -> Shape:
     key = names.get("log_probs_new") or names.get("ratios")
+    if key is None and log.is_logged(record):
+        raise InputError(log.advice(source))
     if key is None:
         looked = fields.names_of(("log_probs_new", "ratios"))
         left = fields.unknown_keys("log_probs_new", unknown)

@@ -14,11 +14,13 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.streams import most_unpacked, opened
 from grpo_cli.records.record import Raw
+from grpo_cli.records.tables.files import damage_of
 
 _DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError),
 )
+_CUT_OFF = "is the file cut off?"
 _TYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -40,8 +42,7 @@ def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
         value = {name: _field(array) for name, array in found.items()}
         size = sum(array.nbytes for array in found.values())
     except _DAMAGE as error:
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"the file is damaged: {what}") from None
+        raise InputError(f"the file is damaged: {damage_of(error, path)}") from None
     yield Raw(value, source, None, "", size, arrays=True)
 
 
@@ -65,6 +66,8 @@ def _bytes(path: str) -> Any:
 def _safetensors(path: str) -> dict[str, Any]:
     file = _bytes(path)
     size = int(file[:8].view("<u8")[0])
+    if size > len(file) - 8:
+        raise ValueError(f"a header of {size} bytes, and {len(file) - 8} are left; {_CUT_OFF}")
     header = orjson.loads(file[8 : 8 + size].tobytes())
     header.pop("__metadata__", None)
     data = file[8 + size :]
@@ -75,6 +78,9 @@ def _safetensors(path: str) -> dict[str, Any]:
 def _check_offsets(header: dict[str, Any], size: int) -> None:
     """Tensors lie within the data and apart from each other."""
     before = 0
+    ends = [one["data_offsets"][1] for one in header.values()]
+    if ends and max(ends) > size:
+        raise ValueError(f"its tensors take {max(ends)} bytes, and {size} are there; {_CUT_OFF}")
     for (begin, end), name in sorted((one["data_offsets"], name) for name, one in header.items()):
         if not before <= begin <= end <= size:
             wanted = f"data_offsets of {name} between {before} and {size}"

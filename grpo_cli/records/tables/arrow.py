@@ -11,7 +11,7 @@ from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
-from grpo_cli.records.tables.files import damage, mapped, package, parquet_file
+from grpo_cli.records.tables.files import check_end, damage, mapped, package, parquet_file
 from grpo_cli.records.tables.pieces import Rows
 
 _ROWS = 256
@@ -36,6 +36,7 @@ def slices(
         InputError: where it is damaged.
     """
     pa = package()
+    check_end(source.name, source.path, kind)
     with damage(pa, source.name):
         counts = _counts(pa, source.path, kind)
     if not sum(counts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +36,35 @@ def damage(pa: Any, source: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         what = (str(error).splitlines() or ["?"])[0]
         raise InputError(f"the file is damaged: {what}", source=source) from None
+
+
+def check_end(source: str, path: str, kind: str) -> None:
+    """Refuses a Parquet or Arrow file that does not end as one.
+
+    Raises:
+        InputError: where it is cut off.
+    """
+    if kind not in _ENDS or isinstance(path, Address):
+        return
+    with opened(path) as stream:
+        stream.seek(max(stream.seek(0, os.SEEK_END) - len(_ENDS[kind]), 0))
+        ended = stream.read() == _ENDS[kind]
+    if not ended:
+        end = _ENDS[kind].decode()
+        message = f"the file is damaged: it does not end with {end}; is the file cut off?"
+        raise InputError(message, source=source)
+
+
+def damage_of(error: Exception, path: str) -> str:
+    """What is wrong with a file, in a few words; of a zip without its end, that this is missing."""
+    if isinstance(error, zipfile.BadZipFile) and not isinstance(path, Address):
+        with opened(path) as stream:
+            if not zipfile.is_zipfile(stream):
+                return "its zip has no end; is the file cut off?"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+_ENDS = {"parquet": b"PAR1", "arrow": b"ARROW1"}
 
 
 def parquet_file(pa: Any, path: str) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.streams import most_unpacked, opened
 from grpo_cli.records.record import Raw
+from grpo_cli.records.tables.files import damage_of
 
 _DAMAGE = (
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, NotImplementedError),
@@ -117,7 +118,7 @@ def raws(source: str, path: str) -> Iterator[Raw | InputError]:
                 raise InputError(f"tensors of more than {most >> 20} MiB, unpacked")
             value = _Plain(_FEWEST + _A_BYTE * size).of(_load(archive))
     except _DAMAGE as error:
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = damage_of(error, path)
         raise InputError(f"the file is damaged, or none of torch.save's: {what}") from None
     yield Raw(value, source, None, "", size)
 

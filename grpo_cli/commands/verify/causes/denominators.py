@@ -110,8 +110,8 @@ _MEANS: tuple[tuple[str, Divisor], ...] = (
 )
 
 
-def denominators(case: Case) -> Iterator[Cause]:
-    """The weights that explain the gradient, and their names."""
+def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
+    """The weights that explain the gradient, and their names; as numbers where they have none."""
     factor = _factors(case)
     if factor is None:
         return
@@ -126,7 +126,7 @@ def denominators(case: Case) -> Iterator[Cause]:
         if np.abs(scale - scale[0]).max() <= 3e-4 * abs(scale[0]):
             fitting[form] = 1.0 / float(np.median(scale))
     named = [form for form, divisor in fitting.items() if any(_named(case, form, divisor))]
-    for form in named or fitting:
+    for form in named or (fitting if unnamed else ()):
         yield from _causes(case, form, fitting[form], factor[told])
 
 

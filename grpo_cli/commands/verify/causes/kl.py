@@ -11,6 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
+from grpo_cli.commands.verify.causes.denominators import denominators
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Kl
@@ -160,6 +161,24 @@ def _reduced(case: Case, bound: Bound) -> Breakdown:
     if same and round_number(factor[0] * case.objective.beta):
         raise ValueError("it differs by a factor, and somebody may have typed that β")
     return again
+
+
+# ---- two at once --------------------------------------------------------------------------------
+
+
+def weights_and_denominators(case: Case) -> Iterator[Cause]:
+    """The KL's weight, which a trainer's settings turn on and off, and a denominator by name."""
+    if not case.objective.beta:
+        return
+    for weight in _weights(case.objective.kl):
+        again = replace(case, breakdown=weight.evaluate(case))
+        for one in denominators(again, unnamed=False):
+            words = f"{weight.words}, and {one.words}"
+            yield Cause(one.stage, words, partial(_both, first=weight, second=one))
+
+
+def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
+    return second.evaluate(replace(case, breakdown=first.evaluate(case)))
 
 
 # ---- solved -------------------------------------------------------------------------------------

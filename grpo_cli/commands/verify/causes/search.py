@@ -60,6 +60,7 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(kl.reductions, 1),
         Tried(kl.strength),
     ),
+    (Tried(kl.weights_and_denominators, 2),),
     (Tried(factors.apart, 1), Tried(factors.whole)),
     (Tried(choices.any_choice, 1),),
 )

@@ -1,0 +1,42 @@
+"""A trainer's log in the place of records: told from a row of it, and which command reads it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+STEPS = ("step", "global_step", "_step", "Step", "training/global_step", "trainer/global_step")
+"""What a log calls its steps."""
+NESTED = ("data", "metrics", "values", "log")
+"""What a row's numbers may be kept under."""
+_HISTORY = "log_history"
+_TEXTS = frozenset(("prompt", "input", "response", "completion", "output", "text", "messages"))
+_LOGGED = frozenset(("loss", "grad_norm", "learning_rate", "lr", "epoch", "entropy"))
+
+
+def is_logged(value: Mapping[str, Any]) -> bool:
+    """Whether an object is ``trainer_state.json``, or a row of metrics: a step and numbers."""
+    if isinstance(value.get(_HISTORY), list):
+        return True
+    nested: Mapping[str, Any] = next(
+        (value[name] for name in NESTED if isinstance(value.get(name), dict)), {}
+    )
+    numbers = {**value, **nested}
+    if _TEXTS & value.keys() or any(isinstance(one, list) for one in numbers.values()):
+        return False
+    stepped = any(isinstance(numbers.get(name), int | float) for name in STEPS)
+    return stepped and any(
+        isinstance(one, int | float) and ("/" in name or name in _LOGGED)
+        for name, one in numbers.items()
+        if name not in STEPS
+    )
+
+
+def advice(source: str) -> str:
+    """What a log is, and the commands that read it."""
+    file = "FILE" if source == "<stdin>" else shlex.quote(source)
+    return (
+        "this is a trainer's log, which holds no tokens: "
+        f"grpo explain {file} reads it, grpo trend RUN --log {file} puts it beside the records"
+    )

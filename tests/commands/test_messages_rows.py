@@ -1,0 +1,71 @@
+"""The row that records name: told by every command that evaluates another, and offered first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.run import Task
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.records import PLAIN
+from grpo_cli.variants.plan import plan
+
+DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
+SAID = (
+    "grpo: note: the records say that trl computed them as dapo: -v trl/dapo reproduces it "
+    "(grpo verify checks how)"
+)
+EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
+FLAGS = {"split": ["-n", "1"]}
+
+
+def run(grpo, tmp_path, command, *words, **more):
+    flags = ["-o", str(tmp_path / "page.html")] if command == "report" else FLAGS.get(command, [])
+    return grpo(command, *words, *flags, **more)
+
+
+@pytest.mark.parametrize("command", EVALUATING)
+def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, tmp_path, command):
+    path = str(dump(DAPO, DAPO | {"step": 2}))
+    result = run(grpo, tmp_path, command, path)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines().count(SAID) == 1
+    quiet = run(grpo, tmp_path, command, path, "-q")
+    own = run(grpo, tmp_path, command, path, "-v", "trl/dapo")
+    nothing = run(grpo, tmp_path, command, str(dump({"step": 1})))
+    assert "computed them as" not in quiet.stderr + own.stderr + nothing.stderr
+
+
+@pytest.mark.parametrize("command", ["eval", "compare", "trend"])
+def test_it_is_what_the_first_object_says_for_any_jobs(grpo, dump, tmp_path, command):
+    other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
+    path = str(dump(*[DAPO | {"step": n} | (other if n else {}) for n in range(300)]))
+    told = {run(grpo, tmp_path, command, path, "-j", jobs).stderr for jobs in ("1", "2")}
+    (said,) = told
+    assert said.splitlines().count(SAID) == 1
+    assert "verl" not in said
+
+
+def test_a_run_that_is_followed_says_it_once(dump):
+    path = dump(DAPO, DAPO | {"step": 2})
+    follow = Follow([str(path)], PLAIN, Task(Evaluator(plan("dr")), skip=False, step_of=StepOf()))
+    follow.poll()
+    assert [f"grpo: note: {note}" for note in follow.notices] == [SAID]
+
+
+def test_the_row_is_the_one_of_the_records_release(grpo, dump):
+    framework = {"name": "trl", "loss_type": "dapo", "version": "1.9.2"}
+    said = grpo("eval", str(dump({"framework": framework}))).stderr
+    assert "computed them as dapo: -v trl/dapo@1.9.2 reproduces it" in said
+
+
+@pytest.mark.parametrize("command", ["eval", "explain", "show", "split"])
+def test_from_standard_input_the_records_own_row_is_offered_too(grpo, tmp_path, command):
+    text = json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]})
+    result = run(grpo, tmp_path, command, "-", stdin=text)
+    first = f"grpo {command} - -v trl/dapo --beta 0 (as the records name it)"
+    assert first in result.stderr
+    assert result.stderr.rstrip().endswith(f"{first}, or grpo {command} - --beta 0")

@@ -1,0 +1,81 @@
+"""What to type instead: options with one dash, words that are no command, names that are none."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from grpo_cli.commands.main import main
+from grpo_cli.hyperparameters import HYPERPARAMETERS
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys):
+    """What the command ``grpo`` says of a line that is wrong."""
+
+    def run(line: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["grpo", *line.split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        return said
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("eval x -variant dr", "grpo: no such option: -variant; two dashes: --variant"),
+        ("eval x -epsilon=0.1", "grpo: no such option: -epsilon; two dashes: --epsilon=0.1"),
+        ("version", "grpo: no such command 'version'; type: grpo --version"),
+        (
+            "-v dr eval x",
+            "grpo: no such option: -v; options follow the command: grpo eval -v dr x",
+        ),
+        ("x.jsonl -v dr", "grpo: no such command 'x.jsonl'; for a file: grpo eval x.jsonl -v dr"),
+        ("show --html", "grpo: option '--html' requires an argument (see grpo show --help)"),
+    ],
+)
+def test_what_to_type_instead(typed, line, said):
+    assert typed(line) == said
+
+
+def test_a_command_that_is_nearly_one_is_named(typed):
+    assert typed("evla x").startswith("grpo: no such command 'evla'. Did you mean 'eval'?")
+
+
+def test_letters_may_stand_at_their_values(grpo, dump):
+    path = str(dump({}))
+    assert grpo("eval", path, "-vdr", "--only", "loss").exit_code == 0
+
+
+@pytest.mark.parametrize("flag", ["--html", "--svg"])
+def test_a_page_without_a_file_to_read(typed, monkeypatch, flag):
+    monkeypatch.setattr("sys.stdin", None)
+    said = typed(f"show {flag} dump.jsonl")
+    assert said.endswith(f"; {flag} names the page to write: grpo show FILE {flag} PAGE")
+
+
+def test_an_unknown_hyperparameter_names_those_that_the_variant_reads(grpo, dump):
+    path = str(dump({}))
+    result = grpo("eval", path, "-v", "dr", "-p", "foo=1")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "grpo: foo: unknown hyperparameter; dr reads delta, dual_clip, entropy_coef, "
+        "epsilon_high, epsilon_low, log_ratio_clamp, reward_weights; "
+        "grpo variants --hyperparameters lists all\n",
+    )
+    near = grpo("eval", path, "-v", "dr", "-p", "epsilom=1").stderr
+    assert near == "grpo: epsilom: unknown hyperparameter; did you mean epsilon?\n"
+    record = grpo("eval", str(dump({"hyperparameters": {"foo": 1}}))).stderr
+    assert record.endswith("unknown hyperparameter; grpo variants --hyperparameters lists all\n")
+
+
+def test_all_hyperparameters_are_listed(grpo):
+    listed = grpo("variants", "--hyperparameters", "-f", "csv").stdout.splitlines()
+    assert [line.partition(",")[0] for line in listed] == ["name", *HYPERPARAMETERS]
+    shown = grpo("variants", "--hyperparameters").stdout
+    assert all(name in shown for name in HYPERPARAMETERS)
