@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -69,3 +70,26 @@ def test_from_standard_input_the_records_own_row_is_offered_too(grpo, tmp_path, 
     first = f"grpo {command} - -v trl/dapo --beta 0 (as the records name it)"
     assert first in result.stderr
     assert result.stderr.rstrip().endswith(f"{first}, or grpo {command} - --beta 0")
+
+
+@pytest.mark.parametrize("command", ["trend", "report"])
+def test_a_run_without_a_reference_names_the_same_commands(grpo, tmp_path, command):
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]}))
+    result = run(grpo, tmp_path, command, str(path))
+    assert result.exit_code == 0
+    (said,) = [line for line in result.stderr.splitlines() if "no columns of the update" in line]
+    first = f"grpo {command} {path} -v trl/dapo --beta 0 (as the records name it)"
+    assert said.endswith(f"{first}, or grpo {command} {path} --beta 0")
+
+
+def test_the_commands_have_the_flags_that_were_typed(grpo, tmp_path, monkeypatch):
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps({"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]}))
+    words = ["split", str(path), "-n", "1"]
+    monkeypatch.setattr(sys, "argv", ["grpo", *words])
+    said = grpo(*words).stderr
+    assert f": grpo split {path} -n 1 --beta 0, or grpo split {path} -n 1 -v dapo (which" in said
+    many = [str(path)] * 9
+    monkeypatch.setattr(sys, "argv", ["grpo", "eval", *many])
+    assert ": grpo eval FILE… --beta 0, or" in grpo("eval", *many).stderr
