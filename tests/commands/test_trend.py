@@ -156,6 +156,21 @@ def test_the_same_bits_for_any_cut_and_any_number_of_workers(tmp_path: Path, var
     assert all(one.shares_file for one in together)
 
 
+def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
+    """Each rank's file has all steps: more than are in memory, and all of them come back."""
+    draw = random.Random(1)
+    lines = [[json.dumps(record(draw, step, rank)) for rank in range(3)] for step in range(40)]
+    for rank in range(3):
+        text = "".join(f"{each[rank]}\n" for each in lines)
+        (tmp_path / f"rank_{rank}.jsonl").write_text(text)
+    (tmp_path / "all").write_text("".join(f"{line}\n" for each in lines for line in each))
+    together = steps(Reader([str(tmp_path / "all")]), no_kl())
+    (tmp_path / "all").unlink()
+    apart = read(tmp_path)
+    assert [one.metrics for one in apart] == [one.metrics for one in together]
+    assert {one.file for one in apart} == {str(tmp_path / "rank_0.jsonl")}
+
+
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
     """Batch statistics of one step do not look at another."""
     write(tmp_path)

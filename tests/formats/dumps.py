@@ -212,6 +212,35 @@ def unipo_lines() -> list[Object]:
     return [{"type": "header", **whole["header"]}, *steps]
 
 
+def atif() -> Object:
+    """ATIF v1.4 (laude-institute/harbor docs/rfcs/0001-trajectory-format.md, MetricsSchema):
+
+    two turns of an agent with a tool between them, and one that no model was asked for.
+    """
+    turns = [
+        {
+            "step_id": at + 2,
+            "source": "agent",
+            "message": "".join(WORDS[at]),
+            "metrics": {
+                "prompt_tokens": 7,
+                "completion_tokens": len(NEW[at]),
+                "completion_token_ids": IDS[at],
+                "logprobs": NEW[at],
+            },
+        }
+        for at in (0, 1)
+    ]
+    turns.append({"step_id": 4, "source": "agent", "message": "handed on"})
+    return {
+        "schema_version": "ATIF-v1.4",
+        "session_id": "025B810F",
+        "agent": {"name": "harbor-agent", "version": "1.0.0"},
+        "steps": [{"step_id": 1, "source": "user", "message": "p"}, *turns],
+        "final_metrics": {"total_steps": 4, "extra": {"reward": 1.0}},
+    }
+
+
 def chat(numbers: list[list[Any]] = NEW[:2], words: list[list[str]] = WORDS[:2]) -> Object:
     """The chat completion object of OpenAI's API reference; token_ids as vLLM adds them."""
     return {

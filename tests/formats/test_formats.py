@@ -9,9 +9,10 @@ from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
 from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
-from grpo_cli.records import assemble
+from grpo_cli.records import PLAIN, assemble, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
+from grpo_cli.records.open.ranges import Range, blocks_of, version_of
 from grpo_cli.variants.plan import plan
 
 BY_SIZE = Grouping(size=2)
@@ -117,6 +118,13 @@ EXPECTED["verifiers"] = {
     "token_advantages": by_token(ADVANTAGES),
     "lengths": [2, 3, 1, 2],
 }
+EXPECTED["atif"] = {
+    "log_probs_new": flat(NEW[:2]),
+    "log_probs_old": flat(NEW[:2]),
+    "log_probs_rollout": flat(NEW[:2]),
+    "rewards": [1.0],
+    "lengths": [5],
+}
 EXPECTED["miles"] = EXPECTED["sglang"]
 EXPECTED["openai-completion"] = EXPECTED["openai-chat"]
 DATA = {
@@ -130,6 +138,7 @@ DATA = {
     "sglang": lines(dumps.sglang()),
     "verifiers": lines(dumps.verifiers()),
     "miles": lines(dumps.miles()),
+    "atif": json.dumps(dumps.atif(), indent=2).encode(),
 }
 
 
@@ -406,6 +415,36 @@ def test_verifiers_counts_a_node_that_two_branches_share_once(read):
     assert batch.log_probs_new.tolist() == [*NEW[1], -0.5, -0.75]
     assert batch.positions.tolist() == [0, 1, 2, 4, 0]
     assert batch.rewards.tolist() == [REWARDS[1]] * 2
+
+
+def test_atif_without_log_probs_is_told(read):
+    value = dumps.atif()
+    value["steps"][1]["metrics"]["completion_token_ids"] = [1]
+    ((error,), _) = read(lines([value]))
+    assert "steps[1].metrics.logprobs: expected 1 log-probs (as completion_token_ids" in str(error)
+    for turn in value["steps"]:
+        turn.get("metrics", {}).pop("logprobs", None)
+    ((error,), _) = read(lines([value]))
+    assert "turns have no metrics.logprobs: nothing can be evaluated" in str(error)
+    assert (error.signal.rewards, error.signal.lengths) == ([1.0], [5])
+
+
+def test_the_header_of_unipo_reaches_its_lines(tmp_path):
+    """Wherever the file is cut; flags still win."""
+    header, step = dumps.unipo_lines()
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(lines([header, *({**step, "step": at} for at in range(8))]))
+    settings = {"gamma": 1.0, "epsilon_low": 0.3, "epsilon_high": 0.3}
+    pieces = list(PLAIN.pieces(str(path), 1000, apart=True))
+    assert len(pieces) > 3
+    begin = len(lines([header]))
+    far = Range("run", str(path), begin, path.stat().st_size, version_of(str(path)))
+    for piece in [*pieces, *blocks_of(far, 2, None, ())]:
+        for found in PLAIN.raws(piece, {}):
+            assert record(found).hyperparameters == settings
+    run = evaluation(path, plan("dr", hyperparameters={"epsilon_low": 0.1}))
+    list(run)
+    assert "low=0.1,high=0.3" in run.signature
 
 
 def test_verifiers_without_log_probs_is_told(read):

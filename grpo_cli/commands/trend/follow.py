@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.engine.fold import Notices, Told
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
+from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.folders import files
 from grpo_cli.records.open.streams import plain, shown, split
 from grpo_cli.variants.trainer import other_row
@@ -33,6 +34,7 @@ class _File:
         path: where it was last seen.
         read: bytes that were read, up to the end of a line.
         lines: how many lines those are.
+        header: settings that all lines have from its first one.
         last: its last step.
         ordered: whether its steps never went back.
         steps: what it adds to each step.
@@ -42,6 +44,7 @@ class _File:
     path: str
     read: int = 0
     lines: int = 0
+    header: bytes = b""
     last: int | None = None
     ordered: bool = True
     steps: dict[int, Sums] = field(default_factory=dict)
@@ -119,6 +122,9 @@ class Follow:
         if not end:
             return False  # a line that is being written
         lines = split(data, end)
+        if not known.lines:
+            known.header = header_of(lines[0])
+        lines = headed(lines, known.header)
         self._add(known, Block(shown(known.path), known.lines + 1, lines))
         known.read += end
         known.lines += len(lines)

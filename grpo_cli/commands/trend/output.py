@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, BinaryIO
 
 import orjson
@@ -50,9 +50,9 @@ def write(
     metrics = list(steps[0].metrics if steps else METRICS)
     names = [*_CONTEXT, *(columns or metrics)]
     if options.kind == "json":
-        document = _document(steps, found, plan, run)
-        document |= {} if compared is None else {"log": compared.told}
-        stream.write(_json(document) + b"\n")
+        head = {"variant": plan.variant, "signatures": list(run.signatures)}
+        tail = {"findings": found} | ({} if compared is None else {"log": compared.told})
+        _write_document(stream, head, steps, tail)
     elif options.kind == "jsonl":
         for row in rows(steps):
             stream.write(_json({name: row[name] for name in names}, indent=False) + b"\n")
@@ -106,7 +106,7 @@ def _limit(options: TrendOptions, screen: Screen, below: int) -> int:
 
 
 def _write_lines(
-    stream: BinaryIO, found: Sequence[dict[str, Any]], names: Sequence[str], kind: str
+    stream: BinaryIO, found: Iterable[dict[str, Any]], names: Sequence[str], kind: str
 ) -> None:
     if kind == "csv":
         lines, head = csv_format.LINES, ",".join(names).encode() + b"\n"
@@ -118,17 +118,16 @@ def _write_lines(
         stream.write(lines.line(cells, names).encode() + b"\n")
 
 
-def _document(
-    steps: Sequence[Step], found: Sequence[Finding], plan: Plan, run: Run
-) -> dict[str, Any]:
-    return {
-        "variant": plan.variant,
-        "signatures": list(run.signatures),
-        "steps": [
-            row | {"worst": step.worst} for row, step in zip(rows(steps), steps, strict=True)
-        ],
-        "findings": found,
-    }
+def _write_document(
+    stream: BinaryIO, head: dict[str, Any], steps: Sequence[Step], tail: dict[str, Any]
+) -> None:
+    """Writes one document, ``steps`` between its head and its tail, step by step."""
+    stream.write(_json(head).removesuffix(b"\n}") + b',\n  "steps": [')
+    between = b"\n    "
+    for row, step in zip(rows(steps), steps, strict=True):
+        stream.write(between + _json(row | {"worst": step.worst}).replace(b"\n", b"\n    "))
+        between = b",\n    "
+    stream.write((b"\n  ]," if steps else b"],") + _json(tail).removeprefix(b"{") + b"\n")
 
 
 def _json(document: Any, *, indent: bool = True) -> bytes:

@@ -13,6 +13,7 @@ from grpo_cli.commands.trend.measure import measure, measure_said, rewards_of, s
 from grpo_cli.commands.trend.metrics import StepSums, values
 from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.origins import Origins, changes, two_runs
+from grpo_cli.commands.trend.shelf import Shelf
 from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf
@@ -210,7 +211,7 @@ class Run:
         self._one_run = one_run or step_of.files is not None
         task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
         self._task = replace(task, logged=names is not None)
-        self._sums: dict[int, Sums] = {}
+        self._shelf = Shelf(self._made)
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}
         self.missing: dict[str, MissingColumnError] = {}
@@ -231,10 +232,7 @@ class Run:
             if self._origins.clash is not None and not self._one_run:
                 raise two_runs(self._origins.clash, self._reader.paths)
             for step, sums in part.steps.items():
-                if step in self._sums:
-                    self._sums[step].merge(sums)
-                else:
-                    self._sums[step] = sums
+                self._shelf.add(step, sums)
             self.notices |= part.notices
             self.missing = part.missing | self.missing
             for signature, step in part.signatures.items():
@@ -242,21 +240,20 @@ class Run:
             if part.skipped and not self._reader.skip:
                 raise part.skipped.first[0]
             self.skipped.merge(part.skipped)
-        if self._reader.reading.selects and not self._sums and not self.skipped:
+        if self._reader.reading.selects and not self._shelf and not self.skipped:
             raise self._reader.nothing()
         told = [*self._origins.returns(), *changes(self.signatures)]
         self.notices |= dict.fromkeys(told)
-        files = Counter(sums.file for sums in self._sums.values())
-        found = [self._finished(number, files) for number in sorted(self._sums)]
-        return alike(found)
+        shared = {file for file, count in Counter(self._shelf.files.values()).items() if count > 1}
+        found = (step for _, step in self._shelf.made())
+        return alike([replace(one, shares_file=one.file in shared) for one in found])
 
-    def _finished(self, number: int, files: Mapping[str, int]) -> Step:
-        """A step, whose sums are given up: as they are read they grow."""
-        sums = self._sums.pop(number)
+    def _made(self, number: int, sums: Sums) -> Step:
+        """A step, from all of its records, or those that were read until now."""
         own = StepSums(sums)
         if self._names:
             self.logged[number] = {name: read(own) for name, read in self._names.items()}
-        return step_from(number, sums, shares_file=files[sums.file] > 1)
+        return step_from(number, sums, shares_file=False)
 
     @property
     def measured(self) -> Mapping[int, ExactMoments]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """The token, or the response, where something is largest.
 
@@ -28,7 +28,7 @@ class Place:
     value: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """A step of a run.
 

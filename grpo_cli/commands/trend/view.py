@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -24,9 +24,9 @@ _NEAR = 5
 _EDGES = 120  # columns of charts where there is no terminal
 
 
-def rows(steps: Sequence[Step]) -> list[dict[str, Any]]:
+def rows(steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
     """One dict a step, in the order of its fields."""
-    return [{"step": step.number, "file": step.file, **step.metrics} for step in steps]
+    return ({"step": step.number, "file": step.file, **step.metrics} for step in steps)
 
 
 def known(steps: Sequence[Step]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from grpo_cli.records.formats.atif import ATIF
 from grpo_cli.records.formats.columns import COLUMNS
 from grpo_cli.records.formats.engines import CHAT, COMPLETION, SGLANG
 from grpo_cli.records.formats.format import Format, Object, Translated
@@ -23,7 +24,7 @@ from grpo_cli.records.formats.verifiers import VERIFIERS
 
 _ALL = (
     *(NEMO_RL, PRIME_RL, OPEN_INSTRUCT, ROLL_BOARD, COLUMNS, UNIPO, VERIFIERS, SLIME, MILES),
-    *(CHAT, COMPLETION, SGLANG, *TEXTS),
+    *(ATIF, CHAT, COMPLETION, SGLANG, *TEXTS),
 )
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL}
 

@@ -62,7 +62,8 @@ def _text(
     )
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """A finite number; None for anything else."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known else None
 
@@ -72,7 +73,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _verl(value: Object) -> Signal:
-    return Signal([_number(value["score"])], [None], value["input"], _whole(value.get("step")))
+    return Signal([number(value["score"])], [None], value["input"], _whole(value.get("step")))
 
 
 _NOT_REWARDS = ("step", "prompt", "completion", "advantage", "images")
@@ -80,7 +81,7 @@ _NOT_REWARDS = ("step", "prompt", "completion", "advantage", "images")
 
 def _trl(value: Object) -> Signal:
     """A column for each reward function, which count equally: their weights are not there."""
-    each = [_number(one) for name, one in value.items() if name not in _NOT_REWARDS]
+    each = [number(one) for name, one in value.items() if name not in _NOT_REWARDS]
     known = [one for one in each if one is not None]
     prompt = value["prompt"]
     group = prompt if isinstance(prompt, str) else repr(prompt)
@@ -90,7 +91,7 @@ def _trl(value: Object) -> Signal:
 def _areal(value: Object) -> Signal:
     length = int(value["seqlen"]) - int(value["prompt_len"])
     step = _whole(value.get("tail_version"))
-    return Signal([_number(value.get("reward"))], [length], value["task_id"], step)
+    return Signal([number(value.get("reward"))], [length], value["task_id"], step)
 
 
 def _tinker(value: Object) -> Signal:
@@ -98,12 +99,12 @@ def _tinker(value: Object) -> Signal:
     lengths = [_whole(turn.get("ac_len")) for turn in turns if isinstance(turn, dict)]
     length = sum(one for one in lengths if one is not None) if lengths else None
     step = _whole(value.get("iteration"))
-    return Signal([_number(value["total_reward"])], [length], value["group_idx"], step)
+    return Signal([number(value["total_reward"])], [length], value["group_idx"], step)
 
 
 def _nemo(value: Object) -> Signal:
     rewards = value.get("rewards") or []
-    return Signal([_number(one) for one in rewards], [None] * len(rewards))
+    return Signal([number(one) for one in rewards], [None] * len(rewards))
 
 
 _TRL_HOOK = "record(trainer, path) of grpo_cli.hooks.trl has it write them"

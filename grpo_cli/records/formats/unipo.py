@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
+
+import orjson
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
@@ -18,6 +21,7 @@ _TOKENS = {
     "token_ids": "ids",
 }
 _SETTINGS = {"clip_eps": "epsilon", "kl_coef": "beta"}
+_IS_STEP = re.compile(rb'\{(?=[^\n]{0,200}?"type"\s*:\s*"step")')
 _RESPONSES = {"rewards": "reward", "advantages": "advantage"}
 
 
@@ -28,17 +32,49 @@ def _fits(value: Object) -> bool:
 
 
 def _read(value: Object) -> Iterator[Translated]:
-    settings: Object = {}
+    settings = _settings(value.get("header"))
     if "entries" not in value:
         if value["type"] == "step":
             yield from _entry(value, "", settings)
         return
-    hparams = value["header"].get("hparams")
-    if isinstance(hparams, dict):
-        named = {_SETTINGS.get(name, name): one for name, one in hparams.items()}
-        settings = {name: one for name, one in named.items() if name in hyperparameters.KNOWN}
     for number, entry in enumerate(value["entries"]):
         yield from _entry(entry, f"entries[{number}].", settings)
+
+
+def _settings(header: Any) -> Object:
+    hparams = header.get("hparams") if isinstance(header, dict) else None
+    if not isinstance(hparams, dict):
+        return {}
+    named = {_SETTINGS.get(name, name): one for name, one in hparams.items()}
+    return {name: one for name, one in named.items() if name in hyperparameters.KNOWN}
+
+
+def header_of(first: bytes) -> bytes:
+    """What ``headed`` puts into each line of a file with this first line; nothing but of a header.
+
+    Any process can read any line then, wherever the file is cut.
+    """
+    if b'"header"' not in first or b'"hparams"' not in first:
+        return b""
+    try:
+        value = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return b""
+    if not isinstance(value, dict) or value.get("type") != "header":
+        return b""
+    return b'{"header":' + orjson.dumps({"hparams": value.get("hparams")}) + b","
+
+
+def headed(lines: list[bytes], header: bytes) -> list[bytes]:
+    """The lines, each step with the settings of the file's header."""
+    if not header:
+        return lines
+    return [header + line[1:] if _IS_STEP.match(line) else line for line in lines]
+
+
+def is_step(line: bytes) -> bool:
+    """Whether a line may be a step whose header stands elsewhere in the file."""
+    return _IS_STEP.match(line) is not None
 
 
 def _entry(entry: Object, before: str, settings: Object) -> Iterator[Translated]:

@@ -23,6 +23,7 @@ from grpo_cli.records.decode.chunks import (
     one_by_one,
 )
 from grpo_cli.records.decode.text import decode
+from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
@@ -160,8 +161,9 @@ def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Bl
         line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
+    header = header_of(first)
     for line, lines in begun:
-        yield Block(name, line, lines)
+        yield Block(name, line, headed(lines, header))
 
 
 def spans(source: Source, size: int = BLOCK) -> Iterator[Span] | None:
@@ -172,7 +174,9 @@ def spans(source: Source, size: int = BLOCK) -> Iterator[Span] | None:
         if not plain(stream.read(4)):
             return None
     first = next(cut(source, size))
-    return None if first.document else _spans(source, size)
+    if first.document or header_of(next(filter(bytes.strip, first.lines))):
+        return None
+    return _spans(source, size)
 
 
 def _spans(source: Source, size: int) -> Iterator[Span]:

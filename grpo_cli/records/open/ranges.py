@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.formats.unipo import headed, header_of, is_step
 from grpo_cli.records.open.address import CHANGED, Address, Version
 from grpo_cli.records.open.blocks import Block, Source, is_document
 from grpo_cli.records.open.streams import BLOCK, LIMIT, plain, reason, split
@@ -179,6 +180,10 @@ def _local(path: str, start: int, end: int) -> bytes:
         return stream.read(end - start)
 
 
+_HEADER = 1 << 16
+"""Bytes that a file's header may have."""
+
+
 def blocks_of(
     wanted: Range, line: int, rest: Bytes | None, completion: Sequence[bytes]
 ) -> Iterator[Block]:
@@ -201,11 +206,18 @@ def blocks_of(
             continue
         lines = split(part, whole)
         lines[0] = held + lines[0]
-        yield Block(wanted.source, line, lines)
+        yield Block(wanted.source, line, _headed(wanted, lines))
         line, held = line + len(lines), part[whole:]
     last = b"".join([held, *completion])
     if last:
-        yield Block(wanted.source, line, split(last, len(last)))
+        yield Block(wanted.source, line, _headed(wanted, split(last, len(last))))
+
+
+def _headed(wanted: Range, lines: list[bytes]) -> list[bytes]:
+    """Lines whose settings stand in the first line of the file, with these."""
+    if not any(map(is_step, lines[:2])):
+        return lines
+    return headed(lines, header_of(_bytes_of(wanted.path, 0, _HEADER).partition(b"\n")[0]))
 
 
 def _cut(rest: Bytes) -> Iterator[bytes]:
