@@ -128,6 +128,7 @@ class Convention(Answer):
     bits: float
     hits_expected: float | None
     would_need: Mapping[str, float]
+    any_from: Mapping[str, float]
 
 
 @dataclass(frozen=True)

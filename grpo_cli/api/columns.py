@@ -105,7 +105,10 @@ assert set(LEVELS) < set(COLUMNS)
 
 
 def array(values: Any) -> Array:
-    """Numbers as numbers, None among them as NaN; anything else as objects."""
+    """Numbers as numbers, None among them as NaN; anything else as objects.
+
+    Numbers among texts are texts, as in Parquet: data frames have columns of one kind.
+    """
     if isinstance(values, np.ndarray):
         return values
     values = list(values)
@@ -114,6 +117,8 @@ def array(values: Any) -> Array:
         return _integers(values)
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    if str in map(type, given):
+        values = [str(value) if isinstance(value, int | float) else value for value in values]
     found = np.empty(len(values), dtype=object)
     found[:] = values
     return found

@@ -161,6 +161,15 @@ class Reader:
         return self._on is not None
 
     @property
+    def nodes(self) -> int:
+        """How many machines of a cluster work on it; none before ``map``, and without a cluster."""
+        if self._on is None:
+            return 0
+        from grpo_cli.engine.cluster import session  # an extra
+
+        return session.nodes()
+
+    @property
     def inputs(self) -> list[tuple[str, int, str]]:
         """The files, each with its size and what tells this version of it from others."""
         known = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -23,9 +23,13 @@ class Bar:
     Args:
         paths: the input; its size is known where all of it are plain files.
         wanted: whether to show anything at all.
+        nodes: how many machines of a cluster work on it.
     """
 
-    def __init__(self, paths: Sequence[str], *, wanted: bool) -> None:
+    def __init__(
+        self, paths: Sequence[str], *, wanted: bool, nodes: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._nodes = nodes
         self._wanted = wanted and sys.stderr is not None and sys.stderr.isatty()
         self._size = _size(paths)
         self._began = time.monotonic()
@@ -55,6 +59,8 @@ class Bar:
             self._progress = _started(self._size)
         if self._progress is not None:
             rate = f"{self._tokens / seconds / 1e6:.1f} Mtoken/s"
+            if nodes := self._nodes():
+                rate += f" on {nodes} node{'' if nodes == 1 else 's'}"
             self._progress.update(
                 self._progress.task_ids[0], completed=self._bytes, rate=rate, refresh=True
             )
@@ -62,9 +68,15 @@ class Bar:
 
 def _size(paths: Sequence[str]) -> int | None:
     packed = (".gz", ".zst")
-    if any(not Path(path).is_file() or path.endswith(packed) for path in paths):
-        return None
-    return sum(Path(path).stat().st_size for path in paths)
+    known = [None if path.endswith(packed) else _size_of(path) for path in paths]
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _size_of(path: str) -> int | None:
+    version = getattr(path, "version", None)  # of a file in a store, which was asked for it
+    if version is not None:
+        return int(version.size)
+    return Path(path).stat().st_size if Path(path).is_file() else None
 
 
 def _started(size: int | None) -> Progress:

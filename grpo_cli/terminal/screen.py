@@ -75,7 +75,8 @@ def written(console: Console) -> str:
 
 
 def _stripped(line: str) -> str:
-    found = _END.search(line)
+    line = line.rstrip(" ")  # lines without an edge may be filled with very many
+    found = _END.search(line) if line.endswith("m") else None
     return line if found is None else line[: found.start()] + found.group().replace(" ", "")
 
 

@@ -119,8 +119,14 @@ def test_arrow_takes_columns_as_they_are(level: str) -> None:
         columns = evaluate(data, "dapo").columns(level)  # type: ignore[arg-type]
         if data == [EMPTY]:
             continue
-        columns.pop("id")  # of two kinds in the last
         assert pa.table(columns).num_rows == len(next(iter(columns.values())))
+
+
+def test_ids_of_two_kinds_are_texts() -> None:
+    for data in ([EMPTY, EMPTY | {"id": 7}], [EMPTY | {"id": 7}, EMPTY | {"id": None}, EMPTY]):
+        ids = evaluate(data, "dr").columns("record")["id"].tolist()
+        assert ids == pa.table({"id": ids})["id"].to_pylist()
+        assert {type(one) for one in ids} == {str}
 
 
 def test_names_are_one_array_per_response() -> None:

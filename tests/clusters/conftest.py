@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import shutil
+import socket
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,19 +82,25 @@ def store(server, proxy, monkeypatch) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def cluster(proxy) -> Iterator[Any]:
-    """Three nodes of two cores, found by RAY_ADDRESS."""
+    """Three nodes of two cores, found by RAY_ADDRESS, or as ``client`` from another machine."""
     from ray.cluster_utils import Cluster
 
     from grpo_cli.engine.cluster import session
 
     folder = tempfile.mkdtemp(prefix="grpo-cluster-")
     os.environ["RAY_TMPDIR"] = folder
+    os.environ["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = "120"  # on a busy machine
     (Path(folder) / "ray").mkdir()
     node = {"num_cpus": 2, "object_store_memory": 150 << 20}
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={**node, "include_dashboard": False},
-    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    head = {**node, "include_dashboard": False, "ray_client_server_port": port}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a log that Ray leaves open
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        gc.collect()
+    cluster.client = f"ray://127.0.0.1:{port}"
     for _ in range(2):
         cluster.add_node(**node)
     cluster.node = node

@@ -1,17 +1,23 @@
-"""What Ray costs beside the processes of one machine: python tests/clusters/measure.py FILE…
+"""What Ray costs beside the processes of one machine, as a table.
 
-Prints the seconds of each turn, so that the best can be compared; then what an empty task takes,
-and the memory of the process that gives work out, for up to 100,000 made-up pieces.
+python tests/clusters/measure.py FILE…            1, 2, 4, … workers, up to one for each core
+python tests/clusters/measure.py --turns 3 FILE…  the best of so many turns
+python tests/clusters/measure.py --pieces 1000000 empty tasks: time, and the driver's memory
+python tests/clusters/measure.py --make 8e9 DIR   writes such files: 4 responses of 500 tokens
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import orjson
 
 from grpo_cli.engine import Evaluation, Reader, memory
 from grpo_cli.engine.cluster import session
@@ -20,53 +26,97 @@ from grpo_cli.engine.cluster.portions import Files
 from grpo_cli.engine.cluster.run import _Tasks
 from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result, versions
 from grpo_cli.engine.fold import OnPiece, Told
+from grpo_cli.engine.pool import cores
 from grpo_cli.engine.totals import Totals
 from grpo_cli.records import PLAIN, Source
 from grpo_cli.variants.plan import plan
 
-TURNS = 2
-JOBS = (1, 2, 4)
+PIECES = (1_000, 10_000, 100_000)
 
 
-def seconds(paths: list[str], **options) -> tuple[float, float]:
-    """Of the clock, and of all processors; the first tells little where others use the machine."""
+class Took(NamedTuple):
+    """Seconds of the clock, and of all processors: the first tells little on a busy machine."""
+
+    clock: float
+    work: float
+
+
+def took(paths: list[str], **options) -> Took:
     began, worked = time.perf_counter(), processors()
     for _ in Evaluation(Reader(paths, **options), plan("dr"), encode=None):
         pass
-    took = time.perf_counter() - began
+    clock = time.perf_counter() - began
     multiprocessing.active_children()  # those that ended are counted when they are asked for
-    return took, processors() - worked
+    return Took(clock, processors() - worked)
 
 
 def processors() -> float:
-    """Seconds of this process, of its children that ended, and of all of Ray."""
-    return sum(os.times()[:4]) + sum(map(_of_ray, Path("/proc").iterdir()))
+    """Seconds of this process, of its children that ended, and of the Ray that it started."""
+    own = [one._folder for one in session._SESSIONS.values()]
+    found = {} if not own else dict(filter(None, map(_process, Path("/proc").glob("[0-9]*"))))
+    raylets = {pid for pid, (words, _, _) in found.items() if f"{own[0]}/" in words}
+    of_ray = sum(
+        seconds
+        for pid, (_, parent, seconds) in found.items()
+        if pid in raylets or parent in raylets
+    )
+    return sum(os.times()[:4]) + of_ray
 
 
-def _of_ray(process: Path) -> float:
+def _process(place: Path) -> tuple[int, tuple[str, int, float]] | None:
+    """A process: its command, the one that started it, and its seconds."""
     try:
-        words = (process / "cmdline").read_bytes()
-        if b"ray::" not in words[:40] and b"/raylet" not in words and b"gcs_server" not in words:
-            return 0.0
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        words = (place / "cmdline").read_bytes().decode(errors="replace")
+        fields = (place / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
+        return None
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return int(place.name), (words, int(fields[1]), seconds)
 
 
-def scaling(paths: list[str]) -> None:
+def scaling(paths: list[str], turns: int) -> None:
     size = sum(Path(path).stat().st_size for path in paths)
-    print(f"{size / 1e9:.2f} GB in {len(paths)} files")
-    for jobs in JOBS:
-        close()
-        began = time.perf_counter()
-        seconds(["samples/dr_grpo_cases.jsonl"] * jobs, on="ray", jobs=jobs)
-        print(f"jobs {jobs}: Ray started after {time.perf_counter() - began:.1f} s")
-        for _ in range(TURNS):
-            pool = seconds(paths, jobs=jobs)
-            ray = seconds(paths, on="ray", jobs=jobs)
-            for name, (took, worked) in (("processes", pool), ("Ray", ray)):
-                print(f"jobs {jobs}: {name} {took:.1f} s, {worked:.1f} s of processors", flush=True)
+    print(f"{size / 1e9:.2f} GB in {len(paths)} files, best of {turns}; clock / processors in s")
+    print("| workers | processes | Ray | Ray, of the processes | efficiency of Ray |")
+    print("|---:|---:|---:|---:|---:|")
+    jobs, alone = 1, 0.0
+    while jobs <= cores():
+        warm(jobs)
+        pool = [took(paths, jobs=jobs) for _ in range(turns)]
+        ray = [took(paths, on="ray", jobs=jobs) for _ in range(turns)]
+        ours, theirs = min(pool), min(ray)
+        alone = alone or theirs.clock
+        print(
+            f"| {jobs} | {ours.clock:.1f} / {ours.work:.1f} | {theirs.clock:.1f} / "
+            f"{theirs.work:.1f} | {ours.clock / theirs.clock:.2f} | "
+            f"{alone / jobs / theirs.clock:.2f} |",
+            flush=True,
+        )
+        jobs *= 2
+
+
+def warm(jobs: int) -> None:
+    """Starts Ray anew, and has all its workers import what they need."""
+    close()
+    connected = session.session("ray", jobs)
+    waited = connected.ray.remote(lambda: time.sleep(1) or versions())
+    connected.ray.get([waited.remote() for _ in range(jobs)])
+    time.sleep(5)  # what else it starts is busy with that for a while
+
+
+def make(size: float, folder: Path) -> None:
+    """Four files of records with the digits of real log-probs."""
+    draw = np.random.default_rng(16)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(4):
+        left = size / 4
+        with (folder / f"{number}.jsonl").open("wb") as stream:
+            while left > 0:
+                new = -draw.exponential(0.5, (4, 500))
+                old = new - draw.normal(0, 0.02, (4, 500)).clip(max=0)
+                rewards = draw.integers(0, 2, 4).tolist()
+                values = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
+                left -= stream.write(orjson.dumps({**values, "rewards": rewards}) + b"\n")
 
 
 class MadeUp(_Tasks):
@@ -92,10 +142,10 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
-def empty_tasks() -> None:
+def empty_tasks(counts: Sequence[int]) -> None:
     connected = session.session("ray", 4)
     tasks = MadeUp(connected, Job(OnPiece(None, PLAIN), versions()), None)
-    for count in (1_000, 10_000, 100_000):
+    for count in counts:
         began, most = time.perf_counter(), 0.0
         done = 0
         for answer in Flow(tasks, made_up(count), together=True):
@@ -114,8 +164,16 @@ def close() -> None:
 
 if __name__ == "__main__":
     memory.settle()
-    if len(sys.argv) > 1:
-        scaling(sys.argv[1:])
-    close()
-    empty_tasks()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--pieces", type=int)
+    parser.add_argument("--make", type=float)
+    parser.add_argument("files", nargs="*")
+    flags = parser.parse_args()
+    if flags.make:
+        make(flags.make, Path(flags.files[0]))
+    elif flags.files:
+        scaling(flags.files, flags.turns)
+    else:
+        empty_tasks([flags.pieces] if flags.pieces else PIECES)
     close()

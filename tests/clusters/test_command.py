@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -79,16 +80,24 @@ def test_a_ray_that_is_started_here(file, scratch):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_is_interrupted_leaves_nothing(file, scratch, number, code):
-    out = scratch.parent / f"{scratch.name}.jsonl"
-    started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2", "-o", str(out))
+def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, code):
+    out = tmp_path / ("out" if number == signal.SIGINT else "out.jsonl")
+    place = f"{out}/" if number == signal.SIGINT else str(out)
+    started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2", "-o", place)
     while not (running(scratch) and any("evaluate" in one for one in running_titles())):
         assert started.poll() is None, started.communicate()
         time.sleep(0.1)
     started.send_signal(number)
     _, said = started.communicate(timeout=60)
     assert (started.returncode, said) == (code, "")
-    assert not out.exists()
+    if number == signal.SIGINT:  # whole parts, and no other
+        listed = [json.loads(line) for line in (out / "manifest.jsonl").read_text().splitlines()]
+        assert {one.name for one in out.iterdir()} == {
+            "manifest.jsonl",
+            *(one["name"] for one in listed[1:]),
+        }
+    else:
+        assert not out.exists()
     assert gone(scratch)
 
 
@@ -126,7 +135,7 @@ def test_workers_without_memory(file, scratch):
     ],
 )
 def test_what_cannot_be_reached(file, scratch, on, code, said):
-    found = run("eval", file, "--on", on, RAY_CLIENT_RECONNECT_GRACE_PERIOD="1")
+    found = run("eval", file, "--on", on, RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S="1")
     assert found[0] == code
     assert said in found[2]
     assert found[2].count("\n") == 1

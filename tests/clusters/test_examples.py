@@ -67,7 +67,7 @@ def test_there_is_one_of_each():
 
 
 def test_the_three_commands(store, folder, text, cluster):
-    """As written, but for the place of the cluster, which RAY_ADDRESS names."""
+    """As written, but for the place of the cluster; RAY_ADDRESS names it where that is not said."""
     store.client.put_object(Bucket="runs", Key="2026-11/step_1.jsonl", Body=text)
     store.client.put_object(Bucket="runs", Key="2026-11/step_2.jsonl", Body=text)
     assert len(COMMANDS) == 3
@@ -75,7 +75,7 @@ def test_the_three_commands(store, folder, text, cluster):
     for command in COMMANDS:
         words = command.partition("#")[0].split()
         assert words[0] == "grpo"
-        words = ["ray" if word == "ray://head:10001" else word.strip("'") for word in words[1:]]
+        words = [word.strip("'").replace("ray://head:10001", cluster.client) for word in words[1:]]
         printed.append(run([sys.executable, "-m", "grpo_cli", *words], folder))
     assert printed[0].splitlines()[0].startswith("objective")
     assert grpo_cli.__all__

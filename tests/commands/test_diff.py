@@ -15,6 +15,7 @@ from grpo_cli.commands.diff.diff import Answer, compare
 from grpo_cli.commands.main import application
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
+from grpo_cli.errors import UsageError
 from grpo_cli.records.open.folders import files
 
 Records = list[dict[str, Any]]
@@ -81,6 +82,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str, Any, Any]] = {
     ),
     "reward": (lambda one: one["rewards"].__setitem__(2, 5.0), "rewards", 2, None),
     "policy": (lambda one: one["log_probs_new"][0].__setitem__(-1, -9), "log_probs_new", 0, -1),
+    "groups": (lambda one: one.update(group_ids=["p", "q", "q"]), "groups", 1, None),
     "setting": (
         lambda one: one.update(hyperparameters={"beta": 0.1}),
         "hyperparameters",
@@ -130,6 +132,78 @@ def test_steps_and_responses_that_one_run_lacks(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     (parting,) = answer(tmp_path / "more", shorten).partings
     assert (parting.column, parting.first, parting.second) == ("responses", 3, 2)
+
+
+def test_names_of_groups_are_none_of_their_members(tmp_path: Path) -> None:
+    assert answer(tmp_path, lambda records: at(records).update(group_ids=["x", "x", "y"])).same
+
+
+def test_responses_in_another_order_are_told_so(tmp_path: Path) -> None:
+    def swap(records: Records) -> None:
+        for name in ("tokens", "log_probs_new", "log_probs_rollout", "rewards"):
+            rows = at(records)[name]
+            rows[0], rows[1] = rows[1], rows[0]
+
+    meaning = answer(tmp_path, swap).partings[0].meaning
+    assert meaning == "what was sampled: the same responses in another order"
+
+
+def unnamed(records: Records) -> None:
+    for one in records:
+        del one["id"]
+
+
+def written(tmp_path: Path, first: Records, second: Records) -> Answer:
+    readers = write(tmp_path / "a", first), write(tmp_path / "b", second)
+    return compare(*readers, StepOf(), 0.0)
+
+
+def test_rollouts_that_came_in_another_order_are_the_same_run(tmp_path: Path) -> None:
+    first = run()
+    unnamed(first)
+    found = written(tmp_path, first, first[::-1])
+    assert found.same
+    assert [*found.notes] == ["records are paired by what was sampled"]
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_a_record_that_one_run_lost_is_told_and_no_other(names: bool, tmp_path: Path) -> None:
+    first = run()
+    if not names:
+        unnamed(first)
+    found = written(tmp_path, first, [one for at, one in enumerate(first) if at != 2])
+    (parting,) = found.partings
+    assert (parting.column, parting.step, parting.first, parting.second) == (
+        *("records", 1, "there", "absent"),
+    )
+    assert parting.record == ("1/0" if names else 0)
+    assert found.records == 3
+
+
+def test_a_run_that_counts_its_steps_from_1_is_the_same_run(tmp_path: Path) -> None:
+    def later(records: Records) -> None:
+        for one in records:
+            one["step"] += 1
+
+    found = answer(tmp_path, later)
+    assert found.same
+    (note,) = found.notes
+    assert "step 0 of run 1 is step 1 of run 2" in note
+
+
+def test_a_run_that_went_on_elsewhere_is_not_moved(tmp_path: Path) -> None:
+    found = answer(tmp_path, lambda records: records.__delitem__(slice(2)))
+    assert (found.only, found.partings, [*found.notes]) == ([(1, 0)], [], [])
+
+
+def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
+    write(tmp_path / "a", run())
+    (tmp_path / "b").mkdir()
+    for name in ("x", "y"):
+        write(tmp_path / "b" / name, run())
+    readers = [Reader(files([str(tmp_path / name)])) for name in "ab"]
+    with pytest.raises(UsageError, match="both have step 0: these are 2 runs"):
+        compare(*readers, StepOf(), 0.0)
 
 
 def test_the_command(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.passes import add_up
 from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
@@ -259,14 +261,17 @@ def test_within_rounding_of_large_sums_is_chance(telling_path):
         assert abs(one.difference) < 1e-6 * abs(loss)
 
 
+@pytest.fixture(scope="module")
+def few_path(tmp_path_factory):
+    few = [record(3, [4, 6, 5], [1.0, 0.0, 0.5])]
+    return write(tmp_path_factory.mktemp("match") / "few", few)
+
+
 @pytest.mark.parametrize("text", ["77", "-12.5"])
-def test_chance_hits_alone_are_a_no(grpo, tmp_path, text):
-    path = write(tmp_path / "few", [record(3, [4, 6, 5], [1.0, 0.0, 0.5])])
-    result = grpo("match", str(path), f"--loss={text}", "--json")
-    document = json.loads(result.stdout)
-    assert result.exit_code == 1
-    assert not document["reproduced"]
-    assert all(one["hits_expected"] >= 0.3 for one in document["matches"][:1])
+def test_chance_hits_alone_are_a_no(few_path, text):
+    found = answer(few_path, text)
+    assert not found.reproduced
+    assert all(one.chance >= 0.3 for one in found.matches[:1])
 
 
 def test_chance_falls_with_the_digits(telling_path):
@@ -421,3 +426,57 @@ def test_distances_in_place_of_the_list(grpo, dump):
     assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
     assert nothing[0].startswith("nothing reproduces")
     assert max(map(len, nothing)) <= 80
+
+
+def still(tmp_path):
+    """Records of which A > 0 tokens go up to e^0.1, and those with A < 0 down to e^−0.3."""
+    moves = [[0.1, 0.05, -0.9, 0.02], [-0.3, 0.7, -0.1]]
+    old = [[-1.0] * 4, [-1.0] * 3]
+    new = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(old, moves, strict=True)]
+    one = {"log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0], "beta": 0.0}
+    return write(tmp_path / "still", [one])
+
+
+def test_an_epsilon_that_clips_nothing_is_left_open(tmp_path, grpo):
+    path = still(tmp_path)
+    loss = loss_of(path, "dapo", hyperparameters={"epsilon_low": 0.3, "epsilon_high": 0.28})
+    result = grpo("match", str(path), f"--loss={loss!r}", "--epsilon-low", "0.3", "--json")
+    assert result.exit_code == 0  # one is told: nothing is open
+    assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
+    found = next(one for one in answer(path, loss).matches if one.unbound)
+    assert found.unbound == pytest.approx(
+        {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
+    )
+    for name, edge in found.unbound.items():
+        both = {"epsilon_low": 0.5, "epsilon_high": 0.5}
+        for value, same in ((edge + 1e-12, True), (0.9, True), (edge - 1e-3, False)):
+            with_it = loss_of(path, "dapo", hyperparameters=both | {name: value})
+            assert (with_it == pytest.approx(loss, rel=1e-13)) is same, (name, value)
+    shown = grpo("match", str(path), f"--loss={loss!r}").stdout
+    assert "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 gives the same" in shown
+
+
+@pytest.mark.parametrize("capped", ["delta", "dual_clip"])
+def test_where_another_bound_acts_no_epsilon_is_said_to_be_open(capped):
+    reached = np.array([[0.9, 1.05], [0.95, 2.5]])
+    values = {"epsilon_low": 0.2, "epsilon_high": 0.2, "delta": None, "dual_clip": None}
+    made = plan("two-sided", hyperparameters={}).objective({}, advantages_given=False)
+    surrogate = replace(made.surrogate, values=values)
+    assert set(unbound(replace(made, surrogate=surrogate), reached)) == {
+        "epsilon_low",
+        "epsilon_high",
+    }
+    surrogate = replace(made.surrogate, values=values | {capped: 2.0})
+    assert set(unbound(replace(made, surrogate=surrogate), reached)) == {"epsilon_low"}
+
+
+@pytest.mark.parametrize(("variant", "low", "high"), [("grpo", 0.17, 0.31), ("dapo", 0.15, 0.26)])
+def test_an_epsilon_of_its_own_on_either_side(telling_path, variant, low, high):
+    wanted = {"epsilon_low": low, "epsilon_high": high}
+    loss = loss_of(telling_path, variant, hyperparameters=wanted)
+    found = answer(telling_path, f"{loss:.8g}")
+    first = found.matches[0]
+    assert found.reproduced
+    assert first.plan.variant == variant
+    assert {name: first.plan.flags[name] for name in wanted} == wanted
+    assert first.value == loss

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
 import random
@@ -169,6 +171,22 @@ def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
     apart = read(tmp_path)
     assert [one.metrics for one in apart] == [one.metrics for one in together]
     assert {one.file for one in apart} == {str(tmp_path / "rank_0.jsonl")}
+
+
+def test_without_room_on_the_disk_steps_stay_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, count=30, records=1)
+    wanted = read(tmp_path)
+
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            if self.tell() > 2000:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+    assert read(tmp_path) == wanted
 
 
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from grpo_cli import evaluate
 
 from .test_others_golden import compare, compare_advantages, identity
 
@@ -35,6 +38,21 @@ def test_the_bounds_of_bapo_went_every_way() -> None:
     for case in _bapo():
         losses[case["batch"], case["hyperparameters"]["bapo_low_max"]].add(case["loss"])
     assert max(len(found) for found in losses.values()) >= 4
+
+
+def test_kl_cov_holds_back_the_share_of_the_authors_script() -> None:
+    """recipe/dapo/32b_kl_cov.sh of PRIME-RL/Entropy-Mechanism-of-RL 8850579: k_percent=0.02."""
+    draw = np.random.default_rng(3)
+    old = -draw.uniform(1.0, 2.0, size=10_000)
+    new = old + draw.normal(scale=0.1, size=10_000)
+    record = {
+        "log_probs_new": [new],
+        "log_probs_old": [old],
+        "advantages": [draw.normal(size=10_000)],
+    }
+    found = evaluate(record, "kl-cov")
+    moved = found.surrogate[0] != found.ratio[0] * found.advantage[0]
+    assert moved.sum() == 0.02 / 100 * 10_000
 
 
 def _bapo() -> list[dict[str, Any]]:

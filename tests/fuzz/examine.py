@@ -38,7 +38,7 @@ def examine(
     *,
     processes: float = 0.0,
     codes: Counter[str] | None = None,
-    thorough: bool = False,
+    thorough: bool | None = False,
 ) -> list[Finding]:
     """What is wrong with a case.
 
@@ -48,7 +48,7 @@ def examine(
         seed: says which of the relations are looked at.
         processes: for what share of the cases real processes are started too.
         codes: counts the command and its exit code.
-        thorough: whether to look at all relations, whatever the seed.
+        thorough: whether to look at all relations, whatever the seed; None for none.
     """
     try:
         _place(case, folder)
@@ -56,7 +56,7 @@ def examine(
         if codes is not None:
             codes[f"{case.command} {outcome.code}"] += 1
         found = findings(case, outcome, folder)
-        if not found:
+        if not found and thorough is not None:
             draw = random.Random(f"relations {seed}")
             found = [*related(case, outcome, folder, draw, processes, thorough=thorough)]
         return [one for one in found if not one.kind.endswith(": memory") or _confirmed(case)]

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # The plugin from the wheel, in a project that has nothing of ours but that wheel.
+#   tests/vectors/from_wheel.sh dist/grpo_cli-*.whl
 set -euo pipefail
+wheel=$(realpath "$1")
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 python3 -m venv "$folder/venv"
 python="$folder/venv/bin/python"
-"$python" -m pip wheel -q --no-deps -w "$folder" "$here/../.."
-"$python" -m pip install -q pytest "$folder"/grpo_cli-*.whl
+"$python" -m pip install -q pytest "$wheel"
 
 mkdir "$folder/project"
 cp "$here/data/project/test_loss.py" "$folder/project"

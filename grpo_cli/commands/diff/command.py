@@ -76,7 +76,7 @@ def diff(
         answer = compare(readers[0], readers[1], step_of, tolerance or 0.0)
         document = _document(answer)
         page.write(document, lambda console, screen: _print(console, screen, answer), beyond="cut")
-        tell_notes(readers[0].notices | readers[1].notices, quiet=page.quiet)
+        tell_notes(readers[0].notices | readers[1].notices | answer.notes, quiet=page.quiet)
     raise typer.Exit(0 if answer.same else NO)
 
 
@@ -87,6 +87,7 @@ def _document(answer: Answer) -> dict[str, Any]:
         "steps": answer.steps,
         "records": answer.records,
         "tokens": answer.tokens,
+        "notes": list(answer.notes),
         "only": [{"run": run, "step": step} for run, step in answer.only],
         "partings": answer.partings,
     }
@@ -96,6 +97,8 @@ def _print(console: Console, screen: Screen, answer: Answer) -> None:
     looked = f"{answer.records:,} records, {answer.tokens:,} tokens"
     for run, step in answer.only[:3]:
         console.print(Text(f"step {step} is in run {run} only", "yellow"))
+    if len(answer.only) > 3:
+        console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "yellow"))
     if not answer.partings:
         text = "the runs are one" if answer.same else "where both have a step, they are one"
         console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
@@ -104,7 +107,7 @@ def _print(console: Console, screen: Screen, answer: Answer) -> None:
     before = "from the first step" if answer.agreed is None else f"after step {answer.agreed}"
     console.print(Text(f"the runs part {before} ({looked} compared)", "bold red"))
     console.print(Text(f"{_place(first)}: {first.column}, {first.meaning}", "bold"))
-    console.print(Text(f"  {shown(first.first)} against {shown(first.second)}"))
+    console.print(Text("  {} against {}".format(*_both(first))))
     console.print()
     rows = answer.partings
     columns = [
@@ -112,13 +115,19 @@ def _print(console: Console, screen: Screen, answer: Answer) -> None:
         column("record", [one.record for one in rows], numeric=False),
         column("response", [one.response for one in rows]),
         column("token", [one.token for one in rows]),
-        column("first", [shown(one.first) for one in rows], show=str, numeric=False),
-        column("second", [shown(one.second) for one in rows], show=str, numeric=False),
+        column("first", [_both(one)[0] for one in rows], show=str, numeric=False),
+        column("second", [_both(one)[1] for one in rows], show=str, numeric=False),
         column("largest_difference", [one.difference for one in rows]),
     ]
     kept, hidden = fitting(columns, _SPARE, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
+
+
+def _both(one: Parting) -> tuple[str, str]:
+    """What stands in either run; with all digits, where fewer show no difference."""
+    few = shown(one.first), shown(one.second)
+    return few if few[0] != few[1] else (repr(one.first), repr(one.second))
 
 
 def _place(one: Parting) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, groupby, zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, groupby, zip_longest
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.diff.pairs import paired
+from grpo_cli.commands.trend.origins import Origins, two_runs
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.records import Record
@@ -18,6 +20,7 @@ COLUMNS: dict[str, str] = {
     "token_ids": "what was sampled",
     "tokens": "what was sampled",
     "mask": "which tokens count",
+    "groups": "which responses are a group",
     "rewards": "the reward",
     "log_probs_rollout": "the engine's log-probs",
     "log_probs_old": "the trainer's log-probs before the update",
@@ -68,6 +71,7 @@ class Answer:
         steps, records, tokens: what was compared.
         agreed: the last step before which everything agrees; None where the first parts.
         only: steps that only one of the runs has, beside the number of that run.
+        notes: what there is to tell of how they were compared.
     """
 
     partings: list[Parting] = field(default_factory=list)
@@ -76,6 +80,7 @@ class Answer:
     tokens: int = 0
     agreed: int | None = None
     only: list[tuple[int, int]] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
 
     @property
     def same(self) -> bool:
@@ -83,6 +88,10 @@ class Answer:
         return not self.partings and not self.only
 
 
+_MEANINGS = {
+    "records": "which records there are",
+    "responses": "how many responses there are",
+}
 Pair = tuple[Record, Record]
 Steps = Iterator[tuple[int, list[Record]]]
 
@@ -96,7 +105,8 @@ def compare(first: Reader, second: Reader, step_of: StepOf, tolerance: float) ->
         tolerance: how far numbers may be apart.
     """
     answer = Answer()
-    for step, ours, theirs in _aligned(_by_step(first, step_of), _by_step(second, step_of)):
+    steps = _by_step(first, step_of, answer, 1), _by_step(second, step_of, answer, 2)
+    for step, ours, theirs in _aligned(*_counted_alike(answer, steps, tolerance)):
         if ours is None or theirs is None:
             answer.only.append((1 if theirs is None else 2, step))
             continue
@@ -107,10 +117,49 @@ def compare(first: Reader, second: Reader, step_of: StepOf, tolerance: float) ->
     return answer
 
 
-def _by_step(reader: Reader, step_of: StepOf) -> Steps:
-    pairs = ((step_of(raw), record) for raw, record in reader.records())
-    for step, same in groupby(pairs, key=lambda pair: pair[0]):
-        yield step, [record for _, record in same]
+def _by_step(reader: Reader, step_of: StepOf, answer: Answer, run: int) -> Steps:
+    """The steps of a run, as they stand in its files.
+
+    Raises:
+        UsageError: where its files are of several runs.
+    """
+    origins = Origins()
+    pairs = ((step_of(raw), raw, record) for raw, record in reader.records())
+    before, told = None, ""
+    for step, same in groupby(pairs, key=lambda one: one[0]):
+        records = []
+        for _, raw, record in same:
+            origins.add(step, raw.source, raw.line)
+            if origins.clash is not None:
+                raise two_runs(origins.clash, reader.paths)
+            records.append(record)
+        if before is not None and step < before and not told:
+            told = f"the steps of run {run} go back from {before} to {step}: what stands together "
+            answer.notes[told + "is compared, not a step as a whole"] = None
+        before = step
+        yield step, records
+
+
+def _counted_alike(
+    answer: Answer, runs: tuple[Steps, Steps], tolerance: float
+) -> tuple[Steps, Steps]:
+    """The steps of the second run by the numbers of the first, if it only counts differently."""
+    first, second = runs
+    ours, theirs = next(first, None), next(second, None)
+    ahead = 0
+    if ours is not None and theirs is not None and ours[0] != theirs[0]:
+        trial = Answer()
+        _compare_step(trial, ours[0], ours[1], theirs[1], tolerance)
+        if not trial.partings:
+            ahead = theirs[0] - ours[0]
+            told = f"step {ours[0]} of run 1 is step {theirs[0]} of run 2"
+            answer.notes[f"{told}: steps are told by the numbers of run 1"] = None
+    second = ((step - ahead, records) for step, records in _again(theirs, second))
+    return _again(ours, first), second
+
+
+def _again(first: tuple[int, list[Record]] | None, rest: Steps) -> Steps:
+    return rest if first is None else chain((first,), rest)
 
 
 def _aligned(
@@ -135,12 +184,14 @@ def _compare_step(
     answer: Answer, step: int, ours: list[Record], theirs: list[Record], tolerance: float
 ) -> None:
     found: dict[str, Parting] = {}
-    for one, other in _paired(ours, theirs):
+    pairs, note = paired(ours, theirs)
+    answer.notes |= {note: None} if note else {}
+    for one, other in pairs:
         if one is None or other is None:
             known = one or other
             assert known is not None
-            counts = (len(ours), len(theirs))
-            found.setdefault("records", _told("records", step, (known, known), counts))
+            there = tuple("absent" if each is None else "there" for each in (one, other))
+            found.setdefault("records", _told("records", step, (known, known), there))
             continue
         answer.records += 1
         answer.tokens += sum(one.widths)
@@ -148,17 +199,6 @@ def _compare_step(
             found.setdefault(parting.column, parting)
     order = ["records", "responses", *COLUMNS]
     answer.partings = sorted(found.values(), key=lambda parting: order.index(parting.column))
-
-
-def _paired(
-    ours: Sequence[Record], theirs: Sequence[Record]
-) -> Iterator[tuple[Record | None, Record | None]]:
-    """By id where every record of both has one of its own, else in order."""
-    ids = {one.id: one for one in theirs}
-    named = {one.id for one in ours}
-    if None in ids or None in named or len(ids) < len(theirs) or ids.keys() != named:
-        return zip_longest(ours, theirs)
-    return ((one, ids[one.id]) for one in ours)
 
 
 def _partings(step: int, pair: Pair, tolerance: float) -> Iterator[Parting]:
@@ -177,6 +217,8 @@ def _partings(step: int, pair: Pair, tolerance: float) -> Iterator[Parting]:
 
 
 def _value(record: Record, column: str) -> Any:
+    if column == "groups":
+        return record.groups or [0] * len(record.widths)
     if column in ("token_ids", "tokens", "rewards", "advantages", "hyperparameters", "expected"):
         return getattr(record, column)
     if column == "mask":
@@ -191,7 +233,7 @@ def _told(column: str, step: int, pair: Pair, values: Sequence[Any], **more: Any
     if place["response"] is not None and one.group_labels:
         numbers = one.groups or [0] * len(one.widths)
         group = one.group_labels[numbers[place["response"]]]
-    meaning = COLUMNS.get(column, f"how many {column} there are")
+    meaning = COLUMNS.get(column) or _MEANINGS[column]
     return Parting(
         column,
         meaning,
@@ -213,11 +255,32 @@ def _rows(
 ) -> Iterator[Parting]:
     """Tokens or ids: the first that differs."""
     del tolerance
+    meaning = COLUMNS[column]
+    if _sorted(values[0]) == _sorted(values[1]):
+        meaning += ": the same responses in another order"
     for response, (mine, yours) in enumerate(zip(*values, strict=True)):
         for token, (a, b) in enumerate(zip_longest(mine, yours, fillvalue="no token")):
             if a != b:
-                yield _told(column, step, pair, (a, b), response=response, token=token)
+                told = _told(column, step, pair, (a, b), response=response, token=token)
+                yield replace(told, meaning=meaning)
                 return
+
+
+def _sorted(rows: Any) -> list[list[str]]:
+    return sorted([str(one) for one in row] for row in rows)
+
+
+def _groups(
+    column: str, step: int, pair: Pair, values: Values, tolerance: float
+) -> Iterator[Parting]:
+    """The first response that is in another group, whatever groups are called."""
+    del tolerance
+    mine, yours = ([*map(list(dict.fromkeys(one)).index, one)] for one in values)
+    for response, (a, b) in enumerate(zip(mine, yours, strict=True)):
+        if a != b:
+            told = tuple(f"with response {each.index(each[response])}" for each in (mine, yours))
+            yield _told(column, step, pair, told, response=response)
+            return
 
 
 def _numbers(
@@ -291,6 +354,7 @@ def _short(value: Any) -> Any:
 _COMPARISONS: dict[str, Callable[..., Iterator[Parting]]] = {
     "token_ids": _rows,
     "tokens": _rows,
+    "groups": _groups,
     "hyperparameters": _mapping,
     "expected": _mapping,
 }

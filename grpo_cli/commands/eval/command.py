@@ -41,8 +41,8 @@ def evaluate(
     with failures(as_json=printing.wants_json):
         wanted, plan, format = printing.printing(), objective.plan(), format_of(printing.kind)
         places = paths(files)
-        bar = Bar(places, wanted=printing.bar(format))
         reader = reading.reader(places, chosen.record)
+        bar = Bar(places, wanted=printing.bar(format), nodes=lambda: reader.nodes)
         encode = printing.encode(format, wanted)
         manifest = manifest_of(printing, wanted, plan, reader)
         evaluation = Evaluation(

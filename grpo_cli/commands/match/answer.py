@@ -71,4 +71,5 @@ def described(one: Candidate, chunk: Chunk, places: Sequence[str], target: Typed
         "bits": one.bits,
         "hits_expected": None if math.isnan(one.chance) else one.chance,
         "would_need": dict(one.needs),
+        "any_from": dict(one.unbound),
     }

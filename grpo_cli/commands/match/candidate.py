@@ -31,6 +31,7 @@ class Candidate:
         value: the number that it gives; exact once it was evaluated.
         difference: ``value`` less the target.
         needs: what would have to be true for it to fit, where it does not.
+        unbound: ε → from where on any value of it gives the same number, as nothing is clipped.
         totals: its totals, once it was evaluated.
     """
 
@@ -45,6 +46,7 @@ class Candidate:
     value: float = math.nan
     difference: float = math.nan
     needs: dict[str, float] = field(default_factory=dict)
+    unbound: dict[str, float] = field(default_factory=dict)
     totals: Totals | None = None
 
     @property

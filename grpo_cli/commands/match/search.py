@@ -22,8 +22,10 @@ from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.solving.epsilon import solved as solve
+from grpo_cli.commands.match.solving.unequal import pairs
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth, Known
+from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.exact import exactly
 from grpo_cli.commands.match.sums.vectors import Measured
 from grpo_cli.commands.match.typed import Typed
@@ -135,11 +137,12 @@ class Search:
             sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
             return sign * np.array(sums)
 
-        solved = solve(run.space, run.every, run.factors, question.target, values)
-        matches = self._exact(run, [question], solved[:_ROUND])
-        if not matches or matches[0].chance >= FEW:
-            return found
-        return replace(found, matches=matches, nearest=[], apart=[])
+        for way in (solve, pairs):
+            solved = way(run.space, run.every, run.factors, question.target, values)
+            matches = self._exact(run, [question], solved[:_ROUND])
+            if matches and matches[0].chance < FEW:
+                return replace(found, matches=matches, nearest=[], apart=[])
+        return found
 
     def _exact(
         self, run: Run, questions: Sequence[Question], found: list[Candidate], *, fit: bool = True
@@ -155,7 +158,8 @@ class Search:
                 evaluated = _evaluated(question, measured, kept)
                 kept = [one for one in evaluated if _all_agree(one, question)]
         question, measured = last
-        kept = _evaluated(question, measured, kept)
+        unsure = fit and not before and not Known.of(self.base, question.first).epsilon
+        kept = _evaluated(question, measured, kept, reaching=unsure)
         if fit:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
@@ -167,11 +171,11 @@ class Search:
 
 
 def _evaluated(
-    question: Question, measured: Measured, found: Sequence[Candidate]
+    question: Question, measured: Measured, found: Sequence[Candidate], *, reaching: bool = False
 ) -> list[Candidate]:
     """The candidates with their numbers on a question's records; without what cannot be."""
     evaluators = [Evaluator(one.plan, measured.get(one.measured)) for one in found]
-    totals = exactly(evaluators, question.data, everything=bool(question.others))
+    totals = exactly(evaluators, question.data, everything=bool(question.others), reaching=reaching)
     kept = []
     for one, total in zip(found, totals, strict=True):
         if total is None or not math.isfinite(sum(total.parts().values())):
@@ -180,6 +184,10 @@ def _evaluated(
         sign = -1.0 if question.target.name == "loss" else 1.0
         one.value = one.times * (sign * sum(total.parts().values())) + 0.0
         one.difference = one.value - question.target.value
+        if total.reached is not None:
+            given = question.first.advantages_given
+            objective = one.plan.objective(question.first.settings, advantages_given=given)
+            one.unbound = unbound(objective, total.reached)
         kept.append(one)
     return kept
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -99,9 +100,21 @@ def _print(console: Console, screen: Screen, found: Found) -> None:
     console.print(wrapped(head, screen.width, 2))
     signature = Text(f"  {visible(found['signature'])}")
     console.print(wrapped(signature, screen.edge, 4, bars=True))
-    for line in _needed(found["would_need"]):
+    for line in (*_needed(found["would_need"]), *_unknown(found["any_from"])):
         console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
     console.print(as_command(f"  {found['command']}", screen.edge), style="dim")
+
+
+def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
+    """Which ε the number leaves open: those beyond which no token is clipped."""
+    if edges:
+        ways = [f"any {name} ≥ {_rounded_up(edge)}" for name, edge in edges.items()]
+        yield f"{' and '.join(ways)} gives the same: nothing is clipped there"
+
+
+def _rounded_up(edge: float) -> str:
+    """Four digits behind the point, so that the number shown is no less than the edge."""
+    return f"{math.ceil(edge * 1e4) / 1e4:.4f}"
 
 
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:

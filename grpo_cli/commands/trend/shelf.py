@@ -44,6 +44,7 @@ class Shelf(Generic[T]):
         self._near: dict[int, Sums] = {}  # the latest last
         self._aside: dict[int, _Aside[T]] = {}
         self._file: IO[bytes] | None = None
+        self._room = True
         self.files: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -60,17 +61,23 @@ class Shelf(Generic[T]):
         else:
             known.merge(sums)
         self._near[step] = known
-        while len(self._near) > _NEAR:
+        while len(self._near) > _NEAR and self._room:
             oldest = next(iter(self._near))
-            self._put_aside(oldest, self._near.pop(oldest))
+            self._put_aside(oldest, self._near[oldest])
 
     def _put_aside(self, step: int, sums: Sums) -> None:
         data = zlib.compress(pickle.dumps(sums, pickle.HIGHEST_PROTOCOL), 1)
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed with it
-        place = self._file.seek(0, 2)
-        self._file.write(data)
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed with it
+            place = self._file.seek(0, 2)
+            self._file.write(data)
+            self._file.flush()
+        except OSError:  # the rest stays in memory
+            self._room = False
+            return
         self._aside[step] = _Aside(self._make(step, sums), place, len(data))
+        del self._near[step]
 
     def _taken_up(self, aside: _Aside[T]) -> Sums:
         assert self._file is not None

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from grpo_cli.terminal.screen import Screen
@@ -102,4 +101,4 @@ def _row(row: Sequence[Any]) -> str:
 
 def _print_below(console: Console, screen: Screen, text: str, style: str = "") -> None:
     for line in textwrap.wrap(text, min(screen.width or _WIDTH, _WIDTH) - 4):
-        console.print(Padding(Text(line, style), (0, 0, 0, 4)))
+        console.print(Text.assemble("    ", (line, style)))

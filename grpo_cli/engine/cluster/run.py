@@ -21,6 +21,9 @@ T = TypeVar("T")
 _ROWS = 8 << 20
 """Bytes of a task whose rows come here: they are several times as many, and wait for their turn."""
 
+_GIVEN_UP = 10.0
+"""Seconds for tasks that are given up to be over."""
+
 
 def on_ray(
     on: str,
@@ -52,13 +55,18 @@ def on_ray(
     tasks = _Tasks(connected, Job(work, versions(), parts), jobs)
     together = together or parts is not None
     usual = SIZE if together else _ROWS
-    for answer in Flow(tasks, portions(sources, work.reading, size or usual), together=together):
-        if manifest is not None:
-            for written in answer.written:
-                manifest.add(written)
-        yield from answer.results
-        if answer.fault is not None:
-            raise answer.fault
+    flow = Flow(tasks, portions(sources, work.reading, size or usual), together=together)
+    try:
+        for answer in flow:
+            if manifest is not None:
+                for written in answer.written:
+                    manifest.add(written)
+            yield from answer.results
+            if answer.fault is not None:
+                raise answer.fault
+    except (KeyboardInterrupt, SystemExit):
+        connected.close()  # now, or a worker writes one more part that is not listed
+        raise
 
 
 class _Tasks:
@@ -68,6 +76,7 @@ class _Tasks:
         self._session = connected
         self._ray = connected.ray
         self._job = connected.ray.put(job)
+        self._writes = job.parts is not None
         self._jobs = jobs
 
     def room(self) -> int:
@@ -112,6 +121,8 @@ class _Tasks:
                 self._ray.cancel(ref, force=True)
             except Exception:
                 continue
+        if refs and self._writes:  # or one of them writes what nobody lists any more
+            self._ray.wait(refs, num_returns=len(refs), timeout=_GIVEN_UP, fetch_local=False)
 
 
 def _why(error: Exception) -> str:

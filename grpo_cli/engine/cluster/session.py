@@ -39,6 +39,8 @@ class Session:
         self._folder = ""
         self._looked = 0.0
         self._cores = 1
+        self._counted = 0.0
+        self._nodes = 1
         atexit.register(self.close)
         with _kept_signals(), _connecting(address):
             if address is None:
@@ -85,6 +87,13 @@ class Session:
             self._cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         return self._cores
 
+    def nodes(self) -> int:
+        """How many machines the cluster has."""
+        if time.monotonic() - self._counted > _LOOK_AGAIN:
+            self._counted = time.monotonic()
+            self._nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
+        return self._nodes
+
     def close(self) -> None:
         """Ends what was started here, and what is under way elsewhere."""
         self.ray.shutdown()
@@ -113,6 +122,11 @@ def session(on: str, jobs: int | None) -> Session:
         _SESSIONS.clear()
         _SESSIONS[address] = Session(address, jobs)
     return _SESSIONS[address]
+
+
+def nodes() -> int:
+    """How many machines the cluster has that is connected; none where none is."""
+    return sum(connected.nodes() for connected in _SESSIONS.values())
 
 
 def address_of(on: str) -> str | None:
@@ -170,6 +184,7 @@ def _connecting(address: str | None) -> Iterator[None]:
             yield
     except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = " ".join(lines[:3]) or type(error).__name__
+        traced = any("Traceback" in line for line in lines)  # of a server: its end says what it is
+        reason = lines[-1] if traced else " ".join(lines[:3]) or type(error).__name__
         what = "cannot start Ray" if address is None else f"cannot connect to Ray at {address}"
         raise ClusterError(f"{what}: {reason}") from None

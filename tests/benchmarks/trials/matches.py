@@ -8,7 +8,7 @@ from typing import Any
 
 from trials.matching.batches import logged, richer
 from trials.matching.judge import Question, judged, near, said_chance
-from trials.matching.truth import drawn, flags, hyperparameters, rounded
+from trials.matching.truth import drawn, flags, hyperparameters, rounded, unequal
 from trials.product import Answer, Record, place, printed_value, run
 from trials.score import Count
 from trials.task import Task
@@ -24,9 +24,14 @@ CHANCE = {
 ADVISED = "match, known 4 digits, with --rtol where nothing is found: the truth stands first"
 COMMAND = "match: the printed command gives the printed value"
 
-ASKED = {"known 4": 16, "known 6": 6, "known 8": 6, "unknown 8": 12, "unknown 4": 4} | {
-    f"chance {digits}": 6 for digits in CHANCE
-}
+ASKED = {
+    "known 4": 16,
+    "known 6": 6,
+    "known 8": 6,
+    "unknown 8": 12,
+    "unknown 4": 4,
+    "unequal 8": 2,
+} | {f"chance {digits}": 6 for digits in CHANCE}
 """Questions of each kind, in terms of the seeds."""
 _TRIES = 60
 
@@ -45,8 +50,12 @@ def question(task: Task) -> Question:
         steps = int(random.choice([2, 4, 8]))
         known = what == "known"
         hyper = hyperparameters(random, steps) if known else {}
+        if what == "unequal":
+            hyper = {"beta": float(random.choice([0.0, 0.01, 0.04]))}
         data, probe = logged(random, hyper), richer(random, hyper)
         truth, path = drawn(random, steps, known=known), place(data)
+        if what == "unequal":
+            truth = replace(truth, constants=unequal(random))
         if not known:
             words = flags(truth.words, truth.constants, path)
             if words is None:

@@ -201,6 +201,8 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
 
     yield name, "areal/grpo", {}, {}, value
     computed = _computed(clones)
+    yield name, "areal/grpo", {}, {"beta": 0.1}, computed("k1", 0.1, decoupled=True)
+    yield name, "areal/sapo", {}, {"beta": 0.1}, computed("k1", 0.1, decoupled=False)
     for estimator, kl, decoupled in _PENALTIES:
         how = {"beta": 0.1, "kl_output_clamp": 10.0}
         theirs = computed(estimator, 0.1, decoupled=decoupled)

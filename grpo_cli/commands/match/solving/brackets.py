@@ -53,14 +53,60 @@ class Bracket:
         return abs((self.ends[1] - self.ends[0]) / (self.values[1] - self.values[0]))
 
 
+@dataclass(frozen=True)
+class Family:
+    """A convention with any ε_low and ε_high.
+
+    Attributes:
+        part, changes: the convention, but for ε.
+        bits: what it costs without them.
+    """
+
+    part: Part
+    changes: tuple[Change, ...]
+    bits: float
+
+    def plan(self, low: float, high: float) -> Plan:
+        """Its plan with these."""
+        flags = Change({}, {"epsilon_low": float(low), "epsilon_high": float(high)})
+        return space.checked(space.changed(self.part.plan, *self.changes, flags))
+
+
+def families(made: Space, j: F64) -> list[Family]:
+    """The plain conventions that take an ε on either side, once each; j is [C] what each gives."""
+    found: dict[object, Family] = {}
+    for part, pair, names, steps, known in _of_parts(made, j):
+        if len(names) < 2 or not len(known[0]):
+            continue
+        chosen, bits = _plain(part, pair)
+        for row, curve in enumerate(_curves(part, chosen, steps, known)):
+            a, k, w = chosen[row].tolist()
+            changes = (part.axes[0][a], pair, part.axes[2][k], part.axes[3][w])
+            one = Family(part, changes, float(bits[row]))
+            same = tuple(f"{value:.9g}" for value in curve)
+            if same not in found or one.bits < found[same].bits:
+                found[same] = one
+    return list(found.values())
+
+
 def brackets(made: Space, j: F64, factors: Sequence[Factor], target: Typed) -> Iterator[Bracket]:
     """The plain conventions that give the number for some ε; j is [C] what each gives."""
+    for part, pair, names, steps, known in _of_parts(made, j):
+        yield from _of_family(part, pair, names, steps, known, factors, target)
+
+
+Steps = list[tuple[float, int]]
+"""ε, and its place on the axis of policies, in rising order."""
+Known = tuple[Index, F64]
+"""Combinations, and what each gives."""
+
+
+def _of_parts(made: Space, j: F64) -> Iterator[tuple[Part, Change, tuple[str, ...], Steps, Known]]:
     starts = np.searchsorted(made.part, np.arange(len(made.parts) + 1))
     for number, part in enumerate(made.parts):
         own = slice(int(starts[number]), int(starts[number + 1]))
-        at, value = made.at[own], j[own]
         for pair, names, steps in _families(part):
-            yield from _of_family(part, pair, names, steps, (at, value), factors, target)
+            yield part, pair, names, steps, (made.at[own], j[own])
 
 
 def _families(part: Part) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[float, int]]]]:
@@ -82,22 +128,15 @@ def _of_family(
     part: Part,
     pair: Change,
     names: tuple[str, ...],
-    steps: list[tuple[float, int]],
-    known: tuple[Index, F64],
+    steps: Steps,
+    known: Known,
     factors: Sequence[Factor],
     target: Typed,
 ) -> Iterator[Bracket]:
-    at, value = known
-    if not len(at):
+    if not len(known[0]):
         return
     chosen, bits = _plain(part, pair)
-    shape = tuple(len(axis) for axis in part.axes)
-    places = np.array([place for _, place in steps])
-    a, k, w = (chosen[:, at, None] for at in range(3))
-    flat = np.ravel_multi_index((a, places[None, :], k, w), shape)
-    found = np.searchsorted(at, flat)
-    found[found == len(at)] = 0
-    curves = np.where(at[found] == flat, value[found], np.nan)
+    curves = _curves(part, chosen, steps, known)
     for factor in factors:
         off = factor.times * curves - target.value
         within = (off[:, :-1] < 0) != (off[:, 1:] < 0)
@@ -115,6 +154,18 @@ def _of_family(
                     (float(off[row, step]), float(off[row, step + 1])),
                     cost,
                 )
+
+
+def _curves(part: Part, chosen: NDArray[np.int64], steps: Steps, known: Known) -> F64:
+    """[n, ε] what plain conventions give; nan where one was not tried."""
+    at, value = known
+    shape = tuple(len(axis) for axis in part.axes)
+    places = np.array([place for _, place in steps])
+    a, k, w = (chosen[:, axis, None] for axis in range(3))
+    flat = np.ravel_multi_index((a, places[None, :], k, w), shape)
+    found = np.searchsorted(at, flat)
+    found[found == len(at)] = 0
+    return np.where(at[found] == flat, value[found], np.nan)
 
 
 def _plain(part: Part, pair: Change) -> tuple[NDArray[np.int64], F64]:

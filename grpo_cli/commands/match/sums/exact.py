@@ -10,6 +10,7 @@ import numpy as np
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.match.space.options import drops
 from grpo_cli.commands.match.sums.data import Data
+from grpo_cli.commands.match.sums.edges import merged
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -22,7 +23,23 @@ from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.variants.plan import Plan
 
 
-class _Terms(Totals):
+class Exact(Totals):
+    """Totals, and how far the ratios go on either side."""
+
+    reached: F64 | None = None
+
+    def reach(self, other: F64) -> None:
+        """Adds what the ratios of other records reach."""
+        self.reached = other if self.reached is None else merged(self.reached, other)
+
+    def merge(self, other: Totals) -> None:
+        """Adds the totals of other records."""
+        super().merge(other)
+        if isinstance(other, Exact) and other.reached is not None:
+            self.reach(other.reached)
+
+
+class _Terms(Exact):
     """Totals of J's terms alone."""
 
     def add_terms(self, work: Terms, evaluator: Evaluator, chunk: Chunk) -> None:
@@ -64,8 +81,9 @@ def _own(objective: Objective, stage: str) -> str:
 class _Exactly:
     evaluators: Sequence[Evaluator]
     everything: bool
+    reaching: bool
 
-    def __call__(self, chunk: Chunk, into: dict[int, Totals | None]) -> None:
+    def __call__(self, chunk: Chunk, into: dict[int, Exact | None]) -> None:
         work = Terms(chunk)
         for at, evaluator in enumerate(self.evaluators):
             totals = into[at]
@@ -77,34 +95,38 @@ class _Exactly:
                         totals.add_terms(work, evaluator, chunk)
                     else:
                         totals.add(evaluator.evaluate(chunk))
+                    if self.reaching:
+                        objective = work.objective(evaluator.plan)
+                        totals.reach(work.reached(objective, evaluator.measured))
             except GrpoError:
                 into[at] = None
 
-    def zero(self) -> dict[int, Totals | None]:
+    def zero(self) -> dict[int, Exact | None]:
         return {at: self._totals(one.plan) for at, one in enumerate(self.evaluators)}
 
-    def _totals(self, plan: Plan) -> Totals:
+    def _totals(self, plan: Plan) -> Exact:
         correction = plan.swapped.get("correction", plan.row.correction.name)
-        return (Totals if self.everything or drops(correction) else _Terms)(plan.batch)
+        return (Exact if self.everything or drops(correction) else _Terms)(plan.batch)
 
 
 def exactly(
-    evaluators: Sequence[Evaluator], data: Data, *, everything: bool
-) -> list[Totals | None]:
+    evaluators: Sequence[Evaluator], data: Data, *, everything: bool, reaching: bool = False
+) -> list[Exact | None]:
     """The totals that ``grpo eval`` gives, to the bit; None where it gives an error.
 
     Args:
         evaluators: of which plans.
         data: the records.
         everything: whether numbers beside J and its terms are wanted.
+        reaching: whether it is wanted how far the ratios go.
     """
-    work = _Exactly(evaluators, everything)
-    merged = work.zero()
+    work = _Exactly(evaluators, everything, reaching)
+    found = work.zero()
     for part in data.fold(work, work.zero) if evaluators else ():
         for at, totals in part.items():
-            known = merged[at]
+            known = found[at]
             if known is None or totals is None:
-                merged[at] = None
+                found[at] = None
             else:
                 known.merge(totals)
-    return [merged[at] for at in range(len(evaluators))]
+    return [found[at] for at in range(len(evaluators))]

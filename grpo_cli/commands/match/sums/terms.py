@@ -8,6 +8,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import advantage_key, key
+from grpo_cli.commands.match.sums.edges import edges
 from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.hyperparameters import Value
@@ -34,6 +35,7 @@ class Terms:
         self._far: float | None = None
         self._far_old: float | None = None
         self._scored: dict[object, Inputs] = {}
+        self._reached: dict[object, F64] = {}
         self._advantage_of: tuple[object, F64 | PerToken] | None = None
 
     def fresh(self) -> Inputs:
@@ -136,6 +138,20 @@ class Terms:
             inputs["moments"] = moments(self.batch, objective, measured)
             self._advantage_of = same, inputs.call(objective.advantage, "advantage")
         return self._advantage_of[1]
+
+    def reached(self, objective: Objective, measured: ExactMoments | None) -> F64:
+        """How far the ratios go, by the sign of the advantage."""
+        inputs = self.scored(objective)
+        self.set_ratio(inputs, objective)
+        ratio: F64 = inputs.get("ratio")
+        same = advantage_key(objective), id(measured), id(ratio)
+        if same not in self._reached:
+            given = self._given(inputs, objective, measured)
+            each = (
+                given.values if isinstance(given, PerToken) else self.batch.responses.spread(given)
+            )
+            self._reached[same] = edges(ratio, each)
+        return self._reached[same]
 
     def policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
         """[R] Σ c·s with the advantage that stands in the columns."""

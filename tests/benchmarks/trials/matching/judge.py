@@ -26,9 +26,10 @@ class Question:
 def judged(asked: Question, matches: list[dict[str, Any]]) -> tuple[bool, bool]:
     """Whether the truth stands first, and whether it is listed at all.
 
-    A convention is the truth where it gives the truth's value on the probe. One that differs there
-    but gives the very same number on the data may stand first, if the truth is listed beside it:
-    the data cannot tell them apart.
+    A convention is the truth where it gives the truth's value on the probe, with the truth's ε
+    where it says that the number leaves ε open. One that differs there but gives the very same
+    number on the data may stand first, if the truth is listed beside it: the data cannot tell them
+    apart.
     """
     probe = place(asked.probe, "probe")
     wanted = asked.truth.value(probe)
@@ -40,9 +41,17 @@ def judged(asked: Question, matches: list[dict[str, Any]]) -> tuple[bool, bool]:
 
 
 def _is(truth: Truth, one: dict[str, Any], probe: str, wanted: float | None) -> bool:
-    line = with_constants(one.get("command", ""), truth.constants)
+    line = with_constants(_with_open(one), truth.constants)
     found = printed_value(line, probe)
     return found is not None and wanted is not None and near(found, wanted, _SAME)
+
+
+def _with_open(one: dict[str, Any]) -> str:
+    """Its command, in which what the number leaves open is said, so that it can be replaced."""
+    line = str(one.get("command", ""))
+    flags = [f"--{name.replace('_', '-')}" for name in one.get("any_from", ())]
+    head, level, rest = line.partition(" --level ")
+    return head + "".join(f" {flag} 0.2" for flag in flags if flag not in head) + level + rest
 
 
 def near(one: float, other: float, within: float) -> bool:

@@ -138,6 +138,12 @@ def _constants(random: Random) -> dict[str, float]:
     }
 
 
+def unequal(random: Random) -> dict[str, float]:
+    """An ε on either side, as people choose them."""
+    low, high = random.choice([0.1, 0.15, 0.2]), random.choice([0.22, 0.25, 0.28, 0.3])
+    return {"epsilon-low": float(low), "epsilon-high": float(high)}
+
+
 def hyperparameters(random: Random, steps: int) -> dict[str, Any]:
     """What a record says that tells its hyperparameters."""
     return {
