@@ -87,7 +87,7 @@ class StageOptions:
             "--param",
             "-p",
             metavar="NAME=VALUE",
-            help="Any other hyperparameter; may be repeated.",
+            help="Any other hyperparameter, of `grpo variants --hyperparameters`; repeatable.",
             autocompletion=complete.parameters,
             show_default=False,
         ),
