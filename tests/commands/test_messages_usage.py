@@ -114,3 +114,27 @@ def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
         assert grpo(*lists.split()[1:]).exit_code == 0
     for choices in ("--level <batch|record|", "--format <table|json|", "--on-error <stop|skip>"):
         assert choices in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kl", "k33"), "unknown kl 'k33'; did you mean k3? (grpo variants --stage kl)"),
+        (
+            ("--aggregate", "x"),
+            "unknown aggregate 'x'; expected one of response-mean, token-mean, token-sum, "
+            "token-sum-norm, prompt-mean, response-sum, sum, or a framework's "
+            "(grpo variants --stage aggregate)",
+        ),
+        (
+            ("--kl-aggregate", "token-meen"),
+            "unknown kl_aggregate 'token-meen'; did you mean token-mean? "
+            "(grpo variants --stage aggregate)",
+        ),
+    ],
+)
+def test_an_unknown_choice_is_answered_by_the_near_one_or_by_the_neutral_ones(
+    grpo, dump, words, said
+):
+    result = grpo("eval", str(dump({})), *words)
+    assert (result.exit_code, result.stderr) == (2, f"grpo: {said}\n")
