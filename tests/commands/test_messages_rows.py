@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from files import evaluation
 
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.run import Task
@@ -38,16 +39,6 @@ def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, 
     own = run(grpo, tmp_path, command, path, "-v", "trl/dapo")
     nothing = run(grpo, tmp_path, command, str(dump({"step": 1})))
     assert "computed them as" not in quiet.stderr + own.stderr + nothing.stderr
-
-
-@pytest.mark.parametrize("command", ["eval", "compare", "trend"])
-def test_it_is_what_the_first_object_says_for_any_jobs(grpo, dump, tmp_path, command):
-    other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
-    path = str(dump(*[DAPO | {"step": n} | (other if n else {}) for n in range(300)]))
-    told = {run(grpo, tmp_path, command, path, "-j", jobs).stderr for jobs in ("1", "2")}
-    (said,) = told
-    assert said.splitlines().count(SAID) == 1
-    assert "verl" not in said
 
 
 def test_a_run_that_is_followed_says_it_once(dump):
@@ -93,3 +84,14 @@ def test_the_commands_have_the_flags_that_were_typed(grpo, tmp_path, monkeypatch
     many = [str(path)] * 9
     monkeypatch.setattr(sys, "argv", ["grpo", "eval", *many])
     assert ": grpo eval FILE… --beta 0, or" in grpo("eval", *many).stderr
+
+
+@pytest.mark.parametrize("size", [3000, 1 << 20])
+@pytest.mark.parametrize("named", ["trl", None])
+def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, size, named):
+    other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
+    first = DAPO if named else {"step": 1}
+    found = evaluation(dump(first, *[DAPO | other] * 700), plan("dr"), block_bytes=size)
+    assert list(found)
+    told = [note for note in found.notices if "computed them" in note]
+    assert told == ([SAID.removeprefix("grpo: note: ")] if named else [])
