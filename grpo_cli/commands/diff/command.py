@@ -98,9 +98,9 @@ def _document(answer: Answer) -> dict[str, Any]:
 def _print(console: Console, screen: Screen, answer: Answer) -> None:
     looked = f"{answer.records:,} records, {answer.tokens:,} tokens"
     for run, step in answer.only[:3]:
-        console.print(Text(f"step {step} is in run {run} only", "yellow"))
+        console.print(Text(f"step {step} is in run {run} only", "magenta"))
     if len(answer.only) > 3:
-        console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "yellow"))
+        console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "magenta"))
     if not answer.partings:
         text = "the runs are one" if answer.same else "where both have a step, they are one"
         console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
