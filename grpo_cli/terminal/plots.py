@@ -15,6 +15,7 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.prose import within
 from grpo_cli.terminal.strokes import F64, ascii_rows, braille_rows, column_of, line_of
 
 Values = Sequence[float | None]
@@ -77,8 +78,8 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
 
     Bars go left of a common 0 where a value is below it.
     """
-    texts = ["–" if value is None else tick(value) for _, value in rows]
-    label = min(max((cell_len(name) for name, _ in rows), default=0), width // 3)
+    texts = [_letters("–" if one is None else tick(one), plain=plain) for _, one in rows]
+    label = min(max((cell_len(name) for name, _ in rows), default=0), width // 2)
     room = max(width - label - max(map(len, texts), default=0) - 5, 4)
     numbers = [0.0 if value is None else value for _, value in rows]
     low, high = min([0.0, *numbers]), max([0.0, *numbers])
@@ -87,7 +88,9 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
     lines = []
     for (name, _), number, text in zip(rows, numbers, texts, strict=True):
         bar = _bar(round(number * unit), zero, room, plain=plain)
-        lines.append(f"{set_cell_size(visible(name), label)}  {bar}  {_letters(text, plain=plain)}")
+        lines.append(
+            f"{within(visible(name), label, plain=plain)}  {bar}  {_letters(text, plain=plain)}"
+        )
     return lines
 
 

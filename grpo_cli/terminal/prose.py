@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 _WORD_ENDS = re.compile(r" +")
-_QUOTED, _KEPT = re.compile("'[^']*'"), "\ue000"
+_QUOTED = re.compile("'[^']*'")
+_KEPT, _COMMA = "\ue000", "\ue001"
+"""A space and a comma at which no line ends."""
+_WITH_VALUE = re.compile(r"( --?[a-z][\w-]*) (?=-?\d|[^-\s])")
 _PART_ENDS = re.compile(r"(?<=\|)| +")
 
 
@@ -36,9 +39,12 @@ def as_command(line: str, width: int | None) -> Text:
         return Text(line)
     words, mark, comment = line.partition("  # ")
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), words)
+    whole = _WITH_VALUE.sub(rf"\1{_KEPT}", whole).replace(",", _COMMA)
     lines = wrapped(Text(whole), width - len(" \\"), 4).plain.replace("\n", " \\\n")
     said = wrapped(Text(comment), width - len("    # ")).plain.split("\n") if mark else []
-    return Text(lines.replace(_KEPT, " ") + "".join(f"\n    # {line}" for line in said))
+    return Text(
+        lines.replace(_KEPT, " ").replace(_COMMA, ",") + "".join(f"\n    # {line}" for line in said)
+    )
 
 
 def _lines(text: Text, width: int, indent: int, ends: re.Pattern[str]) -> list[Text]:
@@ -65,3 +71,9 @@ def _ends(plain: str, first: int, room: int, ends: re.Pattern[str]) -> list[int]
         if cell_len(plain[start:end].rstrip()) > room:
             found += [start + one.end() for one in re.finditer(",(?=.)", plain[start:end])]
     return sorted(set(found))
+
+
+def within(name: str, room: int, *, plain: bool = False) -> str:
+    """A name in exactly so many cells; one that is cut says so, in ASCII if it is to be plain."""
+    mark = "" if cell_len(name) <= room else "..." if plain else "…"
+    return set_cell_size(name, room - len(mark)) + mark

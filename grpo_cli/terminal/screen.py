@@ -19,6 +19,7 @@ from grpo_cli.terminal.display import colored
 
 _NO_EDGE = 100_000
 _USUAL_WIDTH = 80
+_READABLE = 100
 
 
 class Screen(NamedTuple):
@@ -43,6 +44,11 @@ class Screen(NamedTuple):
     def edge(self) -> int | None:
         """Where lines that programs read, too, are broken: nowhere but on a terminal."""
         return self.width if self.terminal else None
+
+    @property
+    def reading(self) -> int:
+        """Where prose ends, and bars: at a hundred columns however wide the terminal is."""
+        return min(self.width or _READABLE, _READABLE)
 
     def console(self, *, shades: bool = False) -> Console:
         """A console that writes into memory; ``written`` reads it.

@@ -43,6 +43,9 @@ the end
 """
 
 
+COMMAND = "grpo eval data.jsonl --variant dr --fields id,objective,loss,tokens,clip_fraction"
+
+
 def lines_at(width: int | None) -> list[str]:
     screen = Screen(width, height=None if width is None else 24)
     return laid_out(screen, PAGE).rstrip().splitlines()
@@ -52,16 +55,17 @@ def test_a_pipe_gets_the_page_as_it_was_written():
     assert lines_at(None) == PAGE.splitlines()
 
 
-def test_prose_is_wrapped_and_examples_keep_their_lines():
+def test_prose_is_wrapped_and_an_example_is_a_command_still():
     lines = lines_at(40)
     assert lines[0] == "What it says"
-    example = next(line for line in lines if "$ grpo" in line)
-    assert (
-        example
-        == "  $ grpo eval data.jsonl --variant dr --fields id,objective,loss,tokens,clip_fraction"
-    )
-    assert "    objective  # not a heading" in lines
-    assert max(len(line) for line in lines if "$ grpo" not in line) <= 40
+    at = lines.index("  $ grpo eval data.jsonl --variant dr \\")
+    assert lines[at + 1 : at + 3] == [
+        "      --fields id,objective,loss,tokens,clip_fraction",
+        "    objective  # not a heading",
+    ]
+    assert max(len(line) for line in lines if "--fields" not in line) <= 40
+    wide = [line for line in lines_at(100) if "$ grpo" in line]
+    assert wide == ["  $ " + COMMAND]
     assert lines[-3:] == ["And then", "", "the end"]
     text = " ".join(lines)
     assert "a link (grpo help input)" in text
@@ -192,6 +196,36 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     assert "grpo help questions" in text
     for command in re.findall(r"grpo [a-z]+[^;\n]*", text):
         assert command.split()[1] in COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
+        ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
+        ("split trl_grpo.jsonl -n 2", "token-mean                   0.348422     0.696482  no"),
+        ("check dr_grpo_cases.jsonl", "all 2 rewards\n    are 1: no policy gradient"),
+        ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
+        ("explain k1", "Its slope is 1 at every token"),
+        ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
+        ("check temperature.jsonl", "as with a temperature on one side only"),
+        ("explain gspo", "Sequence level, length-normalised"),
+        ("check threads/verl-6564.jsonl", "shift within each sequence"),
+        ("check bad_nan.json", "log_probs_new is nan at 1"),
+        ("show arithmetic.jsonl", "2+3=6▾"),
+        ("compare arithmetic.jsonl -v all", "dapo                                -0.263093"),
+    ],
+)
+def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, command, answer):
+    """From the front page alone, on a sample: one command, whose answer is not scrolled away."""
+    monkeypatch.setattr("grpo_cli.terminal.paging.screen_of", lambda _: Screen(80, height=24))
+    monkeypatch.setenv("PAGER", "cat")
+    name, word, *flags = command.split()
+    assert f"grpo {name} " in grpo("--help").stdout
+    sample = Path("samples") / word
+    monkeypatch.chdir(Path(__file__).parents[2])
+    shown = grpo(name, str(sample) if sample.exists() else word, *flags).stdout
+    assert answer in "\n".join(shown.splitlines()[:23])
 
 
 @pytest.mark.parametrize(

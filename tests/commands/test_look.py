@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+import grpo_cli
 from grpo_cli.commands.trend.step import Finding
 from grpo_cli.commands.trend.view import print_findings
 from grpo_cli.terminal import paging
@@ -21,6 +24,7 @@ from grpo_cli.terminal.grid import column
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, written
 
+SAMPLES = Path(__file__).parents[2] / "samples"
 SIGNATURE = "dapo|adv:group-std[ddof=1,eps=1e-08,min=0]|ratio:token|surrogate:clip[low=0.2]|v:1"
 
 
@@ -32,6 +36,14 @@ def test_signatures_break_at_their_bars_and_nothing_is_lost(width):
     assert all(line.endswith(("|", ",")) for line in lines[:-1])
     assert all(line.startswith("  ") for line in lines[1:])
     assert max(map(len, lines)) <= max(width, len("surrogate:clip[low=0.2]|") + 2)
+
+
+def test_no_colour_is_one_that_a_light_or_a_dark_terminal_hides():
+    """Yellow and white are hardly seen on white, blue and black on black."""
+    rooms = (Path(grpo_cli.__file__).parent / room for room in ("commands", "terminal"))
+    style = re.compile(r'"(?:bold |dim )?(?:yellow|white|black|blue|bright_\w+)"')
+    pages = [page for room in rooms for page in room.rglob("*.py")]
+    assert [page.name for page in pages if style.search(page.read_text())] == []
 
 
 @pytest.mark.parametrize("width", [12, 25, 60])
@@ -47,6 +59,12 @@ def test_styles_stay_on_their_words():
     text = wrapped(Text.assemble("aaa bbb ", ("ccc", "red"), " ddd"), 8, 2)
     (span,) = [one for one in text.spans if one.style == "red"]
     assert text.plain[span.start : span.end] == "ccc"
+
+
+def test_lines_end_without_spaces_and_with_their_colours():
+    console = Screen(color=True).console()
+    console.file.write("a  \x1b[1m  \x1b[0m \nb   \nm\n")
+    assert written(console) == "a\x1b[1m\x1b[0m\nb\nm\n"
 
 
 @pytest.mark.parametrize(
@@ -111,13 +129,14 @@ def test_a_pager_that_leaves_early_is_no_error(monkeypatch):
 @pytest.mark.parametrize(
     "command",
     ["variants", "variants --stage kl", "formats", "eval {} --level token", "explain {}", "help",
+     "explain {samples}/arithmetic.jsonl", "explain {samples}/run/trainer_state.json",
      "compare {} -v all", "split {} -n 1", "check {}", "explain dapo", "variants --changes"],
 )  # fmt: skip
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_pages_fit_a_pipe_s_columns(grpo, dump, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", width)
     path = dump({"id": "a"})
-    text = grpo(*command.format(path).split()).stdout
+    text = grpo(*command.format(path, samples=SAMPLES).split()).stdout
     too_long = [line for line in text.splitlines() if cell_len(line) > int(width)]
     # a signature, or a place, is one word that is never broken
     assert [line for line in too_long if "|" not in line and str(path) not in line] == []
@@ -152,7 +171,11 @@ def seen(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["show {}", "trend {} --limit 0", "eval {} --full", "help tour"]
+    "command",
+    [
+        *("show {}", "trend {} --limit 0", "eval {} --full", "help tour", "check --codes"),
+        *("vectors", "explain clip/dual-capped"),
+    ],
 )
 def test_what_is_longer_than_the_screen_goes_to_one_pager(grpo, dump, seen, command):
     words = command.format(dump(*({"step": step} for step in range(20)))).split()
@@ -166,12 +189,20 @@ def test_a_run_ends_with_what_it_comes_to_within_the_screen(grpo, dump, seen):
     path = dump(*({"step": step} for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()
     assert "… 36 steps in between (--limit 0 for all)" in shown
+    assert [line.split()[0] for line in shown if line.strip()][4:10] == [
+        "0",
+        "1",
+        "⋮",
+        "38",
+        "39",
+        "…",
+    ]
     assert shown[-1] == "nothing began: no shift, no drift, no limit passed"
 
 
 COMMAND = (
     "grpo show 'runs/first try/steps of the run.jsonl.gz' --record 59/0 --response 7 "
-    "--color-by gradient -v trl/grpo"
+    "--color-by gradient -v trl/grpo --fields id,objective,loss,tokens,clip_fraction"
 )
 
 
@@ -180,7 +211,8 @@ def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
     text = as_command(f"  {COMMAND}  # token #7 of response 7: 3.77441", width).plain
     one_line = text.replace("\\\n", "")
     assert shlex.split(one_line, comments=True) == shlex.split(COMMAND)
-    assert all(len(line) <= width or "'" in line for line in text.split("\n"))
+    too_long = [line for line in text.split("\n") if len(line) > width]
+    assert [line for line in too_long if "'" not in line and "--fields" not in line] == []
     assert len(text.split("\n")) > 2
     assert as_command(f"  {COMMAND}", None).plain == f"  {COMMAND}"
 
@@ -195,6 +227,15 @@ def test_findings_hang_and_break_between_words():
     assert max(map(len, lines)) <= 80
     assert lines[1:3] == [f"step 30  shift  {said[:-19]}", "  after (191 errors)"]
     assert lines[3:5] == [f"  also drift  {said[:-19]}", "    after (191 errors)"]
+
+
+def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "240")
+    path = str(dump({"expected": {"loss": 1.0}}))
+    commands = ("check {}", "check --codes", "verify {}", "explain dapo", "compare {} -v dr --plot")
+    for command in commands:
+        text = grpo(*command.format(path).split()).stdout
+        assert max(cell_len(line) for line in text.splitlines() if path not in line) <= 100, command
 
 
 def test_where_runs_part_fits_and_names_what_it_hides(grpo, dump):
@@ -245,7 +286,7 @@ def test_columns_that_have_no_room_are_named(grpo, monkeypatch):
     [
         ("compare {} -v grpo,dr", "loss"),
         ("split {} -n 1", "reported"),
-        ("match {} --loss 0.1", "value"),
+        ("match {} --loss 0.1 --aggregate token-mean --kl none", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),

@@ -70,3 +70,12 @@ def test_bars_go_to_the_side_of_their_sign():
         "none     |        -",
     ]
     assert bars(rows, 20)[0] == "up       │██████  2"
+
+
+def test_a_label_that_is_cut_says_so():
+    rows = [("a-long-name-of-a-variant", 1.0), ("dr", 2.0)]
+    first, second = bars(rows, 24, plain=True)
+    assert first[:12] == "a-long-na..."
+    assert second[:12] == "dr          "
+    assert bars(rows, 24)[0][:12] == "a-long-name…"
+    assert bars(rows, 60)[0].startswith("a-long-name-of-a-variant  ")

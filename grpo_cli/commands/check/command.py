@@ -60,7 +60,6 @@ def check(
                 {"codes": rows},
                 lambda console, screen: print_codes(console, screen, rows),
                 rows=rows,
-                beyond="page",
             )
             return
         reader = reading.reader(paths(files), chosen.record)

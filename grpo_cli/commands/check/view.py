@@ -14,7 +14,7 @@ from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
-_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+_STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
 def print_findings(console: Console, screen: Screen, document: Row) -> None:
@@ -23,7 +23,7 @@ def print_findings(console: Console, screen: Screen, document: Row) -> None:
     for severity in _STYLES:
         for code in dict.fromkeys(row["code"] for row in rows if row["severity"] == severity):
             of_kind = [row for row in rows if (row["code"], row["severity"]) == (code, severity)]
-            _print_kind(console, screen.width, of_kind, document["more"].get(code, 0))
+            _print_kind(console, screen.reading, of_kind, document["more"].get(code, 0))
     console.print(_conclusion(document))
 
 
@@ -37,10 +37,10 @@ def print_codes(console: Console, screen: Screen, rows: Sequence[Row]) -> None:
             (f"{row['code']:<{width}}  ", "bold"),
             row["meaning"],
         )
-        console.print(wrapped(line, screen.width, 8 + width + 2))
+        console.print(wrapped(line, screen.reading, 8 + width + 2))
 
 
-def _print_kind(console: Console, width: int | None, rows: Sequence[Row], more: int) -> None:
+def _print_kind(console: Console, width: int, rows: Sequence[Row], more: int) -> None:
     first = rows[0]
     console.print(
         Text.assemble((first["severity"], _STYLES[first["severity"]]), " ", (first["code"], "bold"))

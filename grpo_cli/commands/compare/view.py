@@ -35,7 +35,6 @@ _SPARE: Sequence[str] = (
     *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
 _SUMS = ("objective", "loss", "policy")
-_WIDTH = 80
 _PERCENT = (
     "clip_fraction",
     "clip_fraction_low",
@@ -85,7 +84,7 @@ def print_bars(console: Console, screen: Screen, document: Mapping[str, Any]) ->
     for field, title in _PLOTTED.items() if rows else ():
         console.print(Text(title.format(first=rows[0]["variant"]), "bold"))
         named = [(row["variant"], row[field]) for row in rows]
-        for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+        for line in bars(named, screen.reading, plain=ascii_only()):
             console.print(Text(line))
         console.print()
     if document["skipped"]:
@@ -110,8 +109,8 @@ def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, str]]) -> None:
-    console.print(Text("\nnot served by this data", "yellow"))
+    console.print(Text("\nnot served by this data", "bold"))
     room = max(len(one["variant"]) for one in skipped) + 2
     for one in skipped:
         line = Text(f"{one['variant']:<{room}}{visible(one['reason'])}")
-        console.print(wrapped(line, screen.width, room))
+        console.print(wrapped(line, screen.reading, room))

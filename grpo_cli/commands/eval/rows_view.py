@@ -183,5 +183,5 @@ def _share_style(times_usual: float) -> str:
     if times_usual >= 4:
         return "bold red"
     if times_usual >= 2:
-        return "yellow"
+        return "red"
     return "dim" if times_usual < 0.25 else ""

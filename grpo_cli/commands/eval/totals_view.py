@@ -33,7 +33,7 @@ def summary(total: Total, signature: str, width: int | None = None) -> Table:
         lines.add_row(_label(name), Text(f" {text}"))
     lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
     for note in notes(total):
-        lines.add_row(Text("note", "yellow"), wrapped(Text(f" {note}", "yellow"), room, 1))
+        lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     return lines
 
 

@@ -14,8 +14,6 @@ from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import STAGES, VARIANTS
 
-_WIDEST = 100
-
 
 def is_choice(name: str) -> bool:
     """Whether a stage has a choice of that name, or under that name of a framework."""
@@ -61,7 +59,7 @@ def _makes(variant: object, place: str, name: str) -> bool:
 
 def print_choice(console: Console, screen: Screen, page: dict[str, Any]) -> None:
     """Prints a page for each stage that has the choice."""
-    width = min(screen.width or _WIDEST, _WIDEST)
+    width = screen.reading
     for at, one in enumerate(page["choices"]):
         names = ", ".join([one["choice"], *one["aliases"]])
         about = f": --{one['stage']}, {one['question']}"

@@ -78,7 +78,7 @@ def explain_topic(
         topic = None if topic is None else _as_listed(topic)
         if topic is not None and is_log(topic):
             said = explain_log(read_log(topic))
-            page.write(said, lambda console, _: print_log(console, said))
+            page.write(said, lambda console, screen: print_log(console, screen, said))
             return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)
@@ -86,15 +86,12 @@ def explain_topic(
             page.write(
                 document,
                 lambda console, screen: print_page(console, screen, document),
-                beyond="page",
             )
             return
         if topic is not None and is_choice(topic) and not Path(topic).is_file():
             _no_file(topic, "choice", loading.record, response)
             choice = describe_choice(topic)
-            page.write(
-                choice, lambda console, screen: print_choice(console, screen, choice), beyond="page"
-            )
+            page.write(choice, lambda console, screen: print_choice(console, screen, choice))
             return
         if topic is not None and _is_vector(topic):
             _no_file(topic, "vector", loading.record, response)

@@ -13,6 +13,8 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.onsets import onset
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
 
 _LOSS = ("loss", "train/loss", "actor/pg_loss", "actor/loss", "train/pg_loss")
 _GRADIENT = ("grad_norm", "train/grad_norm", "actor/grad_norm", "optim/grad_norm")
@@ -124,21 +126,25 @@ def _onsets(log: Log) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def print_log(console: Console, document: Mapping[str, Any]) -> None:
-    """Prints it."""
+def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+    """Prints what the log says, and what it cannot."""
     span = f"steps {document['first']} to {document['last']}"
-    console.print(Text(f"a log of {document['steps']} steps ({span})", "bold"))
-    console.print(Text(", ".join(document["series"]), "dim"))
+    lines = [
+        Text(f"a log of {document['steps']} steps ({span})", "bold"),
+        Text(", ".join(document["series"]), "dim"),
+    ]
     for sentence in document["meaning"]:
-        console.print(Text(f"\n{sentence}"))
+        lines += [Text(), Text(sentence)]
     for one in document["onsets"]:
         change = f"{shown(one['before'])} before, {shown(one['after'])} after"
-        head = (f"\nstep {one['step']}", "bold yellow")
-        console.print(Text.assemble(head, f"  {one['series']} shifted: {change}"))
-    console.print(Text("\nwhat a log cannot say", "bold"))
-    for sentence in document["unknown"]:
-        console.print(Text(f"  {sentence}"))
+        head = (f"step {one['step']}", "bold magenta")
+        lines += [Text(), Text.assemble(head, f"  {one['series']} shifted: {change}")]
+    lines += [Text(), Text("what a log cannot say", "bold")]
+    lines += [Text(f"  {sentence}") for sentence in document["unknown"]]
+    for line in lines:
+        console.print(wrapped(line, screen.reading, 4 if line.plain[:1] == " " else 2))
     advice = (
-        "record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: grpo trend RUN --log"
+        "  record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: "
+        "grpo trend RUN --log LOG"
     )
-    console.print(Text(f"  {advice} LOG", "dim"))
+    console.print(wrapped(Text(advice, "dim"), screen.reading, 4))

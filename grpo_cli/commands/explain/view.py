@@ -11,18 +11,17 @@ from rich.text import Text
 from grpo_cli.terminal.grid import column, grid, with_words
 from grpo_cli.terminal.numbers import shown_among
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, fixed
+from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
-_WIDEST = 100
 _NEAR = 25
 _INDENT = 2
 
 
 def print_page(console: Console, screen: Screen, page: Entry) -> None:
     """Prints a variant's page: formula, stages, hyperparameters, origin, and what is like it."""
-    width = _width(screen)
+    width = screen.reading
     names = ", ".join([page["variant"], *page["aliases"]])
     head = Text.assemble((names, "bold cyan"), f": {page['title']}")
     console.print(wrapped(head, width, _INDENT))
@@ -51,7 +50,7 @@ def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entr
         column("also called", [", ".join(row["aliases"]) for row in rows], show=str),
         column("meaning", [row["meaning"] for row in rows], show=str),
     ]
-    kept, _ = with_words(columns, ("also called",), min(screen.width or _WIDEST, _WIDEST))
+    kept, _ = with_words(columns, ("also called",), screen.reading)
     console.print(grid(kept))
 
 
@@ -89,15 +88,11 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
     loss = shown_among(total["loss"], total["gradient_norm"])
     whose = f" of the batch: {_counts(total)}" if total["records"] > 1 else ""
     console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), whose))
-    width = _width(screen)
+    width = screen.reading
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
     for reason in document["why"]:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, _INDENT * 2))
-
-
-def _width(screen: Screen) -> int:
-    return min(screen.width or _WIDEST, _WIDEST)
 
 
 def _counts(total: Entry) -> str:
@@ -122,7 +117,8 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
         f"{_signed(float(text), places)} ({_PARTS[name]})"
         for name, text in zip(named, texts, strict=True)
     ]
-    return f"J  = {fixed(objective, places)} = {' '.join(terms).removeprefix('+ ')}"
+    total = fixed(objective, places)
+    return f"J  = {total} {equality(texts, total)} {' '.join(terms).removeprefix('+ ')}"
 
 
 def _signed(value: float, places: int) -> str:

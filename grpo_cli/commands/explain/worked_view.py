@@ -11,12 +11,15 @@ from rich.text import Text
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, token_text, visible
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, fixed
+from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
 
-_SPARE = ("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient")
+_SPARE = (
+    *("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient"),
+    *("clip(ρ)·A", "text"),
+)
 _HEADERS = {
     "free": "ρ·A",
     "bounded": "clip(ρ)·A",
@@ -160,8 +163,14 @@ def _added(
     parts = [*values, *([rest[name]] if rest else [])]
     if name != "contribution":
         places = decimals([*parts, total])
-    texts = [*adding_up(parts, total, places), fixed(total, places)]
+    texts = adding_up(parts, total, places)
+    texts += [_total(texts, fixed(total, places))]
     return column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+
+
+def _total(texts: Sequence[str], total: str) -> str:
+    """The sum under numbers; marked where they, as printed, do not make it."""
+    return f"{equality(texts, total)}{total}".removeprefix("=")
 
 
 def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> None:
@@ -173,6 +182,7 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
     places = len(parts[0].partition(".")[2])
     last = [fixed(sum(float(parts[at]) for at in rest), places)] if rest else []
     blank = [""] * (len(tail) + 1)
+    total = _total(parts, fixed(record["objective"], places))
     columns = [
         column("response", [*(str(at) for at in chosen), *tail, "sum"], show=str),
         *(
@@ -181,7 +191,7 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
         ),
         column(
             "contribution",
-            [*(parts[at] for at in chosen), *last, fixed(record["objective"], places)],
+            [*(parts[at] for at in chosen), *last, total],
             show=str,
             numeric=True,
         ),
@@ -216,7 +226,7 @@ def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iter
     total = fixed(record["objective"], places)
     if len(parts) <= _MOST:
         listed = " + ".join(f"({part})" if part.startswith("-") else part for part in parts)
-        yield f"J = {listed} = {total}"
+        yield f"J = {listed} {equality(parts, total)} {total}"
     else:
         yield f"J = Σ contributions = {total}"
     yield from _terms(record, places)

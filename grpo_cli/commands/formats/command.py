@@ -34,7 +34,6 @@ def list_formats(*, page: PageOptions) -> None:
             document,
             lambda console, screen: print_formats(console, screen, document),
             rows=document["formats"],
-            beyond="page",
         )
     raise typer.Exit
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, written
 
-_WIDEST = 100
+_INDENT = 2
 _PARTS = re.compile(
     r"^```\w*\n(?P<example>[\s\S]*?)^```$|^#+ (?P<heading>.*)$|(?P<prose>(?:^(?!```|#+ ).*\n)+)",
     re.MULTILINE,
@@ -28,12 +28,12 @@ def laid_out(screen: Screen, page: str) -> str:
     console = screen.console()
     for part in _parts(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):
         if part["heading"]:
-            console.print(Text(part["heading"], "bold"))
+            console.print(wrapped(Text(part["heading"], "bold"), screen.width, _INDENT))
             console.print()
         elif part["example"]:
-            console.print(_example(part["example"]))
+            console.print(_example(part["example"], screen.width))
         elif part["prose"].strip():
-            _print_prose(console, part["prose"], min(screen.width or _WIDEST, _WIDEST))
+            _print_prose(console, part["prose"], screen.reading)
     return written(console)
 
 
@@ -50,11 +50,18 @@ def _print_prose(console: Console, prose: str, width: int) -> None:
     console.print()
 
 
-def _example(code: str) -> Padding:
-    lines = [
-        Text(line, "bold" if line.startswith("$ ") else "") for line in code.rstrip().split("\n")
-    ]
-    return Padding(Text("\n").join(lines), (0, 0, 1, 2))
+def _example(code: str, width: int | None) -> Padding:
+    lines = [_line(line, width and width - _INDENT) for line in code.rstrip().split("\n")]
+    return Padding(Text("\n").join(lines), (0, 0, 1, _INDENT))
+
+
+def _line(line: str, width: int | None) -> Text:
+    """A line of an example; where it has no room it goes on below, whole words indented."""
+    if line.startswith("$ "):
+        return Text(as_command(line, width).plain, "bold")
+    if line.startswith("─"):
+        return Text(line[:width])
+    return wrapped(Text(line), width, len(line) - len(line.lstrip()) + _INDENT, bars=True)
 
 
 def print_contents(

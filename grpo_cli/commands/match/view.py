@@ -9,20 +9,19 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
 _SHOWN = 12
-_WIDTH = 80
 
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then each convention: its value, who does it, and how to evaluate it."""
     for line, style in _head(document):
-        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
+        console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
     if not document["matches"]:
         console.print(Text("\nthe nearest", "bold"))
         for found in document["nearest"]:
@@ -38,12 +37,12 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
 def print_distances(console: Console, screen: Screen, document: Found) -> None:
     """Prints the answer, then how far off each convention is, the target between them."""
     for line, style in _head(document):
-        console.print(wrapped(Text(line, style), screen.width, 4 if line[:1] == " " else 2))
+        console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
     found = [*document["matches"], *document["nearest"]][:_SHOWN]
     tolerance = document["tolerance"]
     console.print(Text(f"\noff by, in units of the tolerance of {tolerance:.2g}", "bold"))
     named = [(_label(one), one["difference"] / tolerance if tolerance else None) for one in found]
-    for line in bars(named, screen.width or _WIDTH, plain=ascii_only()):
+    for line in bars(named, screen.reading, plain=ascii_only()):
         console.print(Text(line))
 
 
@@ -64,28 +63,31 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
     tried = f"{document['tried']:,} conventions tried, ±{document['tolerance']:.2g}"
     count, chance = document["match_count"], document["chance_hits"]
     if not count:
-        yield f"nothing reproduces the {target} ({tried})", "bold yellow"
+        yield f"nothing reproduces the {target} ({tried})", "bold magenta"
     elif not document["reproduced"]:
         some = "one convention gives" if count == 1 else f"{count} conventions give"
-        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold yellow"
+        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold magenta"
     elif count > 1:
-        yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold yellow"
+        yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold magenta"
     elif document["by_chance"]:
-        yield f"one convention was found for the {target}, maybe by chance ({tried})", "bold yellow"
+        yield (
+            f"one convention was found for the {target}, maybe by chance ({tried})",
+            "bold magenta",
+        )
     else:
         yield f"one convention gives the {target} ({tried})", "bold green"
-    said = f"{chance:.2g}" if chance >= 1e-4 else "fewer than 0.0001"
+    said = shown(float(f"{chance:.2g}")) if chance >= 1e-4 else "fewer than 0.0001"
     yield f"by chance {said} of all that were tried give such a number", "dim"
     if count and document["by_chance"]:
         first = document["matches"][0]["hits_expected"]
         yield (
             f"of those as plain as the first, {first:.2g}: more digits, or more numbers "
             "(--kl, --gradient-norm, --logged), would tell",
-            "yellow",
+            "",
         )
     if count > 1 and document["tell_apart"]:
-        yield "to tell them apart, data with", "yellow"
-        yield from ((f"  {one}", "yellow") for one in document["tell_apart"])
+        yield "to tell them apart, data with", "bold"
+        yield from ((f"  {one}", "") for one in document["tell_apart"])
 
 
 def _print(console: Console, screen: Screen, found: Found) -> None:
@@ -101,7 +103,7 @@ def _print(console: Console, screen: Screen, found: Found) -> None:
     signature = Text(f"  {visible(found['signature'])}")
     console.print(wrapped(signature, screen.edge, 4, bars=True))
     for line in (*_needed(found["would_need"]), *_unknown(found["any_from"])):
-        console.print(wrapped(Text(f"  {line}", "yellow"), screen.width, 4))
+        console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
     console.print(as_command(f"  {found['command']}", screen.edge), style="dim")
 
 

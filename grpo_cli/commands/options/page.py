@@ -52,7 +52,7 @@ class PageOptions:
         *,
         rows: Sequence[Row] | None = None,
         failed: bool = False,
-        beyond: Beyond = "print",
+        beyond: Beyond = "page",
         notes: Iterable[str] = (),
     ) -> None:
         """Writes the document as JSON, or what ``draw`` makes of it; into no file if it failed.

@@ -50,7 +50,7 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     yield wrapped(name, screen.width, 2)
     yield wrapped(Text(record["signature"], "dim"), screen.edge, 2, bars=True)
     if picture.remark:
-        yield wrapped(Text(picture.remark, "yellow"), screen.width, 2)
+        yield wrapped(Text(picture.remark, "bold"), screen.width, 2)
     yield from _legend(picture, screen)
 
 
@@ -116,7 +116,7 @@ def ranked(picture: Picture, top: int) -> list[dict[str, Any]]:
 
 
 _TABLE = ("advantage", "ratio", "kl", "difference", "mismatch", "contribution", "gradient")
-_SPARE = ("advantage", "kl", "position", "ratio", "difference", "gradient")
+_SPARE = ("advantage", "kl", "difference", "position", "ratio", "gradient")
 """What a narrow terminal goes without, the first to go first."""
 
 

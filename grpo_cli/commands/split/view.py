@@ -20,7 +20,7 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     """Prints how the batch is cut, then a line per aggregation."""
     console.print(wrapped(Text(_cutting(document), "bold"), screen.width, 2))
     if document["cuts_nothing"]:
-        console.print(wrapped(Text(_NOTHING, "yellow"), screen.width))
+        console.print(wrapped(Text(_NOTHING, "bold"), screen.width))
     console.print()
     rows = document["splits"]
     columns = [
@@ -81,7 +81,7 @@ def _invariant(row: Mapping[str, Any]) -> str:
 
 
 def _style(row: Mapping[str, Any]) -> str:
-    return "green" if row["invariant_by"] == "formula" else "yellow"
+    return "green" if row["invariant_by"] == "formula" else "magenta"
 
 
 def _times(value: Any) -> str:

@@ -55,6 +55,8 @@ def print_steps(
     for name in names:
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
+    if len(picked) < len(steps):
+        columns = [_parted(one, len(picked) // 2 + 1) for one in columns]
     kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
     console.print(grid(kept))
     if len(picked) < len(steps):
@@ -88,6 +90,12 @@ def _column(name: str, values: Sequence[Any], line: str) -> Column:
     return Column(made.name, [Text(line, "cyan"), *made.cells], made.numeric)
 
 
+def _parted(one: Column, at: int) -> Column:
+    """The column with a line for the steps that are left out."""
+    mark = "⋮".rjust(one.cells[at].cell_len) if one.name == "step" else ""
+    return one._replace(cells=[*one.cells[:at], Text(mark, "dim"), *one.cells[at:]])
+
+
 def _shown(value: Any) -> str:
     """Four significant digits: a step's number is itself an estimate."""
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
@@ -113,15 +121,15 @@ def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]
         print_finding(console, screen, first)
         for other in others:
             also = Text(f"  also {other.kind}  {other.sentence}", "dim")
-            console.print(wrapped(also, screen.width, 4))
+            console.print(wrapped(also, screen.reading, 4))
         print_command(console, screen, first)
 
 
 def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
-    head = (f"step {finding.onset}", "bold yellow")
+    head = (f"step {finding.onset}", "bold magenta")
     line = Text.assemble(head, f"  {finding.kind}  {finding.sentence}")
-    console.print(wrapped(line, screen.width, 2))
+    console.print(wrapped(line, screen.reading, 2))
 
 
 def print_command(console: Console, screen: Screen, finding: Finding) -> None:
@@ -176,13 +184,13 @@ def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
     """Prints each logged series with what was recomputed of it, and why they differ."""
     console.print(Text(f"\nthe log, under the names of {beside.framework}", "bold"))
     if not beside.series:
-        console.print(Text("none of its series is one that is recomputed", "yellow"))
+        console.print(Text("none of its series is one that is recomputed", "bold"))
         return
     styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in beside.series:
         verdict, words = apart(one)
         line = Text.assemble((f"{verdict} ", styles[verdict]), words)
-        console.print(wrapped(line, screen.width, 2))
+        console.print(wrapped(line, screen.reading, 2))
 
 
 def apart(one: Comparison) -> tuple[str, str]:

@@ -90,16 +90,16 @@ def list_variants(
     with failures(as_json=page.json):
         if changes:
             document = {"changes": changed(pattern)}
-            page.write(document, partial(_draw, print_changes, document), beyond="page")
+            page.write(document, partial(_draw, print_changes, document))
         elif hyperparameters:
             taken = _taken(pattern)
             draw = partial(_draw, print_hyperparameters, taken)
-            page.write({"hyperparameters": taken}, draw, rows=taken, beyond="page")
+            page.write({"hyperparameters": taken}, draw, rows=taken)
         elif stage is not None:
             chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
             rows = [row for one in chosen.values() for row in _choices(one)]
             draw = partial(_draw, print_choices, chosen)
-            page.write({"stages": chosen}, draw, rows=rows, beyond="page")
+            page.write({"stages": chosen}, draw, rows=rows)
         else:
             variants = _fitting(pattern, every=every)
             stages = _stages()
@@ -108,7 +108,6 @@ def list_variants(
                 {"variants": variants, "stages": stages},
                 lambda console, screen: print_all(console, screen, variants, shown),
                 rows=[_flat(row) for row in variants],
-                beyond="page",
             )
 
 

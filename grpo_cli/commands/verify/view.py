@@ -23,11 +23,11 @@ def print_verification(console: Console, screen: Screen, document: Row) -> None:
     differing = [row for row in document["records"] if not row["agrees"]]
     for row in differing[:_MOST]:
         for line in _paragraph(row):
-            console.print(wrapped(line, screen.width, 11))
+            console.print(wrapped(line, screen.reading, 11))
         console.print()
     if len(differing) > _MOST:
         console.print(Text(f"… {len(differing) - _MOST:,} more records differ (see --json)\n"))
-    console.print(wrapped(_conclusion(document, differing), screen.width, 2))
+    console.print(wrapped(_conclusion(document, differing), screen.reading, 2))
 
 
 def _paragraph(row: Row) -> Iterator[Text]:

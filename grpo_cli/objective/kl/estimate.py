@@ -18,7 +18,7 @@ Estimator = Callable[[F64], tuple[F64, F64]]
 
 
 def k1(difference: F64) -> tuple[F64, F64]:
-    """k1 = d: unbiased, of either sign; its slope is 1 at every token.
+    """k1 = d: unbiased, of either sign. Its slope is 1 at every token, whatever the reference says.
 
     References:
         Schulman, Approximating KL Divergence, 2020.
