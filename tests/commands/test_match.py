@@ -393,6 +393,7 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
     assert "dapo" in both["matches"][0]["variants"]
     made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
     path = str(write(tmp_path / "wrong", made))
+    words += ["--aggregate", "token-mean", "--kl", "none"]  # else nothing is searched for long
     assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
     told = grpo("match", path, *words, *words)
     assert told.exit_code == 2
@@ -448,9 +449,10 @@ def test_distances_in_place_of_the_list(grpo, dump):
     (head,) = (at for at, line in enumerate(lines) if line.startswith("off by, in units"))
     assert lines[head + 1].startswith("grpo")
     assert lines[head + 1].split()[-1] == "0"
-    nothing = grpo("match", path, "--loss", "123.456", "--plot").stdout.splitlines()
+    few = ("--aggregate", "token-mean", "--kl", "none")  # what nothing gives is searched for long
+    nothing = grpo("match", path, "--loss", "123.456", "--plot", *few).stdout.splitlines()
     (head,) = (at for at, line in enumerate(nothing) if line.startswith("off by, in units"))
-    document = json.loads(grpo("match", path, "--loss", "123.456", "--json").stdout)
+    document = json.loads(grpo("match", path, "--loss", "123.456", "--json", *few).stdout)
     off = document["nearest"][0]["difference"] / document["tolerance"]
     assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
     assert nothing[0].startswith("nothing reproduces")
