@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from functools import partial
+from importlib.util import find_spec
 
 import fsspec
 import pytest
@@ -157,8 +158,12 @@ def test_other_schemes(text, local):
     assert run(["memory://runs/"], "dr")[1] == run(["memory://runs/a.jsonl"], "dr")[1]
     with pytest.raises(InputError, match=r"nosuch://.*not known"):
         addresses("nosuch://a/b")
-    with pytest.raises(InputError, match=r"gs:// needs one more package .*gcsfs"):
-        addresses("gs://a/b")
+    for scheme, package in (("gs", "gcsfs"), ("az", "adlfs"), ("hf", "huggingface_hub")):
+        if find_spec(package) is None:
+            with pytest.raises(
+                InputError, match=rf"{scheme}:// needs one more package .*{package}"
+            ):
+                addresses(f"{scheme}://a/b")
 
 
 def test_the_web(store, text, local):

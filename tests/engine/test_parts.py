@@ -11,12 +11,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from test_flow import SEED, Played, files, lines  # noqa: F401 - fixtures
+from typer.testing import CliRunner
 
 from grpo_cli.commands.convert.command import PACKS
 from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.eval.formats.jsonl import LINES
 from grpo_cli.commands.eval.formats.lines import encode_lines
 from grpo_cli.commands.eval.formats.parquet import write_batches
+from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
 from grpo_cli.engine.cluster.manifest import Manifest
@@ -172,3 +174,29 @@ def test_parquet_parts_are_the_rows(files, tmp_path):  # noqa: F811
     for name in whole.column_names:
         ours = [value for table in tables for value in table.column(name).to_pylist()]
         assert ours == whole.column(name).to_pylist()
+
+
+def test_what_convert_and_eval_say_of_parts(files, tmp_path):  # noqa: F811
+    app, out = application(), tmp_path / "out"
+
+    def grpo(*words) -> tuple[int, str]:
+        found = CliRunner().invoke(app, [*map(str, words), "--on-error", "skip"])
+        return found.exit_code, found.stderr.splitlines()[-1]
+
+    alone = grpo("convert", *files, "-o", tmp_path / "alone.jsonl")
+    assert alone[0] == 3
+    assert grpo("convert", *files, "--on", "ray", "-o", f"{out}/") == alone
+    assert len(parts(out)) == 1
+    assert listed(out)[0]["convert"] == "jsonl"
+    rows = ("eval", files[0], "-v", "dr", "--on", "ray", "-o", f"{out}/", "--resume")
+    assert "of another run: objective, rows" in grpo(*rows, "--format", "parquet")[1]
+    for words, said in {
+        ("convert", files[0], "-o", f"{out}/"): "out/ is a folder; parts are for --on",
+        ("convert", files[0], "--resume"): "--resume goes on with the parts of a folder",
+        ("convert", files[0], "--on", "ray", "--to", "parquet"): "Parquet in parts: -o FOLDER/",
+        ("convert", files[0], "-j", "2", "--to", "parquet"): "one process writes a Parquet file",
+        rows: "parts hold all rows: --format jsonl, csv, parquet",
+    }.items():
+        code, told = grpo(*words)
+        assert code == 2
+        assert said in told

@@ -147,6 +147,7 @@ class Follow:
         part = self._task(self._told.heard(decoded))
         other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
         self.notices |= notices | other | part.notices
+        self.notices |= {f"no columns of the update: {said}": None for said in part.missing}
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]
         self._origins.merge(part.origins)

@@ -7,7 +7,7 @@ the nodes that read them, and small results of many tasks are merged there too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from grpo_cli.engine.cluster.place import Cluster, Ref
@@ -78,7 +78,7 @@ class Flow:
         self._line = 1
         self._fault: Exception | None = None
 
-    def __iter__(self) -> Iterator[Answer]:
+    def __iter__(self) -> Generator[Answer]:
         try:
             while True:
                 self._feed()

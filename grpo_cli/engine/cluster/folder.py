@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -119,24 +120,24 @@ class _Store:
         return upload.names(self._path)
 
     def read(self, name: str) -> bytes:
-        from grpo_cli.records.open import remote
-
-        try:
-            (file,) = remote.files(f"{self._path}/{name}")
-        except InputError:
-            return b""
-        with remote.opened(file, whole=True) as stream:
-            return stream.read()
+        with self._opened(name) as stream:
+            return stream.read() if stream is not None else b""
 
     def digest(self, name: str) -> str | None:
+        with self._opened(name) as stream:
+            return None if stream is None else hashlib.file_digest(stream, "sha256").hexdigest()
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[io.BufferedReader | None]:
         from grpo_cli.records.open import remote
 
         try:
             (file,) = remote.files(f"{self._path}/{name}")
         except InputError:
-            return None
+            yield None
+            return
         with remote.opened(file, whole=True) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            yield stream
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:

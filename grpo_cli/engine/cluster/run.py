@@ -56,8 +56,9 @@ def on_ray(
     together = together or parts is not None
     usual = SIZE if together else _ROWS
     flow = Flow(tasks, portions(sources, work.reading, size or usual), together=together)
+    answers = iter(flow)
     try:
-        for answer in flow:
+        for answer in answers:
             if manifest is not None:
                 for written in answer.written:
                     manifest.add(written)
@@ -65,6 +66,7 @@ def on_ray(
             if answer.fault is not None:
                 raise answer.fault
     except (KeyboardInterrupt, SystemExit):
+        answers.close()
         connected.close()  # now, or a worker writes one more part that is not listed
         raise
 
