@@ -60,7 +60,7 @@ def report(
         log = None if options.log is None else read_log(options.log)
         whose = None if log is None else framework_of(log, NAMES)
         names = None if whose is None else NAMES[whose]
-        run = Run(reader, plan, step_of, names, one_run=options.one_run)
+        run = Run(reader, plan, step_of, names, one_run=options.one_run, command="report")
         steps = run.read()
         compared = None
         if log is not None and whose is not None:

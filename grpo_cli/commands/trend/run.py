@@ -205,8 +205,10 @@ class Run:
         names: Mapping[str, Read] | None = None,
         *,
         one_run: bool = False,
+        command: str = "trend",
     ) -> None:
-        """``one_run``: files are of one run, whatever their paths say."""
+        """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
+        self._command = command
         self._reader, self._names = reader, names or {}
         self._one_run = one_run or step_of.files is not None
         task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
@@ -230,7 +232,7 @@ class Run:
         for _, part in self._reader.map(task):
             self._origins.merge(part.origins)
             if self._origins.clash is not None and not self._one_run:
-                raise two_runs(self._origins.clash, self._reader.paths)
+                raise two_runs(self._origins.clash, self._reader.paths, self._command)
             for step, sums in part.steps.items():
                 self._shelf.add(step, sums)
             self.notices |= part.notices

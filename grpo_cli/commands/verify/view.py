@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -46,7 +46,7 @@ def _paragraph(row: Row) -> Iterator[Text]:
 
 def _place(row: Row) -> str:
     line = "" if row["line"] is None else f":{row['line']}"
-    return f"record {shown(row['id'])} ({row['source']}{line}), as {row['variant']}"
+    return f"record {shown(row['id'])} ({visible(row['source'])}{line}), as {row['variant']}"
 
 
 def _where(first: Row) -> str:
