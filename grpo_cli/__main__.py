@@ -31,12 +31,16 @@ def _leave(code: int) -> None:
     Taking apart all that was imported would be a tenth of the time that a small file takes.
     """
     atexit._run_exitfuncs()
-    try:
-        for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr):
+        try:
             if stream is not None:
                 stream.flush()
-    except (OSError, ValueError):  # Python's own end says what is wrong with the stream
-        return
+        except ValueError:  # it is closed
+            continue
+        except OSError as error:  # Python's own end would try again, and exit with 120
+            if not code and stream is sys.stdout:
+                sys.stderr.write(f"grpo: standard output: {error.strerror}\n")
+                code = 3
     os._exit(code)
 
 

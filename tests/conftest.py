@@ -33,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def quick() -> Iterator[Path]:
     """A folder with a ``grpo`` and a ``pytest`` that spare the imports."""
-    with forked.started(tmp_path_factory.mktemp("bin")) as folder:
+    with forked.started() as folder:
         yield folder
 
 

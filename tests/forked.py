@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,18 +41,19 @@ os._exit(os.WEXITSTATUS(status))
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Path]:
-    """A folder for ``PATH`` with both in it."""
-    address = str(folder / "socket")
-    for name in ("grpo", "pytest"):
-        (folder / name).write_text(CLIENT.format(python=sys.executable, address=address))
-        (folder / name).chmod(0o755)
+def started() -> Iterator[Path]:
+    """A folder for ``PATH`` with both in it; a new one: the name of a socket is short."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-    command, pipe = [sys.executable, __file__, address], subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as server:
-        assert server.stdout is not None
-        server.stdout.readline()  # it listens
-        yield folder
+    with tempfile.TemporaryDirectory() as place:
+        folder, address = Path(place), f"{place}/socket"
+        for name in ("grpo", "pytest"):
+            (folder / name).write_text(CLIENT.format(python=sys.executable, address=address))
+            (folder / name).chmod(0o755)
+        command, pipe = [sys.executable, __file__, address], subprocess.PIPE
+        with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as server:
+            assert server.stdout is not None
+            server.stdout.readline()  # it listens
+            yield folder
 
 
 def asked(address: str) -> socket.socket:

@@ -112,12 +112,16 @@ def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | Chun
 
 
 def alike(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
-    """Objects that are records, beside their columns; None beside those to be read one by one."""
+    """Objects that are records, beside their columns; None beside those to be read one by one.
+
+    Those are the unusual ones, and those among which a value is out of range.
+    """
     known = None if few.keys is None else _known(few.keys)
     runs = [(known, few.items)] if known is not None else groupby(few.items, _shared)
     for shared, some in runs:
         items: Any = list(some)
-        yield items, None if shared is None else pack([raw.value for raw in items])
+        packed = None if shared is None else pack([raw.value for raw in items])
+        yield items, None if packed is None or lay([packed]) is None else packed
 
 
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:

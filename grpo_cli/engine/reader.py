@@ -140,7 +140,7 @@ class Reader:
                 else:
                     assert isinstance(raw, Raw)
                     yield raw.with_lists(), found
-        if not read and self.reading.selects:
+        if not read:
             raise self.nothing()
 
     def nothing(self) -> InputError:

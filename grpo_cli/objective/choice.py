@@ -9,7 +9,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, Literal
 
-from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
+from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ def optional(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(columns[len(columns) - count :])
 
 
+def takes_none(function: Callable[..., Any], name: str) -> bool:
+    """Whether a hyperparameter may be None; of a function made of another it is not known."""
+    return "None" in str(_innermost(function).__annotations__.get(name, "None"))
+
+
 def _innermost(function: Callable[..., Any]) -> FunctionType:
     """What has the names; they are read off its code, which saves 4 ms of every start."""
     found: Any = inspect.unwrap(function)
@@ -110,6 +115,7 @@ class Bound:
 
     Raises:
         TypeError: when a hyperparameter is not taken; a row of a table is wrong then.
+        HyperparameterError: for a value that is not allowed, or null where one is needed.
     """
 
     name: str
@@ -127,4 +133,7 @@ class Bound:
             raise TypeError(f"{self.name} takes {sorted(wanted)}, got {sorted(self.values)}")
         given = [name for name in wanted if name in self.values]
         checked = {name: HYPERPARAMETERS[name].check(name, self.values[name]) for name in given}
+        for name, value in checked.items():
+            if value is None and not takes_none(self.choice.function, name):
+                raise HyperparameterError(name, f"{self.name} needs a value here, got null")
         object.__setattr__(self, "values", checked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -207,9 +208,21 @@ class Reading:
         if first.document:
             yield first
             return
+        if self._holds_groups(first):
+            texts = list(chain(first.lines, chain.from_iterable(one.lines for one in blocks)))
+            yield Block(source.name, first.line, texts)
+            return
         lines = (line for block in chain((first,), blocks) for line in self._numbered(block))
         groups = grouped(lines, lambda line: self._key_of_text(line[1]), self.grouping)
         yield from whole(source.name, groups, size)
+
+    def _holds_groups(self, block: Block) -> bool:
+        """Whether a line holds records of several groups: the groups are no lines, then."""
+        for line, (_, text) in self._numbered(block):
+            with suppress(InputError):
+                made = self._read_one(Raw(decode(text), "", line, "", 0), {})
+                return len({one.key for one in made if isinstance(one, Raw)}) > 1
+        return False
 
     def _numbered(self, block: Block) -> Iterator[tuple[int, tuple[int, bytes]]]:
         for number, text in enumerate(block.lines, block.line):

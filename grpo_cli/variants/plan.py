@@ -235,15 +235,15 @@ def _again(
 def _stage_choice(stage: str, wanted: str) -> str:
     if stage not in STAGES and stage not in OWN_AGGREGATES:
         raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
-    known = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
+    listed = "aggregate" if stage in OWN_AGGREGATES else stage
+    known = STAGES[listed]
     wanted = wanted if wanted in (*known.choices, *known.aliases) else wanted.lower()
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
-        names = (*known.choices, *known.aliases)
-        raise UsageError(
-            f"unknown {stage} {wanted!r}{_near(wanted, names)}; "
-            f"expected one of {', '.join(known.choices)}"
-        )
+        near = _near(wanted, (*known.choices, *known.aliases))
+        neutral = ", ".join(name for name in known.choices if "/" not in name)
+        said = near or f"; expected one of {neutral}, or a framework's"
+        raise UsageError(f"unknown {stage} {wanted!r}{said} (grpo variants --stage {listed})")
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
 import tracemalloc
@@ -488,3 +489,17 @@ def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     assert set(findings.codes) <= quiet | (
         {"rollout-mismatch", "mean-weight"} if drift > 0.01 else set()
     )
+
+
+def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either(grpo, dump):
+    """A record with one group that teaches keeps the usual advice."""
+    four = [[-0.5], [-0.3], [-0.2], [-0.4]]
+    groups = {"log_probs_new": four, "log_probs_old": four, "log_probs_ref": four}
+    rows = [
+        groups | {"group_ids": [0, 0, 1, 1], "rewards": rewards}
+        for rewards in ([1] * 4, [1, 1, 1, 0])
+    ]
+    document = json.loads(grpo("check", str(dump(*rows)), "--json").stdout)
+    advice = [one["advice"] for one in document["findings"] if one["code"] == "on-policy"]
+    assert ["no policy gradient either" in one for one in advice] == [True, False]
+    assert "its gradient does" in advice[1]

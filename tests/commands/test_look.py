@@ -61,6 +61,12 @@ def test_styles_stay_on_their_words():
     assert text.plain[span.start : span.end] == "ccc"
 
 
+def test_lines_end_without_spaces_and_with_their_colours():
+    console = Screen(color=True).console()
+    console.file.write("a  \x1b[1m  \x1b[0m \nb   \nm\n")
+    assert written(console) == "a\x1b[1m\x1b[0m\nb\nm\n"
+
+
 @pytest.mark.parametrize(
     ("name", "header"),
     [("A_>_0", "A > 0"), ("Σ_s", "Σ s"), ("clip_fraction", "clip\nfraction"), ("k", "k")],
@@ -280,7 +286,7 @@ def test_columns_that_have_no_room_are_named(grpo, monkeypatch):
     [
         ("compare {} -v grpo,dr", "loss"),
         ("split {} -n 1", "reported"),
-        ("match {} --loss 0.1", "value"),
+        ("match {} --loss 0.1 --aggregate token-mean --kl none", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),

@@ -140,6 +140,20 @@ def test_a_factor_that_the_records_explain(known_path, times):
         assert "gradient_accumulation_steps" in first.factor.meaning
 
 
+@pytest.mark.parametrize(
+    ("name", "other"), [("trl/dapo", "unsloth/dapo"), ("roll/tis", "roll/cispo")]
+)
+@pytest.mark.parametrize("times", [1.0, -0.25])
+def test_all_rows_that_give_the_number_are_listed(known_path, times, name, other):
+    losses = own_losses(known_path)
+    same = {row for row, loss in losses.items() if loss == losses[name]}
+    assert other in same
+    found = answer(known_path, f"{times * losses[name]:.12g}")
+    listed = {row for one in found.matches for row in one.rows}  # with another factor: by signature
+    listed |= {made.partition("|")[0] for one in found.matches for made in one.members}
+    assert same <= listed
+
+
 def test_no_factor_without_a_meaning(known_path):
     loss = loss_of(known_path, "dapo")
     found = answer(known_path, f"{loss / 16:.8g}")
@@ -162,6 +176,8 @@ def test_four_digits_put_the_published_row_first(known_path):
         ("dapo", {"surrogate": "reinforce", "advantage": "leave-one-out"}),
         ("gspo", {"kl": "k1", "aggregate": "token-sum"}),
         ("sapo", {"aggregate": "token-mean"}),
+        ("dapo", {"aggregate": "token-sum", "surrogate": "cispo"}),
+        ("trl/sapo", {"aggregate": "prompt-mean", "surrogate": "unclipped"}),
     ],
 )
 def test_changes_in_a_row_are_found(known_path, variant, stages):
@@ -234,6 +250,19 @@ def test_nothing_reproduces_it(telling_path):
     assert len(off) >= 3
     for one in found.nearest:
         assert one.value * one.needs["factor"] == pytest.approx(123.456789)
+
+
+def test_the_nearest_say_which_beta_would_fit(telling_path):
+    loss = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.0371}) + 3e-9
+    found = answer(telling_path, f"{loss:.12g}", hyperparameters={"epsilon": 0.2})
+    plain = {one.plan.variant: one for one in found.nearest if "beta" in one.needs}
+    for one in plain.values():
+        made = {**one.plan.flags, "beta": one.needs["beta"]}
+        with_it = loss_of(
+            telling_path, one.plan.variant, stages=one.plan.swapped, hyperparameters=made
+        )
+        assert with_it == pytest.approx(loss, rel=1e-9)
+    assert plain
 
 
 @pytest.mark.parametrize("text", ["0.04142", "-0.2718", "0.1618"])
@@ -364,6 +393,7 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
     assert "dapo" in both["matches"][0]["variants"]
     made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
     path = str(write(tmp_path / "wrong", made))
+    words += ["--aggregate", "token-mean", "--kl", "none"]  # else nothing is searched for long
     assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
     told = grpo("match", path, *words, *words)
     assert told.exit_code == 2
@@ -419,9 +449,10 @@ def test_distances_in_place_of_the_list(grpo, dump):
     (head,) = (at for at, line in enumerate(lines) if line.startswith("off by, in units"))
     assert lines[head + 1].startswith("grpo")
     assert lines[head + 1].split()[-1] == "0"
-    nothing = grpo("match", path, "--loss", "123.456", "--plot").stdout.splitlines()
+    few = ("--aggregate", "token-mean", "--kl", "none")  # what nothing gives is searched for long
+    nothing = grpo("match", path, "--loss", "123.456", "--plot", *few).stdout.splitlines()
     (head,) = (at for at, line in enumerate(nothing) if line.startswith("off by, in units"))
-    document = json.loads(grpo("match", path, "--loss", "123.456", "--json").stdout)
+    document = json.loads(grpo("match", path, "--loss", "123.456", "--json", *few).stdout)
     off = document["nearest"][0]["difference"] / document["tolerance"]
     assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
     assert nothing[0].startswith("nothing reproduces")

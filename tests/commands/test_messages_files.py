@@ -193,3 +193,16 @@ def test_the_command_that_is_named_reads_it(grpo, dump, kind):
 )
 def test_a_record_without_log_probs_is_no_log(grpo, dump, row):
     assert "trainer's log" not in grpo("eval", str(dump(json.dumps(row)))).stderr
+
+
+def test_both_runs_of_diff_are_told(grpo, tmp_path):
+    paths = [str(tmp_path / name) for name in "ab"]
+    result = grpo("diff", *paths)
+    assert result.exit_code == 3
+    assert result.stderr.splitlines() == [f"grpo: {path}: no such file" for path in paths]
+
+
+def test_variants_that_were_taken_for_files(grpo, dump):
+    result = grpo("compare", str(dump({})), "-v", "grpo", "dr")
+    said = "grpo: dr: no such file; dr is a variant: -v A,B joins several\n"
+    assert (result.exit_code, result.stderr) == (3, said)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
+from files import evaluation
 
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.run import Task
@@ -39,16 +41,6 @@ def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, 
     assert "computed them as" not in quiet.stderr + own.stderr + nothing.stderr
 
 
-@pytest.mark.parametrize("command", ["eval", "compare", "trend"])
-def test_it_is_what_the_first_object_says_for_any_jobs(grpo, dump, tmp_path, command):
-    other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
-    path = str(dump(*[DAPO | {"step": n} | (other if n else {}) for n in range(300)]))
-    told = {run(grpo, tmp_path, command, path, "-j", jobs).stderr for jobs in ("1", "2")}
-    (said,) = told
-    assert said.splitlines().count(SAID) == 1
-    assert "verl" not in said
-
-
 def test_a_run_that_is_followed_says_it_once(dump):
     path = dump(DAPO, DAPO | {"step": 2})
     follow = Follow([str(path)], PLAIN, Task(Evaluator(plan("dr")), skip=False, step_of=StepOf()))
@@ -69,3 +61,37 @@ def test_from_standard_input_the_records_own_row_is_offered_too(grpo, tmp_path, 
     first = f"grpo {command} - -v trl/dapo --beta 0 (as the records name it)"
     assert first in result.stderr
     assert result.stderr.rstrip().endswith(f"{first}, or grpo {command} - --beta 0")
+
+
+@pytest.mark.parametrize("command", ["trend", "report"])
+def test_a_run_without_a_reference_names_the_same_commands(grpo, tmp_path, command):
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]}))
+    result = run(grpo, tmp_path, command, str(path))
+    assert result.exit_code == 0
+    (said,) = [line for line in result.stderr.splitlines() if "no columns of the update" in line]
+    first = f"grpo {command} {path} -v trl/dapo --beta 0 (as the records name it)"
+    assert said.endswith(f"{first}, or grpo {command} {path} --beta 0")
+
+
+def test_the_commands_have_the_flags_that_were_typed(grpo, tmp_path, monkeypatch):
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps({"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]}))
+    words = ["split", str(path), "-n", "1"]
+    monkeypatch.setattr(sys, "argv", ["grpo", *words])
+    said = grpo(*words).stderr
+    assert f": grpo split {path} -n 1 --beta 0, or grpo split {path} -n 1 -v dapo (which" in said
+    many = [str(path)] * 9
+    monkeypatch.setattr(sys, "argv", ["grpo", "eval", *many])
+    assert ": grpo eval FILE… --beta 0, or" in grpo("eval", *many).stderr
+
+
+@pytest.mark.parametrize("size", [3000, 1 << 20])
+@pytest.mark.parametrize("named", ["trl", None])
+def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, size, named):
+    other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
+    first = DAPO if named else {"step": 1}
+    found = evaluation(dump(first, *[DAPO | other] * 700), plan("dr"), block_bytes=size)
+    assert list(found)
+    told = [note for note in found.notices if "computed them" in note]
+    assert told == ([SAID.removeprefix("grpo: note: ")] if named else [])

@@ -79,3 +79,62 @@ def test_all_hyperparameters_are_listed(grpo):
     assert [line.partition(",")[0] for line in listed] == ["name", *HYPERPARAMETERS]
     shown = grpo("variants", "--hyperparameters").stdout
     assert all(name in shown for name in HYPERPARAMETERS)
+
+
+IDS = [{"id": f"a{number}", "step": number} for number in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--where", "step==1 or step==2"), 2, "--where: 'or' cannot be said: all tests have to"),
+        (("--where", "stepp==1"), 3, "the first records have no field stepp, but step, "),
+        (("--where", "step==9"), 3, "no record matches --where; step is 0, 1, 2, 3, 4, …"),
+        (("--record", "a9"), 3, "no record matches --record a9; the first ids are a"),
+        (("--html", "/nowhere/page.html"), 2, "--html: cannot write /nowhere/page.html"),
+        (("--svg", "/nowhere/page.svg"), 2, "--svg: cannot write /nowhere/page.svg"),
+    ],
+)
+def test_what_is_not_there_is_answered_by_what_is(grpo, dump, words, code, said):
+    result = grpo("show", str(dump(*IDS)), *words)
+    assert result.exit_code == code
+    assert said in result.stderr
+
+
+def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
+    """Every option that takes a word: its words stand there, or a command that is run here."""
+    text = " ".join(grpo("eval", "--help").stdout.split())
+    for option, lists in {
+        "--variant NAME": "grpo variants",
+        "Which objective": "grpo variants --stage kl",
+        "--from FORMAT": "grpo formats",
+        "--param NAME=VALUE": "grpo variants --hyperparameters",
+    }.items():
+        assert f"`{lists}`" in text[text.index(option) :][:150], option
+        assert grpo(*lists.split()[1:]).exit_code == 0
+    for choices in ("--level <batch|record|", "--format <table|json|", "--on-error <stop|skip>"):
+        assert choices in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kl", "k33"), "unknown kl 'k33'; did you mean k3? (grpo variants --stage kl)"),
+        (
+            ("--aggregate", "x"),
+            "unknown aggregate 'x'; expected one of response-mean, token-mean, token-sum, "
+            "token-sum-norm, prompt-mean, response-sum, sum, or a framework's "
+            "(grpo variants --stage aggregate)",
+        ),
+        (
+            ("--kl-aggregate", "token-meen"),
+            "unknown kl_aggregate 'token-meen'; did you mean token-mean? "
+            "(grpo variants --stage aggregate)",
+        ),
+    ],
+)
+def test_an_unknown_choice_is_answered_by_the_near_one_or_by_the_neutral_ones(
+    grpo, dump, words, said
+):
+    result = grpo("eval", str(dump({})), *words)
+    assert (result.exit_code, result.stderr) == (2, f"grpo: {said}\n")

@@ -82,6 +82,14 @@ def test_a_page_of_series_alone(grpo, run, tmp_path):
     assert titles == ["a run of 40 steps", "nll", "loss"]
 
 
+def test_two_runs_are_two_reports(grpo, tmp_path):
+    for name in "ab":
+        drifting(tmp_path / name)
+    result = grpo("report", str(tmp_path), "-v", "dr", "-o", str(tmp_path / "page.html"))
+    assert result.exit_code == 2
+    assert f"grpo report {tmp_path}/a; grpo report {tmp_path}/b; side by side" in result.stderr
+
+
 def test_a_log_beside_the_run(report, grpo, run, tmp_path):
     trend = json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)
     rewards = [step["reward_mean"] for step in trend["steps"]]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 
 WATCHED = """
 import atexit, os, sys
@@ -47,9 +50,23 @@ def test_what_was_kept_of_standard_input_is_removed(real_shell, dump, tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("command", ["grpo --version", "grpo eval {} --json"])
-def test_what_cannot_be_written_is_an_error(real_shell, dump, command):
-    done = real_shell(f"{command.format(dump({}))} > /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["grpo --version", "grpo help", "grpo eval {} --json"])
+def test_what_cannot_be_written_is_an_error(real_shell, dump, command, unbuffered):
+    line = f"{command.format(dump({}))} > /dev/full"
+    done = real_shell(line, PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 3
-    assert "No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
+    (told,) = done.stderr.splitlines()
+    assert told.startswith("grpo: ")
+    assert told.endswith("No space left on device")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_what_cannot_be_written_at_the_very_end_is_one_too():
+    code = "from grpo_cli.__main__ import _leave; print(1); _leave(0)"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, env=BUFFERED
+        )
+    assert done.returncode == 3
+    assert done.stderr == b"grpo: standard output: No space left on device\n"

@@ -119,6 +119,21 @@ def test_an_unknown_difference_says_what_is_known(grpo, tmp_path):
     assert first["pattern"].endswith("by a constant factor: expected is ours times 1.37")
 
 
+def test_when_all_else_fails_it_says_what_match_says(grpo, tmp_path):
+    """A surrogate of another family, which no cause is written for."""
+    record = RECORD | {"log_probs_new": [[-0.7, -0.4], [-1.3]]}
+    path = write(tmp_path, None, log_probs_new=record["log_probs_new"])
+    words = ("--surrogate", "gmpo", "--epsilon", "0.2", "--level", "token", "--json")
+    seen = json.loads(grpo("eval", path, "-v", "dr", *words).stdout)["records"][0]
+    tokens = [row["tokens"]["gradient"] for row in seen["responses"]]
+    write(
+        tmp_path, {"loss": seen["loss"], "gradient": tokens}, log_probs_new=record["log_probs_new"]
+    )
+    first = json.loads(grpo("verify", path, "-v", "dr", "--json").stdout)["records"][0]["first"]
+    assert first["cause"] == "surrogate gmpo where clip is meant"
+    assert first["stages"] == ["surrogate"]
+
+
 def test_the_stage_is_the_culprits(grpo, tmp_path):
     path = real(tmp_path, lambda value: -value)
     row = json.loads(path and Path(path).read_text())
@@ -142,6 +157,18 @@ def test_what_explained_one_record_is_tried_on_the_next(grpo, tmp_path):
             assert sum(row["first"]["cause"] is not None for row in rows) == named
             outputs.append(result.stdout)
     assert len({*outputs}) == 2
+
+
+def test_no_more_is_said_of_records_that_are_not_searched(grpo, tmp_path):
+    """Mistakes that nothing explains: a pattern is told of as many as are searched for a cause."""
+    gradient = [[0.013, -0.2], [0.37]]
+    path = write(tmp_path, *[{"gradient": gradient}] * 4)
+    for most in (0, 1, 9):
+        result = grpo("verify", path, "-v", "dr", "--json", "--causes", str(most))
+        firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
+        assert [first["cause"] for first in firsts] == [None] * 4
+        assert sum(first["pattern"] is not None for first in firsts) == min(most, 4)
+        assert ("no cause was searched for" in result.stderr) is (most < 4)
 
 
 def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 from files import evaluation
 
+from formats import dumps
 from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
 from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
@@ -214,3 +215,12 @@ def test_same_bytes_whatever_the_split(tmp_path, size, jobs):
 
 def _encode(records, breakdown):
     return encode_json(records, breakdown, level="token", fields=None)
+
+
+def test_lines_that_hold_several_groups(read):
+    """A line of UNIPO is a step with prompts: they are groups of their own, as in an array."""
+    step, first = dumps.unipo_lines()[1], by("log_probs_new[0][0]")
+    found = read([step], first)
+    assert [one.group_labels for one in found] == [[NEW[0][0]], [NEW[2][0]]]
+    (_, mixed) = read([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step], first)
+    assert "records of several groups in one line" in str(mixed)

@@ -59,12 +59,13 @@ _TABLES = (b"PAR1", b"ARRO", b"PK\x03\x04", b"\xff\xff\xff\xff")
 
 
 def _unnamed(outcome: Outcome) -> Outcome:
-    """Without the commands that ``match`` prints, which name the file, and what pipes need."""
+    """Without the name, what pipes need, and which ids there are: files are read again for that."""
     spooled = b"grpo: note: standard input was kept in a temporary file: two passes\n"
-    out = outcome.out.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
-    return replace(
-        outcome, out=out, err=outcome.err.replace(spooled, b"").replace(STDIN.encode(), b"-")
+    out, err = (
+        text.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
+        for text in (outcome.out, outcome.err.replace(spooled, b""))
     )
+    return replace(outcome, out=out, err=re.sub(rb"(no record matches [^;\n]*);.*", rb"\1", err))
 
 
 def array(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:

@@ -97,6 +97,7 @@ def _formats() -> dict[str, list[Object]]:
         "openai-completion": [dumps.completion()],
         "sglang": dumps.sglang(),
         "verifiers": dumps.verifiers(),
+        "atif": [dumps.atif()],
         "miles": dumps.miles(),
         **{name: [one] for name, one in dumps.texts().items()},
     }

@@ -25,7 +25,10 @@ SEED = 20
         pytest.param(
             kept,
             id=kept.slug,
-            marks=pytest.mark.xfail(strict=True, reason=kept.known) if kept.known else (),
+            # What a command takes beside what its process holds depends on what ran before.
+            marks=pytest.mark.xfail(strict="memory" not in kept.finding, reason=kept.known)
+            if kept.known
+            else (),
         )
         for kept in KEPT
     ],

@@ -134,6 +134,13 @@ def test_a_sum_has_the_trainers_weights_already_and_given_advantages_too() -> No
         assert evaluate({**record, **said}, "dapo").signature == evaluate(record, "dapo").signature
 
 
+@pytest.mark.parametrize("choice", ["verl/gdpo", "nemo-rl/gdpo", "nemo-rl/gdpo-leave-one-out"])
+def test_a_null_is_refused_where_a_framework_has_no_rule_for_it(choice: str) -> None:
+    good = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
+    with pytest.raises(GrpoError, match=r"^\[1\].rewards: expected a reward of every function"):
+        evaluate([good, ROW], "dr", stages={"advantage": choice})
+
+
 def test_where_nothing_is_null_nothing_is_said() -> None:
     assert any("null" in note for note in evaluate(ROW, "dr").notices)
     whole = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}

@@ -93,10 +93,17 @@ class Ragged:
         given["mask"] = [row.tolist() for row in self.mask]
         given["group_ids"] = self.groups.tolist()
         if rewards:
-            given["rewards"] = self.rewards.tolist()
+            given["rewards"] = _written(self.rewards.tolist())
         else:
             given["advantages"] = self.advantages.tolist()
         return given | more
+
+
+def _written(rewards: list[Any]) -> list[Any]:
+    """NaN, of a function that gave none, as null."""
+    rows = (row if isinstance(row, list) else [row] for row in rewards)
+    nulls = [[None if value != value else value for value in row] for row in rows]
+    return nulls if isinstance(rewards[0], list) else [row[0] for row in nulls]
 
 
 def ragged(seed: int, kind: str = "usual", *, group_size: int | None = None) -> Ragged:
@@ -147,6 +154,23 @@ def far(seed: int) -> Ragged:
     return replace(batch, columns=columns, kind="far")
 
 
+def apart(batch: Ragged) -> Ragged:
+    """The same where reference and engine are far from the policy, on either side.
+
+    The reference is up to 21 nats off, on which the clamps of a KL show; the engine up to 5, on
+    which the bounds of a rollout correction do.
+    """
+    draw = np.random.default_rng([batch.seed, 1000])
+    spreads = {"log_probs_ref": (9.0, 21.0), "log_probs_rollout": (1.5, 5.0)}
+    columns = {"entropies": batch.columns["entropies"]}
+    for name in TOKEN_COLUMNS[:-1]:
+        scale, most = spreads.get(name, (0.0, 0.0))
+        steps = [np.clip(draw.normal(size=len(row)) * scale, -most, most) for row in batch.mask]
+        rows = zip(batch.columns[name], steps, strict=True)
+        columns[name] = [row - 30.0 + step for row, step in rows]
+    return replace(batch, columns=columns, kind="apart")
+
+
 def masked_whole(batch: Ragged) -> Ragged:
     """The same with every token of each group's first response masked."""
     first = set(np.unique(batch.groups, return_index=True)[1].tolist())
@@ -162,9 +186,14 @@ def masked_ends(batch: Ragged) -> Ragged:
     return replace(batch, mask=mask, kind="ends")
 
 
-def scored_twice(batch: Ragged) -> Ragged:
-    """The same with a second reward function, unlike the first."""
+def scored_twice(batch: Ragged, *, nulls: bool = False) -> Ragged:
+    """The same with a second reward function, unlike the first.
+
+    ``nulls``: it gave none to every third response, and one alone to the first group.
+    """
     other = (np.arange(batch.count) * 5 % 7) / 4.0
+    if nulls:
+        other[::3] = other[:3] = np.nan
     return replace(batch, rewards=np.stack([batch.rewards, other], axis=1), kind="several")
 
 

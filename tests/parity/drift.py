@@ -103,7 +103,8 @@ def report(source: Source, known: Fingerprints) -> bool:
     stale = drifted(source, known)
     at = f"{source.name}: {known.version} -> {source.version}"
     if not stale:
-        print(f"{at}: {len(known.rows)} rows are as they were")
+        as_were = "row is as it was" if len(known.rows) == 1 else "rows are as they were"
+        print(f"{at}: {len(known.rows)} {as_were}")
         return False
     print(f"{at}: {len(stale)} of {len(known.rows)} rows went stale")
     numbers = (

@@ -12,7 +12,7 @@ import orjson
 from grpo_cli.engine.packing import alike
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Packed, Raw, record
+from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
 from grpo_cli.terminal.escapes import escaped_json
 
@@ -105,11 +105,21 @@ def _objects(
                 yield items, packed  # type: ignore[misc]  # none of them is an error
                 continue
             for raw in items:
-                found = raw if isinstance(raw, InputError) else record(raw)
-                if isinstance(found, InputError):
-                    yield found
-                else:
-                    yield [raw], None  # type: ignore[list-item]
+                error = raw if isinstance(raw, InputError) else _fault(raw)
+                yield ([raw], None) if error is None else error  # type: ignore[list-item]
+
+
+def _fault(raw: Raw) -> InputError | None:
+    """What is wrong with a record, as its evaluation would say; None for a good one."""
+    found = record(raw)
+    if isinstance(found, InputError):
+        return found
+    try:
+        with blaming(raw):
+            assemble([found])
+    except InputError as error:
+        return error
+    return None
 
 
 @contextmanager

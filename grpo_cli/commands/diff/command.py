@@ -10,7 +10,7 @@ from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Answer, Parting, compare
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import paths
+from grpo_cli.commands.options.objective import paths, refuse_unopened
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, tell_notes
 from grpo_cli.commands.options.values import number
@@ -72,7 +72,9 @@ def diff(
             raise UsageError("--tolerance: expected 0 or more")
         step_of = StepOf(None if step is None else read_path(step, "--step"))
         skip = errors.on_error == "skip"
-        readers = [Reader(paths([run]), source.reading(), skip=skip) for run in (first, second)]
+        runs = [paths([run]) for run in (first, second)]
+        refuse_unopened([place for run in runs for place in run])
+        readers = [Reader(run, source.reading(), skip=skip) for run in runs]
         answer = compare(readers[0], readers[1], step_of, tolerance or 0.0)
         document = _document(answer)
         page.write(document, lambda console, screen: _print(console, screen, answer), beyond="cut")

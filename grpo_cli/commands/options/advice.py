@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from grpo_cli.commands.options.command_line import command_line
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError
@@ -13,6 +14,7 @@ from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.variants.plan import plan
 
 _DEFAULT = "grpo"
+_FEW, _LONG = 3, 200
 
 
 @contextmanager
@@ -32,11 +34,27 @@ def advised(
         return error
     if objective.variant != _DEFAULT or objective.kl is not None or objective.beta is not None:
         return error
-    paths = shlex.join(reader.paths)
+    typed = _typed(command, reader.paths)
     said, mark, keys = error.message.partition("; keys that mean nothing here")
-    ways = [f"grpo {command} {paths} {flags}" for flags in _ways(reader.told.named)]
+    ways = [f"{typed} {flags}" for flags in _ways(reader.told.named)]
     message = f"{said}: {', or '.join(ways)}{mark}{keys}"
     return MissingColumnError(message, path=error.path, source=error.source, line=error.line)
+
+
+def unserved(
+    missing: Iterable[GrpoError], command: str, reader: Reader, objective: ObjectiveOptions
+) -> dict[str, None]:
+    """The same as notes, of a command that goes on without an evaluation."""
+    told = [advised(error, command, reader, objective) for error in missing]
+    return {f"no columns of the update: {error}": None for error in told}
+
+
+def _typed(command: str, paths: Sequence[str]) -> str:
+    """The command as it was typed, with all its flags; without them where that is long."""
+    line = command_line()
+    if line.startswith(f"grpo {command} ") and len(line) <= _LONG:
+        return line
+    return f"grpo {command} {shlex.join(paths) if len(paths) <= _FEW else 'FILE…'}"
 
 
 def _ways(named: str | None) -> list[str]:

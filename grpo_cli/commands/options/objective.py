@@ -16,7 +16,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import UnopenedError, UsageError
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import unopened
-from grpo_cli.variants import STAGES
+from grpo_cli.variants import NAMES, STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
 Files = Annotated[
@@ -87,7 +87,7 @@ class StageOptions:
             "--param",
             "-p",
             metavar="NAME=VALUE",
-            help="Any other hyperparameter; may be repeated.",
+            help="Any other hyperparameter, of `grpo variants --hyperparameters`; repeatable.",
             autocompletion=complete.parameters,
             show_default=False,
         ),
@@ -161,9 +161,22 @@ def paths(files: list[str] | None) -> list[str]:
     """
     if files:
         places = expanded(files)
-        if len(places) > 1 and (errors := [*filter(None, map(unopened, places))]):
-            raise UnopenedError(errors)
+        refuse_unopened(places)
         return places
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
     return ["-"]
+
+
+def refuse_unopened(places: Sequence[str]) -> None:
+    """Refuses several files of which some cannot be opened; one alone is told where it is read.
+
+    Raises:
+        InputError: for all of them.
+    """
+    errors = [*filter(None, map(unopened, places))] if len(places) > 1 else []
+    for error in errors:
+        if error.source in NAMES:
+            error.message += f"; {error.source} is a variant: -v A,B joins several"
+    if errors:
+        raise UnopenedError(errors)

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.place import destination
@@ -59,7 +60,7 @@ def report(
         log = None if options.log is None else read_log(options.log)
         whose = None if log is None else framework_of(log, NAMES)
         names = None if whose is None else NAMES[whose]
-        run = Run(reader, plan, step_of, names, one_run=options.one_run)
+        run = Run(reader, plan, step_of, names, one_run=options.one_run, command="report")
         steps = run.read()
         compared = None
         if log is not None and whose is not None:
@@ -71,7 +72,8 @@ def report(
         with destination(options.output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
-        tell_notes(reader.notes(plan) | run.notices, quiet=options.quiet)
+        missing = unserved(run.missing.values(), "report", reader, objective)
+        tell_notes(reader.notes(plan) | missing | run.notices, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
         if run.skipped:
             tell_more_errors(run.skipped)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
+from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.place import destination
@@ -70,7 +71,8 @@ def trend(
         compared = None if log is None else beside(whose, log, logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
-        notes = reader.notes(plan) | run.notices
+        missing = unserved(run.missing.values(), "trend", reader, objective)
+        notes = reader.notes(plan) | missing | run.notices
         if options.html is not None:
             with destination(options.html, "--html") as stream:
                 head = alone(steps, found, compared)

@@ -147,8 +147,10 @@ class Follow:
         part = self._task(self._told.heard(decoded))
         other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
         self.notices |= notices | other | part.notices
+        self.notices |= {f"no columns of the update: {said}": None for said in part.missing}
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]
+        self.notices |= dict.fromkeys(part.origins.returns())
         self._origins.merge(part.origins)
         if self._origins.clash is not None and not self._one_run:
             raise two_runs(self._origins.clash, self._present())

@@ -115,15 +115,15 @@ class Origins:
                 )
 
 
-def two_runs(clash: Clash, files: Sequence[str]) -> UsageError:
-    """What to say of files that hold several runs: each by itself, and side by side."""
+def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:
+    """What to say of files that hold several runs: ``command`` of each, and both side by side."""
     places = _places(files, clash)
-    command = "; ".join(shlex.join(["grpo", "trend", place]) for place in places[:_MOST])
+    each = "; ".join(shlex.join(["grpo", command, place]) for place in places[:_MOST])
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
     beside = f"; side by side: {shlex.join(['grpo', 'diff', *places])}" if len(places) == 2 else ""
     return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}: these are {len(places)} "
-        f"runs. Each by itself: {command}{more}{beside}; --one-run takes them as parts of one"
+        f"runs. Each by itself: {each}{more}{beside}; --one-run takes them as parts of one"
     )
 
 

@@ -44,6 +44,7 @@ class Part:
     steps: dict[int, Sums] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
+    missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
 
@@ -163,7 +164,7 @@ class Task:
         if self.logged:
             measure_logged(sums, chunk, known)
         if isinstance(breakdown, MissingColumnError):
-            part.notices[f"no columns of the update: {breakdown}"] = None
+            part.missing.setdefault(str(breakdown), breakdown)
             measure(sums, chunk, None, rewards)
             return
         if sums.totals is None:
@@ -191,6 +192,7 @@ class Run:
     Attributes:
         skipped: the records that could not be used.
         notices: what is told once.
+        missing: the columns for want of which nothing was evaluated, by what is said of them.
         signatures: of the objectives that ran, each with the first step that has it.
         logged: step → what a framework would have logged, where names are asked for.
     """
@@ -203,8 +205,10 @@ class Run:
         names: Mapping[str, Read] | None = None,
         *,
         one_run: bool = False,
+        command: str = "trend",
     ) -> None:
-        """``one_run``: files are of one run, whatever their paths say."""
+        """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
+        self._command = command
         self._reader, self._names = reader, names or {}
         self._one_run = one_run or step_of.files is not None
         task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
@@ -212,6 +216,7 @@ class Run:
         self._shelf = Shelf(self._made)
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}
+        self.missing: dict[str, MissingColumnError] = {}
         self.signatures: dict[str, int] = {}
         self._origins = Origins()
         self.logged: dict[int, dict[str, float | None]] = {}
@@ -227,10 +232,11 @@ class Run:
         for _, part in self._reader.map(task):
             self._origins.merge(part.origins)
             if self._origins.clash is not None and not self._one_run:
-                raise two_runs(self._origins.clash, self._reader.paths)
+                raise two_runs(self._origins.clash, self._reader.paths, self._command)
             for step, sums in part.steps.items():
                 self._shelf.add(step, sums)
             self.notices |= part.notices
+            self.missing = part.missing | self.missing
             for signature, step in part.signatures.items():
                 self.signatures[signature] = min(step, self.signatures.get(signature, step))
             if part.skipped and not self._reader.skip:

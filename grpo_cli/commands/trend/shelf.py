@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from sys import intern
@@ -70,6 +71,7 @@ class Shelf(Generic[T]):
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed with it
+                weakref.finalize(self, self._file.close)
             place = self._file.seek(0, 2)
             self._file.write(data)
             self._file.flush()

@@ -26,6 +26,13 @@ _LAST = re.compile(r"(?:^|[._-])(\d+)$")
 _PART = re.compile(
     r"(?:rank|shard|part|worker|gpu|node|dp|chunk)s?[._-]?\d+|\d+-of-\d+(?!\d)", re.I
 )
+_KIND = re.compile(
+    r"(?:\.(?:jsonl?|ndjson|parquet|arrow|feather|npz|safetensors|pt|gz|zst))+$", re.I
+)
+_COUNTED = re.compile(
+    r"(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{8,}(?:-[0-9a-f]{4,})*(?![0-9a-z])|\d+", re.I
+)
+_OF_A_RUN = re.compile(r"(?:run|seed|exp(?:eriment)?|trial|try|job|v(?:ersion)?)[_-]?$", re.I)
 
 
 @dataclass(frozen=True)
@@ -133,10 +140,18 @@ def run_of(source: str) -> str:
 
     Files of one step are parts of one run below what names the step (``step_3/rank_0.jsonl``,
     ``step_3/maths/a.jsonl``), and of two runs above it (``a/step_3.jsonl``, ``b/step_3.jsonl``).
+    Where names say no step, files that differ by a number or an id are parts of one run
+    (``dump_0.jsonl``), unless it is that of a run (``seed_0.jsonl``).
     """
     parts = PurePath(source).parts
     for at in range(len(parts) - 1, -1, -1):
         if found := _NAMED.search(parts[at]):
             return str(PurePath(*parts[:at], _PART.sub("", parts[at][: found.start()])))
     *folders, name = (_PART.sub("", part) for part in parts) if parts else ("",)
-    return str(PurePath(*folders, _LAST.sub("", name.partition(".")[0])))
+    return str(
+        PurePath(*folders, _COUNTED.sub(_unless_of_a_run, _KIND.sub("", name)).rstrip("._-"))
+    )
+
+
+def _unless_of_a_run(number: re.Match[str]) -> str:
+    return number[0] if _OF_A_RUN.search(number.string, 0, number.start()) else ""

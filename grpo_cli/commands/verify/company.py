@@ -131,7 +131,11 @@ class Asked:
         return self.company.explains(cause, self.at) or explains(cause, self.case)
 
 
-def explained(verdict: Verdict, asked: Asked, search: Callable[[Asked], list[Cause]]) -> Verdict:
+Search = Callable[[Asked], list[Cause] | None]
+"""The causes of a record that differs; None where none was searched for."""
+
+
+def explained(verdict: Verdict, asked: Asked, search: Search) -> Verdict:
     """A verdict on a record that differs, with why it does, or what is known of that.
 
     Args:
@@ -140,5 +144,6 @@ def explained(verdict: Verdict, asked: Asked, search: Callable[[Asked], list[Cau
         search: what finds the causes.
     """
     with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-        found = tuple(search(asked))
-        return replace(verdict, causes=found, pattern="" if found else pattern(asked.case))
+        found = search(asked)
+        said = pattern(asked.case) if found == [] else ""
+        return replace(verdict, causes=tuple(found or ()), pattern=said)

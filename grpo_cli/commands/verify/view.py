@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -40,12 +40,13 @@ def _paragraph(row: Row) -> Iterator[Text]:
     if first["pattern"]:
         yield Text.assemble(("  known    ", "cyan"), first["pattern"])
     if row["also"]:
-        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} differ too")
+        differ = "differs" if len(row["also"]) == 1 else "differ"
+        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} {differ} too")
 
 
 def _place(row: Row) -> str:
     line = "" if row["line"] is None else f":{row['line']}"
-    return f"record {shown(row['id'])} ({row['source']}{line}), as {row['variant']}"
+    return f"record {shown(row['id'])} ({visible(row['source'])}{line}), as {row['variant']}"
 
 
 def _where(first: Row) -> str:

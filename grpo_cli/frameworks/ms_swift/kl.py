@@ -1,4 +1,4 @@
-"""ms-swift's distillation from a teacher as a loss beside the policy's (SDAR)."""
+"""ms-swift's KL in the reward, and its distillation as a loss beside the policy's (SDAR)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
     return Kl(-gate * log_ratio_ref, -gate, None)
 
 
+def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
+    """K1 of the old policy against the reference, off the reward: ms-swift's ``kl_in_reward``.
+
+    Without the clamps that its KL in the loss has.
+
+    Args:
+        log_probs_old, log_probs_ref: [N] nats.
+        beta: β.
+    """
+    return beta * (log_probs_old - log_probs_ref)
+
+
 CHOICES = {
+    "ms-swift/k1-in-reward": Choice(k1_in_reward, in_reward=True),
     "ms-swift/sdar": Choice(sdar, {"sdar_gate_beta": 5.0}, stops_gradient="the gate"),
 }

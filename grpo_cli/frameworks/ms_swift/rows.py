@@ -33,7 +33,7 @@ ROWS = {
         "loss_type grpo (its default)",
         _WEIGHED + " Advantages of every row: rloo is --advantage leave-one-out, or "
         "ms-swift/rloo-group and ms-swift/rloo-batch, by scale_rewards; reinforce_plus_plus with "
-        "batch is batch-whiten; both have --kl k1-in-reward unless kl_in_reward is false. gdpo is "
+        "batch is batch-whiten; both take --kl ms-swift/k1-in-reward. gdpo is "
         "decoupled with -p std_eps=1e-8. A teacher (log_probs_ref) is slime/opd, rlsd is "
         "ms-swift/rlsd, and SDAR --kl ms-swift/sdar --kl-aggregate trl/bnpo. overlong_filter is a "
         "mask of the data; chord needs the SFT data, which no record has.",

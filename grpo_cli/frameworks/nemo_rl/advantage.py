@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.objective.advantage.decoupled import of_every_function
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
@@ -108,7 +109,8 @@ def _sums(
     reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
 ) -> F64:
     parts = [
-        group_std(one, groups, std_ddof=1, std_eps=std_eps, std_min=0.0) for one in reward_columns.T
+        group_std(one, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
+        for one in of_every_function(reward_columns)
     ]
     return _added(parts, reward_weights)
 
@@ -116,7 +118,8 @@ def _sums(
 def _sums_of_others(
     reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
 ) -> F64:
-    parts = [_against_others(one, groups, std_eps) for one in reward_columns.T]
+    every = of_every_function(reward_columns)
+    parts = [_against_others(one, groups, std_eps) for one in every]
     return _added(parts, reward_weights)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.baseline import leave_one_out, length_weighted, pass_at_k
+from grpo_cli.objective.advantage.decoupled import of_every_function
 from grpo_cli.objective.advantage.whiten import to_go, whiten
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
@@ -138,7 +139,7 @@ def gdpo(
 
 
 def _decoupled(reward_columns: F64, groups: Groups, weights: F64 | None) -> F64:
-    parts = [grpo(column, groups) for column in reward_columns.T]
+    parts = [grpo(column, groups) for column in of_every_function(reward_columns)]
     if weights is not None:
         parts = [weight * part for weight, part in zip(weights, parts, strict=True)]
     return np.sum(parts, axis=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.batch import scaled
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
@@ -71,6 +72,21 @@ def _measure(
 ) -> Sample:
     sums = _sums(reward_columns, groups, reward_weights, std_ddof, std_eps)
     return Sample(sums, np.ones_like(sums))
+
+
+def of_every_function(reward_columns: F64) -> F64:
+    """[K, R] the reward functions, for a GDPO that has no rule for one that gave none.
+
+    Raises:
+        InputError: where one gave none.
+    """
+    if np.isnan(reward_columns).any():
+        raise InputError(
+            "expected a reward of every function, got null of one; this GDPO has no rule for that "
+            "(--advantage decoupled counts it nothing, as TRL does)",
+            path="rewards",
+        )
+    return reward_columns.T
 
 
 CHOICES = {"decoupled": Choice(decoupled, {"std_ddof": 1, "std_eps": 1e-8}, _measure)}

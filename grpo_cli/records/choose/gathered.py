@@ -95,4 +95,7 @@ def _one(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
             message = f"expected {grouping.named} to group by, found none"
             path = raw.prefix.rstrip(".")
             raise InputError(message, path=path, source=raw.source, line=raw.line)
+        if raw.key != rows[0].key and grouping.by:
+            message = f"records of several groups in one line, after lines of one {grouping.named}"
+            raise InputError(message, source=raw.source, line=raw.line)
     return merge(rows, group.label, by_size=bool(grouping.size))

@@ -96,11 +96,7 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
-    try:
-        values = _plain(pa, column)
-    except OverflowError as error:
-        advice = "cast the column or leave it out"
-        raise InputError(f"cannot read {kind} ({error}); {advice}", path=name) from None
+    values = listed(pa, column, name)
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
     if pa.types.is_struct(kind):
@@ -108,12 +104,20 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     return values.__getitem__
 
 
-def _plain(pa: Any, column: Any) -> list[Any]:
-    """A column as Python's values; as text where those lack the digits of its nanoseconds."""
+def listed(pa: Any, column: Any, name: str) -> list[Any]:
+    """A column as Python's values; as text where those lack the digits of its nanoseconds.
+
+    Raises:
+        InputError: for times that Python's calendar has not.
+    """
+    values: list[Any]
     try:
-        values: list[Any] = column.to_pylist()
+        values = column.to_pylist()
     except ValueError:
         values = column.cast(pa.string()).to_pylist()
+    except OverflowError as error:
+        advice = "cast the column or leave it out"
+        raise InputError(f"cannot read {column.type} ({error}); {advice}", path=name) from None
     return values
 
 

@@ -20,7 +20,7 @@ from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read
 from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.parse.assemble import grouped
 from grpo_cli.records.parse.settings import read_settings
-from grpo_cli.records.tables.cells import JSON, as_json
+from grpo_cli.records.tables.cells import JSON, as_json, listed
 from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.pieces import Rows
 from grpo_cli.records.tables.stretches import Items, Lazily, Stretch, stretches
@@ -153,7 +153,7 @@ def _objects(batch: Any) -> list[dict[str, Any]]:
     """What each row has in its column of JSON."""
     texts = batch.column(batch.schema.get_field_index(JSON))
     try:
-        return [{} if text is None else as_json(text) for text in texts.to_pylist()]
+        return [{} if text is None else as_json(text) for text in listed(package(), texts, JSON)]
     except (InputError, ValueError):
         raise Unusual from None
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.record import Record
+from grpo_cli.records.tables.cells import listed
 from grpo_cli.records.tables.columns import Columns
+from grpo_cli.records.tables.files import package
 
 
 def headers(columns: Columns) -> list[Record]:
@@ -50,7 +52,7 @@ def _ids(columns: Columns) -> Iterator[str | int | float | None]:
         return repeat(None)
     if columns.json is not None and "id" in columns.json[0]:
         return map(record_id, columns.json)
-    return (record_id({"id": one}) for one in columns.written.column("id").to_pylist())
+    return (record_id({"id": one}) for one in _listed(columns, "id"))
 
 
 def _labels(columns: Columns) -> Iterator[list[Any] | None]:
@@ -73,5 +75,9 @@ def _words(columns: Columns, name: str) -> Iterator[Any]:
     """Token strings or ids, by record and response."""
     if name not in columns.fields.names:
         return repeat(None)
-    values = columns.written.column(name).to_pylist()
+    values = _listed(columns, name)
     return columns.written.by_record(values) if columns.rows.kind.single else iter(values)
+
+
+def _listed(columns: Columns, name: str) -> list[Any]:
+    return listed(package(), columns.written.column(name), name)

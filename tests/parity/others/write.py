@@ -10,23 +10,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..batches import Ragged, far, masked_ends, masked_whole, ragged, scored_twice
+from ..batches import Ragged, apart, far, masked_ends, masked_whole, ragged, scored_twice
 from ..framework_sources import COMMITS, Clones, in_float64
-from .areal import areal, areal_advantages, areal_ends, areal_project
+from .areal import areal, areal_project
+from .areal_advantages import areal_advantages, areal_ends
 from .inputs import SIZE, Case, Inputs, Loss
 from .liger import liger
-from .ms_swift import (
-    ms_swift,
-    ms_swift_advantages,
-    ms_swift_earlier,
-    ms_swift_gdpo,
-    ms_swift_groups,
-)
+from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
+from .ms_swift_advantages import ms_swift_advantages, ms_swift_gdpo
 from .nemo_rl import nemo_advantages, nemo_gdpo, nemo_rl
 from .open_instruct import open_instruct
 from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
@@ -45,10 +42,12 @@ NAMED = ("framework", "variant", "stages", "hyperparameters", "batch")
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "others.json"
 BATCHES = {kind: ragged(5, kind) for kind in ("usual", "near", "extreme", "hollow")}
+BATCHES["apart"] = apart(BATCHES["usual"])
 FAR = {"far": far(5)}
 """For sequence ratios, on which a small number in a denominator shows."""
 GROUPED = {"groups": ragged(5, "usual", group_size=SIZE)}
 """For advantages."""
+GROUPED["wide"] = replace(apart(GROUPED["groups"]), rewards=GROUPED["groups"].rewards * 40.0)
 LABELLED = masked_whole(GROUPED["groups"])
 """Equal groups, the first response of each without a token that counts."""
 
@@ -56,6 +55,8 @@ ENDS = {"ends": masked_ends(GROUPED["groups"])}
 """For an advantage that depends on whether a response's last token is masked."""
 SEVERAL = {"several": scored_twice(GROUPED["groups"])}
 """For advantages of several reward functions."""
+NULLS = {"nulls": scored_twice(GROUPED["groups"], nulls=True)}
+"""The same where one of them gave none to some of the responses."""
 
 FRAMEWORKS = (
     *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
@@ -102,9 +103,9 @@ def made() -> Iterator[tuple[str, Any, dict[str, Ragged]]]:
     yield "cases", ms_swift_groups, {"labelled": LABELLED}
     for maker in ADVANTAGES:
         yield "advantages", maker, GROUPED
-    yield "advantages", areal_ends, GROUPED | ENDS
-    for maker in (nemo_gdpo, ms_swift_gdpo):
-        yield "advantages", maker, SEVERAL
+    yield "advantages", areal_ends, ENDS
+    yield "advantages", nemo_gdpo, SEVERAL
+    yield "advantages", ms_swift_gdpo, SEVERAL | NULLS
 
 
 def _ran(clones: Clones) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -147,7 +148,7 @@ def golden(clones: Clones, before: dict[str, Any]) -> dict[str, Any]:
         kind: _merged(before[kind], [entry for name, entry in ran if name == kind], clones.paths)
         for kind in ("cases", "advantages")
     }
-    graded = GROUPED | ENDS | SEVERAL
+    graded = GROUPED | ENDS | SEVERAL | NULLS
     return {
         "provenance": "tests/parity/others: the frameworks' own functions, executed in "
         f"float64 with torch {torch.__version__}",

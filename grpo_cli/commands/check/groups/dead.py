@@ -41,24 +41,31 @@ def _taught(view: View) -> NDArray[np.bool_]:
     return found
 
 
+def dead(view: View) -> NDArray[np.bool_]:
+    """[groups] whether all rewards of a group are equal, so that all its advantages are 0."""
+    values = _scores(view)
+    if values is None:
+        return np.zeros(len(view.sizes), dtype=np.bool_)
+    low, high = _spread(view, values)
+    found: NDArray[np.bool_] = (low == high) & (view.sizes > 1) & ~_taught(view)
+    return found & (low == 0.0) if view.rewards is None else found
+
+
 def _dead(view: View) -> Iterator[Finding]:
     """All rewards of a group are equal, so all its advantages are 0."""
     values = _scores(view)
     if values is None:
         return
-    low, high = _spread(view, values)
-    dead = (low == high) & (view.sizes > 1) & ~_taught(view)
-    if view.rewards is None:
-        dead &= low == 0.0
-    for group in np.flatnonzero(dead).tolist():
-        size, value = int(view.sizes[group]), float(low[group])
+    for group in np.flatnonzero(dead(view)).tolist():
+        first = int(view.first_members[group])
+        size, value = int(view.sizes[group]), float(values[first])
         yield Finding(
             "info",
             f"all {size} {_what(view)} are {value:g}: no policy gradient",
             "many of them waste samples: choose prompts of medium difficulty, or sample again "
             "(DAPO's dynamic sampling); whether they count in the denominator differs",
             {"size": size, "value": value},
-            **view.at(int(view.first_members[group])),
+            **view.at(first),
         )
 
 

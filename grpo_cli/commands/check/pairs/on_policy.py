@@ -7,12 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.groups.dead import dead
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 
 _ADVICE = (
     "nothing to do: on the first pass over a batch the loss value says nothing, its gradient "
     "does; if this is a later pass, the old log-probs were overwritten"
+)
+_ADVICE_DEAD = (
+    "nothing to do: every group here is dead, so there is no policy gradient either; if this is a "
+    "later pass, the old log-probs were overwritten"
 )
 
 
@@ -22,6 +27,9 @@ def _look(view: View) -> Iterator[Finding]:
     if new is None:
         return
     counted = view.tokens > 0
+    teaches = np.zeros(view.records.count, dtype=np.bool_)
+    teaches[view.records.index[view.first_members[~dead(view)]]] = True
+    advice = [_ADVICE if one else _ADVICE_DEAD for one in teaches.tolist()]
     if view.has("log_probs_old"):
         old = view.column("log_probs_old")
         assert old is not None
@@ -29,11 +37,12 @@ def _look(view: View) -> Iterator[Finding]:
         for record in np.flatnonzero(counted & (differs == 0)).tolist():
             n = int(view.tokens[record])
             words = f"old = new at all {n:,} tokens: every ratio is exactly 1"
-            yield Finding("info", words, _ADVICE, {"tokens": n}, record)
+            yield Finding("info", words, advice[record], {"tokens": n}, record)
     elif "log_probs_old" not in view.columns and not view.has("ratios"):
         for record in np.flatnonzero(counted).tolist():
             words = "log_probs_old is missing: taken as on-policy, every ratio is 1"
-            yield Finding("info", words, _ADVICE, {"tokens": int(view.tokens[record])}, record)
+            tokens = {"tokens": int(view.tokens[record])}
+            yield Finding("info", words, advice[record], tokens, record)
 
 
 _NOTABLE = 0.01

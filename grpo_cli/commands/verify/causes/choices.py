@@ -19,6 +19,7 @@ def neutral(case: Case) -> Iterator[Cause]:
 
 def any_choice(case: Case) -> Iterator[Cause]:
     """All others."""
+    yield from _others(case, "surrogate", neutral=True)
     for stage in ("aggregate", "ratio", "surrogate", "correction"):
         yield from _others(case, stage, neutral=False)
     if not case.objective.advantage.choice.given:

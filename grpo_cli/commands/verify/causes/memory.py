@@ -33,8 +33,8 @@ class Memory:
         self._known: list[tuple[Key, list[Cause]]] = []
         self.left_out = 0
 
-    def causes(self, asked: Asked) -> list[Cause]:
-        """Why the record differs; empty where nothing that is known, or was tried, explains it."""
+    def causes(self, asked: Asked) -> list[Cause] | None:
+        """Why the record differs; empty where nothing explains it, None where nothing was tried."""
         key = _key(asked.objective)
         for at, (of, known) in enumerate(self._known):
             fitting = [cause for cause in known if of == key and asked.explained_by(cause)]
@@ -43,7 +43,7 @@ class Memory:
                 return fitting
         if self._left <= 0:
             self.left_out += 1
-            return []
+            return None
         self._left -= 1
         found = causes(asked.case)
         if found:
