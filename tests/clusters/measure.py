@@ -46,7 +46,8 @@ def took(paths: list[str], **options) -> Took:
     for _ in Evaluation(Reader(paths, **options), plan("dr"), encode=None):
         pass
     clock = time.perf_counter() - began
-    multiprocessing.active_children()  # those that ended are counted when they are asked for
+    for child in multiprocessing.active_children():  # those that ended are counted then
+        child.join()
     return Took(clock, processors() - worked)
 
 

@@ -84,7 +84,7 @@ def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, cod
     out = tmp_path / ("out" if number == signal.SIGINT else "out.jsonl")
     place = f"{out}/" if number == signal.SIGINT else str(out)
     started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2", "-o", place)
-    while not (running(scratch) and any("evaluate" in one for one in running_titles())):
+    while not works(scratch):
         assert started.poll() is None, started.communicate()
         time.sleep(0.1)
     started.send_signal(number)
@@ -101,17 +101,19 @@ def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, cod
     assert gone(scratch)
 
 
-def running_titles() -> list[str]:
-    """What Ray's workers say that they do."""
-    found = []
-    for process in Path("/proc").iterdir():
+def works(scratch: Path) -> bool:
+    """Whether a worker of the Ray in the folder evaluates something."""
+    parents, titles = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            title = (process / "cmdline").read_bytes().decode(errors="replace")
+            titles[process.name] = (process / "cmdline").read_bytes().decode(errors="replace")
+            parents[process.name] = (process / "stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
             continue
-        if title.startswith("ray::"):
-            found.append(title)
-    return found
+    return any(
+        title.startswith("ray::evaluate") and f"{scratch}/" in titles.get(parents.get(number), "")
+        for number, title in titles.items()
+    )
 
 
 def test_workers_without_memory(file, scratch):

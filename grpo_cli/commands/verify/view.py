@@ -40,7 +40,8 @@ def _paragraph(row: Row) -> Iterator[Text]:
     if first["pattern"]:
         yield Text.assemble(("  known    ", "cyan"), first["pattern"])
     if row["also"]:
-        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} differ too")
+        differ = "differs" if len(row["also"]) == 1 else "differ"
+        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} {differ} too")
 
 
 def _place(row: Row) -> str:
