@@ -92,7 +92,6 @@ def _formats() -> dict[str, list[Object]]:
         "columns": [dumps.ms_swift()],
         "columns of roll": [dumps.roll_columns()],
         "unipo": [dumps.unipo()],
-        "atif": [dumps.atif()],
         "unipo lines": dumps.unipo_lines(),
         "openai-chat": [dumps.chat(), batch_line],
         "openai-completion": [dumps.completion()],
