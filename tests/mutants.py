@@ -52,6 +52,11 @@ class Result:
         return self.said == "survived"
 
     @property
+    def killed(self) -> bool:
+        """Whether a test failed; neither holds where no test is known that takes a short time."""
+        return self.said.startswith("killed")
+
+    @property
     def folder(self) -> str:
         """The package's folder that it is in."""
         parts = self.mutant.path.split("/")
@@ -113,7 +118,9 @@ def judged(
             places.put(copied(ROOT, Path(folder) / str(number)))
 
         def judge(mutant: Mutant) -> Result:
-            tests = covered.nearest(mutant.path, mutant.line, mutant.end, sizes)
+            tests = covered.nearest(
+                mutant.path, mutant.line, mutant.end, sizes, inside=mutant.inside
+            )
             place = places.get()
             try:
                 return Result(mutant, verdict(place, mutant, tests, failing, seconds), len(tests))
@@ -135,10 +142,11 @@ def shown(result: Result) -> str:
 def report(results: list[Result]) -> None:
     """Killed and survived in each folder of the package, then the survivors."""
     totals, killed = Counter(one.folder for one in results), Counter[str]()
-    killed.update(one.folder for one in results if not one.survived)
+    killed.update(one.folder for one in results if one.killed)
     for folder, total in sorted(totals.items()):
         print(f"{folder:12} {killed[folder]:4} of {total:4} killed  {killed[folder] / total:5.0%}")
-    print(f"{'all':12} {killed.total():4} of {totals.total():4} killed")
+    undecided = sum(not (one.killed or one.survived) for one in results)
+    print(f"{'all':12} {killed.total():4} of {totals.total():4} killed, {undecided} not decided")
     for one in results:
         if one.survived:
             print("\n" + shown(one))

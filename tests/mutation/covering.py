@@ -61,10 +61,19 @@ class Covered(NamedTuple):
         of_files = self.lines.values()
         return Counter(t for of_file in of_files for tests in of_file.values() for t in tests)
 
-    def nearest(self, path: str, first: int, last: int, sizes: Counter[int]) -> list[str]:
-        """The tests that pass and run any of these lines, those that run the least else first."""
+    def nearest(
+        self, path: str, first: int, last: int, sizes: Counter[int], *, inside: bool = True
+    ) -> list[str]:
+        """The tests that pass and run any of these lines, those that run the least else first.
+
+        What is read when a file is imported was run by whichever test came first: of those lines it
+        is the tests that run any line of the file.
+        """
         of_file, failing = self.lines.get(path, {}), set(self.failing)
-        numbers = {n for line in range(first, last + 1) for n in of_file.get(str(line), ())}
+        at = range(first, last + 1)
+        if not inside:
+            at = range(1, 1 + max(map(int, of_file), default=0))
+        numbers = {n for line in at for n in of_file.get(str(line), ())}
         ordered = sorted(numbers, key=lambda number: (sizes[number], number))
         return [self.tests[number] for number in ordered if self.tests[number] not in failing]
 

@@ -18,6 +18,7 @@ from mutation.sites import Mutant
 FIRST = 60
 """As many tests are tried before the others that run the line."""
 _BYTES = 8 << 30
+_ALL, _TOO_LONG = "all tests", "it takes too long"
 
 
 def copied(root: Path, place: Path) -> Path:
@@ -50,6 +51,8 @@ def verdict(
     try:
         for name, words in _rounds(place, tests, failing):
             said = _run(place, words, seconds)
+            if said == _TOO_LONG and name == _ALL:
+                return "not decided: all tests take too long"
             if said:
                 return f"killed by {name}: {said}"
         return "survived"
@@ -70,7 +73,7 @@ def _rounds(
     if tests[FIRST:]:
         yield "tests of the line", [*tests[FIRST:]]
     if not tests:
-        yield "all tests", [*tests_of(place), *(f"--deselect={one}" for one in failing)]
+        yield _ALL, [*tests_of(place), *(f"--deselect={one}" for one in failing)]
 
 
 def _run(place: Path, words: Sequence[str], seconds: float) -> str:
@@ -90,7 +93,7 @@ def _run(place: Path, words: Sequence[str], seconds: float) -> str:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return "it takes too long"
+        return _TOO_LONG
     finally:
         Path(file.name).unlink()
     if process.returncode in (0, 5):

@@ -42,6 +42,7 @@ class Mutant:
         start, stop: what is replaced, as offsets in the file's text.
         new: what stands there instead.
         kind: what is done.
+        inside: whether it stands in a function; else it is read where the file is imported.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Mutant:
     stop: int
     new: str
     kind: str
+    inside: bool = True
 
     def applied(self, text: str) -> str:
         """The file's text with it."""
@@ -70,14 +72,18 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
         before = lines[line - 1].encode()[:column].decode() if line <= len(lines) else ""
         return starts[line - 1] + len(before)
 
-    found = []
-    for node, new, kind in _walk(ast.parse(text)):
+    found, tree = [], ast.parse(text)
+    functions = (ast.FunctionDef, ast.Lambda)
+    bodies = [(one.lineno, one.end_lineno) for one in ast.walk(tree) if isinstance(one, functions)]
+    for node, new, kind in _walk(tree):
         start, stop = (
             offset(node.lineno, node.col_offset),
             offset(node.end_lineno, node.end_col_offset),
         )
         if new != text[start:stop]:
-            found.append(Mutant(name, node.lineno, node.end_lineno, start, stop, new, kind))
+            inside = any(first <= node.lineno <= last for first, last in bodies)
+            lines_of = (node.lineno, node.end_lineno)
+            found.append(Mutant(name, *lines_of, start, stop, new, kind, inside))
     return [one for one in dict.fromkeys(found) if _parses(one.applied(text))]
 
 
