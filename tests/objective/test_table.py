@@ -158,7 +158,11 @@ def test_signature_has_every_value(name: str):
     for stage, bound in objective.stages.items():
         for parameter, value in bound.values.items():
             for other in others(parameter, value):
-                changed = Bound(bound.name, bound.choice, {**bound.values, parameter: other})
+                try:
+                    changed = Bound(bound.name, bound.choice, {**bound.values, parameter: other})
+                except HyperparameterError:
+                    assert other is None  # which not every choice takes
+                    continue
                 assert replace(objective, **{stage: changed}).signature != objective.signature
 
 
