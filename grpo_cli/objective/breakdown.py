@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import KL, GradientPart, Term, gradient_parts
 
@@ -219,13 +219,6 @@ def record_sums(values: F64, records: Segments) -> F64:
     sums = []
     start = 0
     for length in records.lengths.tolist():
-        sums.append(_exact(flat[start : start + length]))
+        sums.append(added(flat[start : start + length]))
         start += length
     return np.array(sums)
-
-
-def _exact(parts: list[float]) -> float:
-    try:
-        return math.fsum(parts)
-    except (OverflowError, ValueError):  # too large, or infinite both ways
-        return sum(parts)

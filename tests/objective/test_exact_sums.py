@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from grpo_cli import evaluate
 from grpo_cli.objective.arithmetic import exact_sums as exact
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, row_offsets, row_sums
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added, row_offsets, row_sums
+from grpo_cli.objective.surrogate.covariance import _covariance
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
 edges = st.sampled_from(
@@ -164,3 +165,16 @@ def test_ties_of_offsets_are_rounded_to_even(size, scale):
     rows = scale * np.random.default_rng(size).integers(0, 101, (300, size)) / 100
     np.testing.assert_array_equal(row_offsets(rows), _rational(rows))
     np.testing.assert_array_equal(row_offsets(rows + scale), _rational(rows + scale))
+
+
+def test_a_sum_that_is_no_number_is_no_traceback():
+    assert added([1e308, 1e308]) == math.inf
+    assert math.isnan(added([math.inf, -math.inf]))
+    assert added([0.1] * 10) == 1.0
+
+
+def test_a_covariance_of_infinite_advantages_is_no_number():
+    """``match`` tries such a surrogate on advantages that overflowed in an earlier choice."""
+    advantage = np.array([np.inf, -np.inf, 1.0])
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(_covariance(advantage, np.array([-1.0, -0.5, -2.0]))).any()

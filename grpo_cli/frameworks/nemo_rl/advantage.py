@@ -9,6 +9,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.decoupled import of_every_function
 from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Moments, PerToken, Sample
@@ -55,8 +56,8 @@ def _standardised(rewards: list[float], own: int, std_eps: float) -> float:
     others = rewards[:own] + rewards[own + 1 :]
     if min(others) == max(others):
         return rewards[own] - others[0]
-    mean = math.fsum(others) / len(others)
-    squares = math.fsum([(other - mean) ** 2 for other in others])
+    mean = added(others) / len(others)
+    squares = added([(other - mean) ** 2 for other in others])
     return (rewards[own] - mean) / (math.sqrt(squares / (len(others) - 1)) + std_eps)
 
 

@@ -155,6 +155,14 @@ def _of_few(parts: list[F64]) -> float | None:
     return total + 0.0 if math.isfinite(total) else None
 
 
+def added(parts: list[float]) -> float:
+    """The sum, rounded once; inf or NaN where it is too large, or infinite both ways."""
+    try:
+        return math.fsum(parts)
+    except (OverflowError, ValueError):
+        return sum(parts)
+
+
 def row_sums(rows: F64) -> F64:
     """[n] the sum of each row [n, k], whatever the order of its elements.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate
 from grpo_cli.objective.surrogate.clip import window
@@ -138,8 +138,8 @@ def _balanced(
     good, bad = ratio[gains], ratio[losses]
 
     def enough(low: float, high: float) -> bool:
-        positive = math.fsum((np.minimum(good, high) * advantage[gains]).tolist())
-        negative = math.fsum((np.maximum(bad, low) * -advantage[losses]).tolist())
+        positive = added((np.minimum(good, high) * advantage[gains]).tolist())
+        negative = added((np.maximum(bad, low) * -advantage[losses]).tolist())
         return negative <= 0 or positive >= target * negative
 
     low = next((low for low in lows if enough(low, highs[0])), lows[-1])

@@ -7,12 +7,12 @@ tokens' values, never by where they stand, so the order of the responses changes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate, side, times
 from grpo_cli.objective.surrogate.clip import clip
@@ -130,7 +130,7 @@ def _covariance(advantage: F64, log_probs: F64) -> F64:
 
 
 def _centered(values: F64) -> F64:
-    return values - math.fsum(values.tolist()) / len(values)
+    return values - added(values.tolist()) / len(values)
 
 
 def _draw(candidates: I64, count: int, seed: int) -> I64:
