@@ -56,6 +56,29 @@ def test_where_no_record_is_left_the_ids_are_listed(grpo, dump, command):
     assert "step3" in result.stderr
 
 
+WRITERS = [
+    ("eval", "-o"),
+    ("convert", "-o"),
+    ("check", "-o"),
+    ("show", "--html"),
+    ("show", "--svg"),
+]
+
+
+@pytest.mark.parametrize(("command", "flag"), WRITERS)
+def test_the_input_is_never_replaced(grpo, dump, tmp_path, command, flag):
+    path = dump({})
+    before = path.read_bytes()
+    for place in (str(path), str(tmp_path)):
+        result = grpo(command, place, flag, str(path))
+        assert result.exit_code == 2
+        assert result.stderr == f"grpo: {flag} {path} is the input: name another file\n"
+        assert path.read_bytes() == before
+    other = tmp_path / "other"
+    assert grpo(command, str(path), flag, str(other)).exit_code in (0, 1)
+    assert grpo(command, str(path), flag, str(other)).exit_code in (0, 1)  # what it made itself
+
+
 def test_a_usage_error_is_json_where_json_is_wanted(grpo, dump):
     result = grpo("eval", str(dump({})), "--json", "-v", "nope")
     error = json.loads(result.stderr)["error"]

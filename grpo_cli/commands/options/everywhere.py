@@ -9,7 +9,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from grpo_cli.commands.options.output import keep_input
 from grpo_cli.terminal.display import Display, When, displaying
+from grpo_cli.terminal.messages import failures
 
 _PANEL = "on a terminal"
 
@@ -51,6 +53,8 @@ def displayed(command: Callable[..., None]) -> Callable[..., None]:
         given |= {name: values[name] for name in _OPTIONS if name in values}
         display = Display(given["color"], full=given["full"], pager=not given["no_pager"])
         with displaying(display):
+            with failures(as_json=bool(values.get("json") or values.get("as_json"))):
+                keep_input(values)
             command(**values)
 
     parameters = [

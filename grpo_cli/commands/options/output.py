@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records.open.folders import files as expanded
 
 TableFormat = Literal["table", "json", "jsonl", "csv", "markdown"]
 Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
@@ -30,3 +34,21 @@ def format_of(given: str | None, *, as_json: bool) -> str:
     if as_json and given not in (None, "json"):
         raise UsageError(f"--json contradicts --format {given}")
     return "json" if as_json else given or "table"
+
+
+_FLAGS = {"output": "-o", "html": "--html", "svg": "--svg"}
+
+
+def keep_input(values: Mapping[str, Any]) -> None:
+    """Looks, among the options of a command, for a result that would replace what is read.
+
+    Raises:
+        UsageError: where there is one.
+    """
+    for name, flag in _FLAGS.items():
+        target = values.get(name)
+        if isinstance(target, str) and Path(target).is_file():
+            with suppress(InputError):  # of what cannot be read the command says more
+                for path in expanded(values.get("files") or []):
+                    if Path(path).exists() and Path(path).samefile(target):
+                        raise UsageError(f"{flag} {target} is the input: name another file")
