@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.records.open.folders import files as expanded
 
 TableFormat = Literal["table", "json", "jsonl", "csv", "markdown"]
 Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
@@ -48,6 +47,8 @@ def keep_input(values: Mapping[str, Any]) -> None:
     for name, flag in _FLAGS.items():
         target = values.get(name)
         if isinstance(target, str) and Path(target).is_file():
+            from grpo_cli.records.open.folders import files as expanded  # numpy comes with it
+
             with suppress(InputError):  # of what cannot be read the command says more
                 for path in expanded(values.get("files") or []):
                     if Path(path).exists() and Path(path).samefile(target):
