@@ -503,3 +503,30 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either(grpo, 
     advice = [one["advice"] for one in document["findings"] if one["code"] == "on-policy"]
     assert ["no policy gradient either" in one for one in advice] == [True, False]
     assert "its gradient does" in advice[1]
+
+
+def engines(up: float, down: float) -> Findings:
+    """Tokens of which half are so many times as likely for the trainer, and half so many times."""
+    draw = random.Random(7)
+    engine = [-draw.uniform(1.2, 6.0) for _ in range(40)]
+    trainer = [x + math.log(up if at % 2 else down) for at, x in enumerate(engine)]
+    rows = {"log_probs_new": [trainer], "log_probs_rollout": [engine], "advantages": [1.0]}
+    return found([rows])
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0499, False), (1.0501, True)])
+def test_the_bound_on_the_mismatch_is_nemo_rls(factor, told):
+    """NeMo-RL, docs/guides/dtensor-tp-accuracy.md: a token_mult_prob_error above 1.05."""
+    codes = {row["code"] for row in engines(factor, 1 / factor).rows}
+    assert ("rollout-mismatch" in codes) == told
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"), [(1.99, False), (2.01, True), (0.51, False), (0.49, True)]
+)
+def test_the_bounds_on_the_weights_are_verls(factor, told):
+    """verl, docs/algo/rollout_corr.md: a mean weight of 0.5 to 2."""
+    (row,) = [
+        row for row in engines(1.3 * factor, 0.7 * factor).rows if row["code"] == "rollout-mismatch"
+    ]
+    assert ("beyond what verl corrects" in row["message"]) == told

@@ -64,10 +64,11 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _cutting(document: Mapping[str, Any]) -> str:
-    steps = document["steps"]
+    steps, many = document["steps"], "" if document["micro_batches"] == 1 else "es"
     return (
         f"{document['variant']}: {shown(document['responses'])} responses in "
-        f"{shown(document['micro_batches'])} micro-batches of {shown(document['micro_batch'])}, "
+        f"{shown(document['micro_batches'])} micro-batch{many} "
+        f"of {shown(document['micro_batch'])}, "
         f"{shown(document['accumulate'])} accumulated on {shown(document['ranks'])} "
         f"rank{'' if document['ranks'] == 1 else 's'}"
         + ("" if steps == 1 else f"; {shown(steps)} optimiser steps, averaged")
