@@ -77,8 +77,8 @@ def _grpo(
            I wrote one. Is it right?              grpo verify FILE; grpo vectors
     TOKEN  Which carry the update, were clipped?  grpo show FILE
            What does a KL do to each of them?     grpo eval FILE --kl k1
-    DUMP   Dead groups, shifted masks, NaN?       grpo check FILE
-           Do trainer and rollout engine differ?  grpo check FILE
+           As rows, for jq and pandas?            grpo eval FILE --level token
+    DUMP   Dead groups, masks, engine mismatch?   grpo check FILE
            Is mine read? As what?                 grpo formats; grpo convert FILE
     RUN    Where did it go wrong?                 grpo trend RUN
            Where do two runs part?                grpo diff RUN RUN
@@ -86,7 +86,7 @@ def _grpo(
 
     \b
     grpo help questions  each of these answered: its command, tried on a sample
-    grpo help            more pages: recording, runs, …; grpo help eval: its flags
+    grpo help recording  how to record a run of TRL or verl; grpo help: more
     """  # noqa: D301 - \b is for the help's formatter
     del version
 

@@ -566,6 +566,8 @@ def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert code == 0
     assert out.splitlines()[0].split() == ["step", "mismatch.k3"]
     assert "mismatch.k3 rose at step 30" in out
+    shown = [line.split()[0] for line in out.splitlines()[3:9]]
+    assert shown == ["0", "⋮", "29", "30", "⋮", "59"]  # what began is not left out
     code, out, err = grpo(capsysbinary, *words, "--json", "--fail-on", "mismatch.k3>0.01")
     assert code == 1
     assert err.startswith("grpo: --fail-on mismatch.k3>0.01: ")

@@ -81,7 +81,8 @@ def _print(
         if options.plot:
             print_charts(console, screen, steps, columns, found)
         else:
-            print_steps(console, screen, steps, columns, _limit(options, screen, below))
+            limit = _limit(options, screen, below)
+            print_steps(console, screen, steps, columns, limit, found)
         console.file.write(conclusion)
 
     asked = options.limit is not None or options.plot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 from rich.console import Console
@@ -47,16 +47,20 @@ def print_steps(
     steps: Sequence[Step],
     fields: Sequence[str] | None,
     limit: int,
+    findings: Sequence[Finding] = (),
 ) -> None:
-    """Prints a line a step under a line of sparks; the first and last where there are many."""
-    picked = _picked(steps, limit)
+    """Prints a line a step under a line of sparks.
+
+    Where there are many: the first and last, and those around what was found.
+    """
+    places = _picked(steps, limit, {one.onset for one in findings})
+    picked = [steps[place] for place in places]
     names = fields or usual(steps)
     columns = [_column("step", [step.number for step in picked], "")]
     for name in names:
         whole = [_value(step, name) for step in steps]
         columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
-    if len(picked) < len(steps):
-        columns = [_parted(one, len(picked) // 2 + 1) for one in columns]
+    columns = [_parted(one, places) for one in columns]
     kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
     console.print(grid(kept))
     if len(picked) < len(steps):
@@ -90,10 +94,14 @@ def _column(name: str, values: Sequence[Any], line: str) -> Column:
     return Column(made.name, [Text(line, "cyan"), *made.cells], made.numeric)
 
 
-def _parted(one: Column, at: int) -> Column:
-    """The column with a line for the steps that are left out."""
-    mark = "⋮".rjust(one.cells[at].cell_len) if one.name == "step" else ""
-    return one._replace(cells=[*one.cells[:at], Text(mark, "dim"), *one.cells[at:]])
+def _parted(one: Column, places: Sequence[int]) -> Column:
+    """The column with a line wherever steps are left out."""
+    (sparks, *cells), made = one.cells, []
+    for at, cell in enumerate(cells):
+        if at and places[at] > places[at - 1] + 1:
+            made.append(Text("⋮".rjust(cell.cell_len) if one.name == "step" else "", "dim"))
+        made.append(cell)
+    return one._replace(cells=[sparks, *made])
 
 
 def _shown(value: Any) -> str:
@@ -101,11 +109,16 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
-def _picked(steps: Sequence[Step], limit: int) -> Sequence[Step]:
-    if not limit or len(steps) <= limit:
-        return steps
-    head = limit // 2
-    return [*steps[:head], *steps[head - limit :]]
+def _picked(steps: Sequence[Step], limit: int, onsets: Set[int]) -> list[int]:
+    """Which steps are shown, by their places."""
+    count = len(steps)
+    if not limit or count <= limit:
+        return [*range(count)]
+    begun = [at for at, step in enumerate(steps) if step.number in onsets]
+    around = {near for at in begun for near in (at - 1, at, at + 1) if 0 <= near < count}
+    kept = sorted(around)[: limit // 2]
+    room = limit - len(kept)
+    return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
 def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]) -> None:
