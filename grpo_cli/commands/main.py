@@ -86,7 +86,7 @@ def _grpo(
 
     \b
     grpo help questions  each of these answered: its command, tried on a sample
-    grpo help recording  how to record a run of TRL or verl; grpo help: more
+    grpo help recording  how to record a run of TRL or verl; grpo help lists more
     """  # noqa: D301 - \b is for the help's formatter
     del version
 
