@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import BinaryIO, cast
+from secrets import token_hex
+from typing import BinaryIO
 
 from grpo_cli.errors import GrpoError, UsageError
 
@@ -70,19 +70,21 @@ def _opened(path: str, flag: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:
 
 @contextmanager
 def _renamed(path: str, flag: str, place: Path) -> Iterator[BinaryIO]:
-    def beside() -> BinaryIO:
-        directory, prefix = place.parent, f".{place.name}."
-        return cast(BinaryIO, NamedTemporaryFile(dir=directory, prefix=prefix, delete=False))
-
-    with _opened(path, flag, beside) as stream:
-        written = Path(stream.name)
-        try:
+    # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
+    written = place.parent / f".{place.name}.{token_hex(4)}"
+    try:
+        with _opened(path, flag, lambda: open(written, "xb", opener=_private)) as stream:
             yield stream
             stream.close()
             written.chmod(_mode(place))
             written.replace(place)
-        finally:
-            written.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):  # most often it has another name by now
+            written.unlink()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _mode(place: Path) -> int:
