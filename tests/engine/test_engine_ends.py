@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from files import evaluation
 
+from grpo_cli.engine import pool
 from grpo_cli.engine.pool import WorkerError
 from grpo_cli.variants.plan import plan
 
@@ -170,3 +171,21 @@ def test_an_output_that_was_interrupted_is_not_there(large, tmp_path):
         assert process.wait(timeout=120) == 130
         assert list(tmp_path.iterdir()) == []
         assert gone(large)
+
+
+def test_workers_before_one_that_cannot_be_started_are_ended(monkeypatch):
+    """Else the command waits for them when it ends: for ever, where a signal came too early."""
+    made = []
+
+    class Few(pool._Worker):
+        def __init__(self, work):
+            if made:
+                raise OSError("no more processes")
+            super().__init__(work)
+            made.append(self.process)
+
+    monkeypatch.setattr(pool, "_Worker", Few)
+    with pytest.raises(OSError, match="no more"):
+        list(pool.in_order(len, [], 2))
+    made[0].join(60)
+    assert made[0].exitcode == -signal.SIGKILL
