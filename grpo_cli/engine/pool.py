@@ -108,10 +108,12 @@ def in_order(
         Exception: what ``work`` raised on a block, behind the results of all blocks before it.
     """
     rest = enumerate(pieces)
-    workers = [_Worker(work) for _ in range(jobs)]
+    workers: list[_Worker] = []
     finished: dict[int, tuple[Piece, T | _Failed]] = {}
     wanted = 0
     try:
+        for _ in range(jobs):  # where one cannot be started, those before it are ended as well
+            workers.append(_Worker(work))
         _feed(workers, rest)
         while busy := [worker for worker in workers if worker.given]:
             ready = wait([worker.connection for worker in busy])
