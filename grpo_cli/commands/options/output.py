@@ -41,9 +41,13 @@ _FLAGS = {"output": "-o", "html": "--html", "svg": "--svg"}
 def keep_input(values: Mapping[str, Any]) -> None:
     """Looks, among the options of a command, for a result that would replace what is read.
 
+    ``convert``, which has ``to``, may: what it writes evaluates to the same numbers.
+
     Raises:
         UsageError: where there is one.
     """
+    if "to" in values:
+        return
     for name, flag in _FLAGS.items():
         target = values.get(name)
         if isinstance(target, str) and Path(target).is_file():
