@@ -58,7 +58,6 @@ def test_where_no_record_is_left_the_ids_are_listed(grpo, dump, command):
 
 WRITERS = [
     ("eval", "-o"),
-    ("convert", "-o"),
     ("check", "-o"),
     ("show", "--html"),
     ("show", "--svg"),
