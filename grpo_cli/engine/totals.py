@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.engine.rows.fields import total_row
 from grpo_cli.errors import UsageError
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
 from grpo_cli.objective.summary import Summary
@@ -42,7 +42,7 @@ class TermTotal:
 
     def value(self, count: float) -> float:
         """Σ w·value over the batch."""
-        return _sum([part.value() for part in self.sums.values()]) / count
+        return added([part.value() for part in self.sums.values()]) / count
 
     def part(self, count: float) -> float:
         """Its part of J: coefficient · Σ w·value."""
@@ -239,8 +239,3 @@ class Totals:
     def signature(self) -> str:
         """The signature of the batch; a value that differs between records reads ``mixed``."""
         return line(common(list(self.signatures.values()))) if self.signatures else ""
-
-
-def _sum(parts: list[float]) -> float:
-    # A KL that β = 0 keeps out of J may be infinite, even both ways: no sum, then, for ``fsum``.
-    return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)

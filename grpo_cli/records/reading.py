@@ -218,11 +218,14 @@ class Reading:
 
     def _holds_groups(self, block: Block) -> bool:
         """Whether a line holds records of several groups: the groups are no lines, then."""
-        for line, (_, text) in self._numbered(block):
+        for _, (_, text) in self._numbered(block):
             with suppress(InputError):
-                made = self._read_one(Raw(decode(text), "", line, "", 0), {})
+                made = self._in_line(text)
                 return len({one.key for one in made if isinstance(one, Raw)}) > 1
         return False
+
+    def _in_line(self, text: bytes) -> Items:
+        return self._read_one(Raw(decode(text), "", None, "", 0), {})
 
     def _numbered(self, block: Block) -> Iterator[tuple[int, tuple[int, bytes]]]:
         for number, text in enumerate(block.lines, block.line):
@@ -248,10 +251,9 @@ class Reading:
         if parts and all(len(one) == 1 for one in parts):
             return tuple(hashable(one[0]) for one in parts)
         try:
-            raw = Raw(decode(text), "", None, "", 0)
+            made = next(self._in_line(text), None)
         except InputError:
             raise Unknown from None
-        made = next(self._read_one(raw, {}), None)
         if not isinstance(made, Raw) or made.key is None:
             raise Unknown
         return made.key

@@ -88,9 +88,7 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
     lines = []
     for (name, _), number, text in zip(rows, numbers, texts, strict=True):
         bar = _bar(round(number * unit), zero, room, plain=plain)
-        lines.append(
-            f"{within(visible(name), label, plain=plain)}  {bar}  {_letters(text, plain=plain)}"
-        )
+        lines.append(f"{within(visible(name), label, plain=plain)}  {bar}  {text}")
     return lines
 
 

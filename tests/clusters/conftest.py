@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from store import Proxy
 from test_engine_same_bytes import made
 
 SEED = 2_016
+NODE = {"num_cpus": 2, "object_store_memory": 150 << 20}
 np.seterr(all="ignore")  # as the command line has it
 
 
@@ -83,31 +85,38 @@ def store(server, proxy, monkeypatch) -> Iterator[Proxy]:
 @pytest.fixture(scope="session")
 def cluster(proxy) -> Iterator[Any]:
     """Three nodes of two cores, found by RAY_ADDRESS, or as ``client`` from another machine."""
-    from ray.cluster_utils import Cluster
-
     from grpo_cli.engine.cluster import session
+
+    with headed() as cluster:
+        for _ in range(2):
+            cluster.add_node(**NODE)
+        cluster.node = NODE
+        os.environ["RAY_ADDRESS"] = cluster.address
+        yield cluster
+        for connected in session._SESSIONS.values():
+            connected.close()
+        del os.environ["RAY_ADDRESS"]
+
+
+@contextmanager
+def headed() -> Iterator[Any]:
+    """A cluster of a head alone; ``client`` is its address from another machine."""
+    from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="grpo-cluster-")
     os.environ["RAY_TMPDIR"] = folder
-    os.environ["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = "120"  # on a busy machine
+    os.environ.setdefault("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "120")  # on a busy machine
     (Path(folder) / "ray").mkdir()
-    node = {"num_cpus": 2, "object_store_memory": 150 << 20}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    head = {**node, "include_dashboard": False, "ray_client_server_port": port}
+    head = {**NODE, "include_dashboard": False, "ray_client_server_port": port}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # a log that Ray leaves open
         cluster = Cluster(initialize_head=True, head_node_args=head)
         gc.collect()
     cluster.client = f"ray://127.0.0.1:{port}"
-    for _ in range(2):
-        cluster.add_node(**node)
-    cluster.node = node
-    os.environ["RAY_ADDRESS"] = cluster.address
     yield cluster
-    for connected in session._SESSIONS.values():
-        connected.close()
-    del os.environ["RAY_ADDRESS"], os.environ["RAY_TMPDIR"]
+    del os.environ["RAY_TMPDIR"]
     cluster.shutdown()
     shutil.rmtree(folder, ignore_errors=True)

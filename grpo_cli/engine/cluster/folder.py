@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryFile
+from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO, Protocol
 
 from grpo_cli.errors import InputError
@@ -78,15 +79,14 @@ class _Disk:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        with NamedTemporaryFile("w+b", dir=self._path, prefix=f".{name}.", delete=False) as stream:
-            written = Path(stream.name)
-            try:
-                yield stream  # type: ignore[misc]  # it is one but by name
-                stream.close()
-                written.chmod(0o644)
-                written.replace(self._path / name)
-            finally:
-                written.unlink(missing_ok=True)
+        # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
+        written = self._path / f".{name}.{token_hex(4)}"
+        try:
+            with written.open("x+b") as stream:
+                yield stream
+            written.replace(self._path / name)
+        finally:
+            written.unlink(missing_ok=True)
 
     def log(self, name: str) -> Log:
         return _Lines((self._path / name).open("wb"))

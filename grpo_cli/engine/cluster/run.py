@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_cli.engine.cluster.flow import Flow
@@ -55,7 +56,8 @@ def on_ray(
     tasks = _Tasks(connected, Job(work, versions(), parts), jobs)
     together = together or parts is not None
     usual = SIZE if together else _ROWS
-    flow = Flow(tasks, portions(sources, work.reading, size or usual), together=together)
+    found = [_from_anywhere(source) for source in sources]
+    flow = Flow(tasks, portions(found, work.reading, size or usual), together=together)
     answers = iter(flow)
     try:
         for answer in answers:
@@ -69,6 +71,13 @@ def on_ray(
         answers.close()
         connected.close()  # now, or a worker writes one more part that is not listed
         raise
+
+
+def _from_anywhere(source: Source) -> Source:
+    """The same with the whole path: a worker runs in a folder of its own."""
+    if isinstance(source.path, Address) or source.path == "-":
+        return source
+    return source._replace(path=str(Path(source.path).absolute()))
 
 
 class _Tasks:

@@ -22,6 +22,9 @@ from grpo_cli.errors import UsageError
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5
 _IDLE = 60_000  # milliseconds until a worker that has nothing to do is ended
+_ATTEMPTS = 3
+# Ray's words where the process that the head starts for each client ended at once, or kept silent.
+_NOT_SERVED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
 _LOOK_AGAIN = 5.0  # seconds after which a cluster may have grown
 
 
@@ -75,10 +78,21 @@ class Session:
         )
 
     def _join(self, address: str) -> None:
-        self.ray.init(address=address, **_QUIET)
+        self._connect(address)
         modules = travelling(self.ray)
         self.ray.shutdown()
-        self.ray.init(address=address, runtime_env={"py_modules": modules}, **_QUIET)
+        self._connect(address, runtime_env={"py_modules": modules})
+
+    def _connect(self, address: str, **more: Any) -> None:
+        """Asks again where the cluster could not start the process that is to serve this one."""
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                self.ray.init(address=address, **more, **_QUIET)
+                return
+            except Exception as error:
+                if not left or not any(words in str(error) for words in _NOT_SERVED):
+                    raise
+                self.ray.shutdown()
 
     def cores(self) -> int:
         """How many cores the cluster has; it may grow and shrink."""

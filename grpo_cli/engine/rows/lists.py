@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.arithmetic.exact_sums import added
 
 
 def bounds(segments: Segments) -> list[int]:
@@ -45,14 +45,7 @@ def extreme(which: np.ufunc, values: F64, segments: Segments) -> list[float | No
 def exact_sums(values: F64, segments: Segments) -> list[float]:
     """[S] the exactly rounded sum of each segment's elements; inf where it is too large."""
     flat, cuts = values.tolist(), bounds(segments)
-    return [_sum(flat[cuts[at] : cuts[at + 1]]) for at in range(segments.count)]
-
-
-def _sum(parts: list[float]) -> float:
-    try:
-        return math.fsum(parts)
-    except OverflowError:
-        return math.inf
+    return [added(flat[cuts[at] : cuts[at + 1]]) for at in range(segments.count)]
 
 
 def one_number(values: NDArray[Any]) -> bool:
