@@ -19,6 +19,13 @@ from mutation.sites import Mutant
 
 FIRST = 60
 """As many tests are tried before the others that run the line."""
+MOST = 300
+"""As many are tried of a line that is read on import: those of its file, which may be thousands."""
+TABLES = (
+    "tests/objective/test_usual.py",
+    "tests/commands/test_messages_usage.py::test_what_hyperparameters_may_be",
+)
+"""Tests that look at tables, and run no line of their files."""
 _BYTES = 8 << 30
 _TOO_LONG = "it takes too long"
 
@@ -53,7 +60,9 @@ def verdict(
     said = server.asked(mutant.path, mutant.applied(text), chosen, seconds) if tests else NOT_LIVE
     if said and not said.startswith(NOT_LIVE):
         return f"killed by {said}"
-    rounds = [chosen[:FIRST], chosen[FIRST:]] if said else [chosen[:FIRST]]
+    rounds = [chosen[:FIRST]]
+    if said:
+        rounds = [[*TABLES], chosen[:FIRST], chosen[FIRST:MOST]]
     if not tests:
         rounds = [by_name(mutant.path, with_processes(place))]
     with applied(place / mutant.path, text, mutant):
