@@ -12,7 +12,7 @@ from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.page.block import told
 from grpo_cli.commands.report.choose import Choice, choose
 from grpo_cli.commands.report.groups import Keeper
@@ -29,7 +29,7 @@ from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import failures
 
 
 @bundled
@@ -76,9 +76,7 @@ def report(
         missing = unserved(run.missing.values(), "report", reader, objective)
         tell_notes(reader.notes(plan) | missing | run.notices, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
-        if run.skipped:
-            tell_more_errors(run.skipped)
-            say(f"skipped {len(run.skipped)} records that cannot be used")
+        tell_skipped(run.skipped)
     raise typer.Exit(InputError.exit_code if run.skipped else 0)
 
 
