@@ -14,7 +14,7 @@ from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.show.differences import differences_of
+from grpo_cli.commands.show.differences import differences_of, moves_clipped
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.options import ShowOptions
@@ -120,7 +120,8 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
 def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
     (row,) = rows([record], breakdown, "token")
     starts = breakdown.batch.responses.starts[1:]
-    for name, values in differences_of(breakdown).items():
+    moved, mover = moves_clipped(breakdown)
+    for name, values in {**differences_of(breakdown), "moved": moved}.items():
         for response, part in zip(row["responses"], np.split(values, starts), strict=True):
             response["tokens"][name] = part
     return picture(
@@ -128,6 +129,7 @@ def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Pict
         color_by=options.color_by,
         only=options.response or None,
         clip_range=clip_range(breakdown),
+        mover=mover,
     )
 
 

@@ -51,6 +51,8 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     yield wrapped(Text(record["signature"], "dim"), screen.edge, 2, bars=True)
     if picture.remark:
         yield wrapped(Text(picture.remark, "bold"), screen.width, 2)
+    elif picture.clipped:
+        yield wrapped(Text(picture.clipped), screen.width, 2)
     yield from _legend(picture, screen)
 
 
