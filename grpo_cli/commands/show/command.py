@@ -95,12 +95,16 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
         raise UsageError(
             "--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref"
         )
-    if options.color_by in _DIFFERENCES and options.color_by not in differences_of(breakdown):
+    lacking = options.color_by not in differences_of(breakdown)
+    if options.color_by == "log_prob":
+        lacking = breakdown.batch.log_probs_new is None
+    if options.color_by in _DIFFERENCES and lacking:
         raise UsageError(f"--color-by {options.color_by}: {_DIFFERENCES[options.color_by]}")
 
 
 _DIFFERENCES = {
     "mismatch": "the record has no log_probs_rollout, the engine's",
+    "log_prob": "the record has ratios, and no log-probs",
     "difference": "the record has ratios, and no log-probs of two policies",
 }
 
@@ -121,7 +125,10 @@ def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Pict
     (row,) = rows([record], breakdown, "token")
     starts = breakdown.batch.responses.starts[1:]
     moved, mover = moves_clipped(breakdown)
-    for name, values in {**differences_of(breakdown), "moved": moved}.items():
+    columns = {**differences_of(breakdown), "moved": moved}
+    if options.color_by == "log_prob" and breakdown.batch.log_probs_new is not None:
+        columns["log_prob"] = breakdown.batch.log_probs_new
+    for name, values in columns.items():
         for response, part in zip(row["responses"], np.split(values, starts), strict=True):
             response["tokens"][name] = part
     return picture(

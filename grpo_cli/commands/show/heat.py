@@ -117,7 +117,16 @@ def ranked(picture: Picture, top: int) -> list[dict[str, Any]]:
     return found
 
 
-_TABLE = ("advantage", "ratio", "kl", "difference", "mismatch", "contribution", "gradient")
+_TABLE = (
+    "log_prob",
+    "advantage",
+    "ratio",
+    "kl",
+    "difference",
+    "mismatch",
+    "contribution",
+    "gradient",
+)
 _SPARE = ("advantage", "kl", "difference", "position", "ratio", "gradient")
 """What a narrow terminal goes without, the first to go first."""
 

@@ -22,6 +22,7 @@ COLORS: Mapping[str, str] = {
     "kl": "KL estimate",
     "mismatch": "mismatch log π_old (trainer) − log π_rollout (engine)",
     "difference": "log π_θ − log π_old of the token",
+    "log_prob": "log π_θ of the token",
     "advantage": "advantage A",
     "surrogate": "surrogate s",
     "weight": "weight w",
