@@ -90,11 +90,23 @@ class ComparedVariant(Answer):
 
 
 @dataclass(frozen=True)
+class FamilyDifference(Answer):
+    """Which values tell the first row of a family from others, and at which stages choices do."""
+
+    variants: Sequence[str]
+    hyperparameters: Mapping[str, Sequence[Any]]
+    stages: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Unserved(Answer):
     """A variant that the data cannot serve, and why."""
 
     variant: str
     reason: str
+    missing: str | None
+    place: str | None
+    advice: str | None
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,7 @@ class Compared(Answer):
     """What ``compare`` returns."""
 
     variants: Sequence[ComparedVariant]
+    differences: Sequence[FamilyDifference]
     skipped: Sequence[Unserved]
     records: int
     groups: int
@@ -132,6 +145,15 @@ class Convention(Answer):
 
 
 @dataclass(frozen=True)
+class Released(Answer):
+    """What the rows give as they stand: the nearest, and the one that the records name."""
+
+    tried: int
+    nearest: Convention | None
+    recorded: Convention | None
+
+
+@dataclass(frozen=True)
 class Matched(Answer):
     """What ``match`` returns."""
 
@@ -150,6 +172,7 @@ class Matched(Answer):
     tell_apart: Sequence[str]
     nearest: Sequence[Convention]
     tried: int
+    released: Released
     not_tried: Mapping[str, str]
 
 
