@@ -13,6 +13,9 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.surrogate.clip import window
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import plan
 
 # Two groups; the second is one response. Tokens per response: 2, 1, 3.
@@ -285,3 +288,23 @@ def test_bapo_does_not_try_millions_of_bounds():
         evaluate(variant="bapo", bapo_low_step=1e-12)
     same = evaluate(variant="bapo", bapo_low_step=0.0, bapo_high_step=0.0)
     close(same.surrogate, evaluate(variant="bapo", bapo_low_max=0.6, bapo_high_max=1.2).surrogate)
+
+
+def test_on_the_bound_is_inside():
+    """torch.clamp passes the gradient on there, and TRL counts ``>`` and ``<``."""
+    ratio, sign = np.array([1.5, 1.5, 0.5, 0.5]), np.array([1.0, -1.0, 1.0, -1.0])
+    half, more = np.full(4, 0.5), np.full(4, 1.5)
+    found = window(ratio, sign, half, more)
+    np.testing.assert_array_equal(found.value, ratio * sign)
+    np.testing.assert_array_equal(found.grad_log_ratio, ratio * sign)
+    assert not found.clip.any()
+    beyond = window(np.nextafter([1.5, 0.5], [2.0, 0.0]), sign[:2], half[:2], more[:2])
+    np.testing.assert_array_equal(beyond.grad_log_ratio, 0.0)
+    assert beyond.clip.tolist() == [1, -1]
+
+
+def test_a_choice_is_the_same_in_whatever_order_and_type_its_numbers_come():
+    clip = STAGES["surrogate"].choices["clip"]
+    first = Bound("clip", clip, {"epsilon_low": 0, "epsilon_high": 1})
+    second = Bound("clip", clip, {"epsilon_high": 1.0, "epsilon_low": 0.0})
+    assert repr(first.key) == repr(second.key)

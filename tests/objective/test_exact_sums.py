@@ -178,3 +178,13 @@ def test_a_covariance_of_infinite_advantages_is_no_number():
     advantage = np.array([np.inf, -np.inf, 1.0])
     with np.errstate(all="ignore"):
         assert not np.isfinite(_covariance(advantage, np.array([-1.0, -0.5, -2.0]))).any()
+
+
+def test_what_waits_is_taken_apart_in_time():
+    """Memory does not grow with what is added."""
+    total = ExactSum()
+    part = np.full(exact._TOGETHER // 2, 0.1)
+    for _ in range(5):
+        total.add(part)
+        assert sum(map(len, total._waiting)) == total._held < exact._TOGETHER
+    assert total.fraction() == Fraction(0.1) * (5 * len(part))
