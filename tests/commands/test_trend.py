@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from grpo_cli.commands.trend.conditions import read_condition
+from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
 from grpo_cli.commands.trend.findings import findings
-from grpo_cli.commands.trend.onsets import mann_kendall, onset, theil_sen
+from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Step
 from grpo_cli.commands.trend.tails import Tail
@@ -435,13 +436,30 @@ def noise(seed: int, count: int = 60, correlation: float = 0.0) -> Any:
 
 
 def test_slopes_and_trends() -> None:
-    assert theil_sen(np.array([0.0, 1.0, 2.0, 100.0])) == pytest.approx(
-        (1.0 + 98.0 / 1) / 2, abs=49
-    )
-    assert theil_sen(np.arange(9.0) * 0.5) == 0.5
-    # S = 6 of 6 pairs; Var = 4·3·13/18 = 26/3; (6 − 1)/√(26/3)
-    assert mann_kendall(np.arange(4.0)) == pytest.approx(5 / math.sqrt(26 / 3))
-    assert mann_kendall(np.array([1.0, 1.0, 1.0])) == 0.0
+    # The slopes of all pairs: 1, 1, 1, 49.5, 33.33 and 98; by hand the median is between 1 and 33.
+    rows = np.array([[0.0, 1.0, 2.0, 100.0], [0.0, 0.5, 1.0, 1.5]])
+    assert theil_sen(rows).tolist() == [(1.0 + 100 / 3) / 2, 0.5]
+    # S = 6 of 6 pairs; Var = 4·3·13/18 = 26/3; (6 − 1)/√(26/3). Then S = 3 of 3; Var = 3·2·11/18.
+    rising = mann_kendall(np.array([[0.0, 1.0, 2.0, 3.0, 0.0], [1.0] * 5]), np.array([4, 3]))
+    assert rising[0] == pytest.approx([5 / math.sqrt(26 / 3), 2 / math.sqrt(11 / 3)])
+    assert rising[1].tolist() == [0.0, 0.0]
+    # Of a long series, the past is the last thirty.
+    fallen = np.concatenate([np.full(30, 9.0), np.arange(30.0)])[None]
+    (last,) = mann_kendall(fallen, np.array([60]))[0]
+    assert last == pytest.approx(434 / math.sqrt(30 * 29 * 65 / 18))
+
+
+def test_series_that_are_looked_at_together_are_looked_at_alone() -> None:
+    """One by one, a series has the same bits: of several lengths, some with two changes."""
+    series = []
+    for seed in range(12):
+        values = noise(seed, (60, 60, 450)[seed % 3], 0.3)
+        values[40:] += 9.0 * (seed % 2)
+        values[20:] += 8.0 * (seed % 4 == 3)
+        series.append(Series(values, drift_up=seed % 5 == 0, drift_down=seed % 5 == 1))
+    alone = [onset(one.values, drift_up=one[1], drift_down=one[2]) for one in series]
+    assert onsets(series) == alone
+    assert sum(one is not None for one in alone) >= 6
 
 
 @pytest.mark.parametrize("seed", range(5))
