@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+import pickle
 import random
 import statistics
 from pathlib import Path
@@ -157,6 +158,32 @@ def test_the_same_bits_for_any_cut_and_any_number_of_workers(tmp_path: Path, var
     together = steps(Reader([str(tmp_path / "all")]), given)
     assert [one.metrics for one in together] == [one.metrics for one in once]
     assert all(one.shares_file for one in together)
+
+
+def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: Path) -> None:
+    """Each step has the numbers that it has alone; a record that is left out takes none along."""
+    write(tmp_path / "all", count=12, records=2)
+    lines = [Path(one).read_text() for one in files([str(tmp_path / "all")])]
+    alone = []
+    for number, text in enumerate(lines):
+        (tmp_path / "one.jsonl").write_text(text)
+        alone += steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
+        assert alone[-1].number == number
+    assert [one.metrics for one in read(tmp_path / "all")] == [one.metrics for one in alone]
+
+    bad = {"step": 4, "log_probs_new": [[0.5]], "rewards": [1.0]}
+    wrong = json.dumps(json.loads(lines[7].splitlines()[0]) | {"log_probs_old": [[-1.0]]})
+    lines[4] = f"{json.dumps(bad)}\n{lines[4]}"
+    short = [[-0.1], [-0.1]]  # of what follows a ratio is no number, which only evaluation sees
+    far = {"id": "far", "step": 5, "rewards": [0.0, 1.0]} | dict.fromkeys(COLUMNS, short)
+    lines[5] = json.dumps(far | {"log_probs_old": [[-2000.0], [-0.1]]}) + "\n" + lines[5]
+    lines[7] = f"{lines[7]}{wrong}\n{{\n"
+    (tmp_path / "one.jsonl").write_text("".join(lines))
+    run = Run(Reader([str(tmp_path / "one.jsonl")], skip=True), no_kl())
+    assert [one.metrics for one in run.read()] == [one.metrics for one in alone]
+    assert [error.line for error in run.skipped] == [9, 12, 19, 20]
+    with pytest.raises(InputError, match=r"one\.jsonl:9: log_probs_new"):
+        steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
 
 
 def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
@@ -540,7 +567,25 @@ def test_tails() -> None:
         expected = np.sort(values)[math.ceil(share * 10_000) - 1]
         assert whole.quantile(share) == parts.quantile(share)
         assert whole.quantile(share) == pytest.approx(expected, rel=4e-3)
+        assert pickle.loads(pickle.dumps(parts)).quantile(share) == whole.quantile(share)
     assert Tail().quantile(0.5) is None
+
+
+def test_tails_of_few_numbers_travel_with_their_signs() -> None:
+    """Few numbers wait until they are asked for, or until there are many."""
+    values = np.array([-3.0, -0.01, 0.0, -0.0, 2e-40, 0.5, 7.0, 7.0])
+    few = Tail()
+    few.add(values[:3])
+    sent = pickle.loads(pickle.dumps(few))
+    sent.add(values[3:])
+    for place, expected in enumerate(np.sort(values).tolist(), 1):
+        assert sent.quantile(place / 8) == pytest.approx(expected, rel=4e-3, abs=1e-39)
+    many = Tail()
+    for _ in range(3000):
+        many.merge(sent)
+    assert [many.quantile(each / 8) for each in range(1, 9)] == [
+        sent.quantile(each / 8) for each in range(1, 9)
+    ]
 
 
 @pytest.mark.parametrize("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])
