@@ -132,6 +132,15 @@ class Convention(Answer):
 
 
 @dataclass(frozen=True)
+class Released(Answer):
+    """What the rows give as they stand: the nearest, and the one that the records name."""
+
+    tried: int
+    nearest: Convention | None
+    recorded: Convention | None
+
+
+@dataclass(frozen=True)
 class Matched(Answer):
     """What ``match`` returns."""
 
@@ -150,6 +159,7 @@ class Matched(Answer):
     tell_apart: Sequence[str]
     nearest: Sequence[Convention]
     tried: int
+    released: Released
     not_tried: Mapping[str, str]
 
 

@@ -43,7 +43,7 @@ def report(
     """Write a run as one page: its series, its steps, their groups, their tokens.
 
     \b
-    grpo report run/rollouts --html -o report.html
+    grpo report run/rollouts --html report.html
     grpo report 'steps/*.jsonl.zst' -v dapo --steps 100 -o report.html
 
     Series and findings are those of `grpo trend`. What findings point at is kept,
@@ -51,9 +51,10 @@ def report(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        if options.output is None and sys.stdout is not None and sys.stdout.isatty():
+        named, output = _page_among(files or [], options.output)
+        if output is None and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("a page is not for a terminal: -o FILE writes it")
-        plan, places = objective.plan(), paths(files)
+        plan, places = objective.plan(), paths(named)
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)
@@ -69,7 +70,7 @@ def report(
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
         lost = within(kept, options.groups, options.tokens)
-        with destination(options.output) as stream:
+        with destination(output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
         missing = unserved(run.missing.values(), "report", reader, objective)
@@ -79,6 +80,20 @@ def report(
             tell_more_errors(run.skipped)
             say(f"skipped {len(run.skipped)} records that cannot be used")
     raise typer.Exit(InputError.exit_code if run.skipped else 0)
+
+
+def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | None]:
+    """The files, and the page: ``--html PAGE``, as other commands have it, puts it among them.
+
+    Raises:
+        UsageError: where the page is all there is.
+    """
+    pages = [file for file in files if file.lower().endswith((".html", ".htm"))]
+    if output is not None or len(pages) != 1:
+        return files, output
+    if len(files) == 1:
+        raise UsageError(f"{pages[0]} is the page to write: name the run's files too")
+    return [file for file in files if file not in pages], pages[0]
 
 
 def _kept(reader: Reader, keeper: Keeper) -> Kept:

@@ -17,7 +17,11 @@ class ReportOptions:
 
     output: Annotated[str | None, output_option("Write the page here, whole or not at all.")] = None
     html: Annotated[
-        bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
+        bool,
+        typer.Option(
+            "--html",
+            help="As a page for the browser, there is no other form; --html FILE is -o FILE.",
+        ),
     ] = True
     step: Annotated[
         str | None,
