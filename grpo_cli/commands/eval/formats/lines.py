@@ -103,7 +103,7 @@ def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[b
         cells = [
             _repeated(shared[name], span)
             if name in shared
-            else _cells(columns[name], span.begin, span.end, lines)
+            else _cells(columns.get(name), span.begin, span.end, lines)
             for name in fields
         ]
         sizes = span.sizes(ends)
