@@ -154,7 +154,7 @@ class Reading:
         said += [f"--group {self.group}"] if self.group is not None else []
         if not said:
             return InputError("no records: there are only headers, or empty tables")
-        from grpo_cli.records.choose.missing import LOOKED_AT, hint
+        from grpo_cli.records.choose.select import LOOKED_AT, hint
 
         raws = [raw for raw in islice(beginning, LOOKED_AT) if isinstance(raw, Raw)]
         there = hint(raws, self.where, self.record, self.group)
