@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.differing import half_steps, precision
 from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.commands.verify.precision import half_steps, precision
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
