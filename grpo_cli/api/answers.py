@@ -90,11 +90,23 @@ class ComparedVariant(Answer):
 
 
 @dataclass(frozen=True)
+class FamilyDifference(Answer):
+    """Which values tell the first row of a family from others, and at which stages choices do."""
+
+    variants: Sequence[str]
+    hyperparameters: Mapping[str, Sequence[Any]]
+    stages: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Unserved(Answer):
     """A variant that the data cannot serve, and why."""
 
     variant: str
     reason: str
+    missing: str | None
+    place: str | None
+    advice: str | None
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,7 @@ class Compared(Answer):
     """What ``compare`` returns."""
 
     variants: Sequence[ComparedVariant]
+    differences: Sequence[FamilyDifference]
     skipped: Sequence[Unserved]
     records: int
     groups: int

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from grpo_cli.commands.explain.explain import describe_choice, explain, is_choice, print_choice
+from grpo_cli.commands.explain.choice import describe_choice, is_choice, print_choice
+from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.logged import explain_log, print_log
 from grpo_cli.commands.explain.page import page as page_of
 from grpo_cli.commands.explain.view import print_page, print_why

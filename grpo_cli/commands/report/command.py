@@ -14,7 +14,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.output import Quiet, output_option
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.page.block import told
 from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper
@@ -29,7 +29,7 @@ from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,11 @@ class ReportOptions:
 
     output: Annotated[str | None, output_option("Write the page here, whole or not at all.")] = None
     html: Annotated[
-        bool, typer.Option("--html", help="As a page for the browser; there is no other form.")
+        bool,
+        typer.Option(
+            "--html",
+            help="As a page for the browser, there is no other form; --html FILE is -o FILE.",
+        ),
     ] = True
     step: Annotated[
         str | None,
@@ -98,7 +102,7 @@ def report(
     """Write a run as one page: its series, its steps, their groups, their tokens.
 
     \b
-    grpo report run/rollouts --html -o report.html
+    grpo report run/rollouts --html report.html
     grpo report 'steps/*.jsonl.zst' -v dapo --steps 100 -o report.html
 
     Series and findings are those of `grpo trend`. What findings point at is kept,
@@ -106,9 +110,10 @@ def report(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        if options.output is None and sys.stdout is not None and sys.stdout.isatty():
+        named, output = _page_among(files or [], options.output)
+        if output is None and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("a page is not for a terminal: -o FILE writes it")
-        plan, places = objective.plan(), paths(files)
+        plan, places = objective.plan(), paths(named)
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)
@@ -124,16 +129,28 @@ def report(
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
         lost = within(kept, options.groups, options.tokens)
-        with destination(options.output) as stream:
+        with destination(output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
         missing = unserved(run.missing.values(), "report", reader, objective)
         tell_notes(reader.notes(plan) | missing | run.notices, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
-        if run.skipped:
-            tell_more_errors(run.skipped)
-            say(f"skipped {len(run.skipped)} records that cannot be used")
+        tell_skipped(run.skipped)
     raise typer.Exit(InputError.exit_code if run.skipped else 0)
+
+
+def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | None]:
+    """The files, and the page: ``--html PAGE``, as other commands have it, puts it among them.
+
+    Raises:
+        UsageError: where the page is all there is.
+    """
+    pages = [file for file in files if file.lower().endswith((".html", ".htm"))]
+    if output is not None or len(pages) != 1:
+        return files, output
+    if len(files) == 1:
+        raise UsageError(f"{pages[0]} is the page to write: name the run's files too")
+    return [file for file in files if file not in pages], pages[0]
 
 
 def _kept(reader: Reader, keeper: Keeper) -> Kept:

@@ -23,6 +23,8 @@ def gae(
 ) -> PerToken:
     """GAE: Aₜ = Σₛ≥ₜ (γλ)^(s−t)·δₛ, δₜ = rₜ + γ·V(t+1) − V(t), V being 0 after the last token.
 
+    V the critic's value of a token, rₜ the reward where t is the last token, less its penalty.
+
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.
         token_penalty: [N] what a KL in the reward takes off at each token.
