@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from grpo_cli.commands.eval.formats.spans import Span, spans
+from grpo_cli.commands.eval.spans import Span, spans
 from grpo_cli.engine.rows.fields import (
     RECORD,
     RECORD_CONTEXT,
