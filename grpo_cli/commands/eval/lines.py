@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from grpo_cli.commands.eval.formats.numbers import END, Column, Sides, neighbours
-from grpo_cli.commands.eval.formats.spans import Span, spans
+from grpo_cli.commands.eval.numbers import END, Column, Sides, neighbours
+from grpo_cli.commands.eval.spans import Span, spans
 from grpo_cli.engine.rows.fields import (
     RECORD,
     RECORD_CONTEXT,

@@ -14,7 +14,7 @@ import orjson
 from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import Row, rows
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.numbers import escaped_json
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
