@@ -8,7 +8,10 @@ import json
 import math
 import pickle
 import random
+import re
+import shlex
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import pytest
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
 from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Step
@@ -539,7 +543,6 @@ def test_what_becomes_exactly_0_is_found_whatever_its_noise() -> None:
 
 
 def run_of(name: str, values: Any) -> list[Step]:
-    from grpo_cli.commands.trend.metrics import METRICS
 
     nothing = dict.fromkeys(METRICS)
     return [Step(at, "a", nothing | {name: float(one)}, {}) for at, one in enumerate(values)]
@@ -644,16 +647,56 @@ def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert "▲" in out
 
 
-def test_the_command_of_a_finding_runs(
+def run_words(capsysbinary: pytest.CaptureFixture[bytes], line: str) -> tuple[list[str], str]:
+    words = shlex.split(line, comments=True)
+    code, out, err = grpo(capsysbinary, *words[1:])
+    assert code == (1 if words[1] == "check" and "error " in out else 0), err
+    return words, out
+
+
+def test_the_commands_of_a_finding_show_where_it_began_and_why(
     capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shlex
-
     monkeypatch.setenv("COLUMNS", "200")
+    for one in found_in("temperature.jsonl.gz"):
+        words, out = run_words(capsysbinary, one.command)
+        assert words[words.index("--record") + 1] == "30/0"  # the onset, not the worst step
+        assert f" {one.worst_step}/0 " in one.worst_command
+        told = re.search(r"# step 30, token #(\d+) of response (\d+): ([\d.]+)$", one.command)
+        assert told is not None
+        place, response, size = told.groups()
+        top = out.rpartition("─\n")[2].split("\n")[0].split()
+        assert top[:2] == [response, place]
+        assert size in " ".join(top)
+        _, out = run_words(capsysbinary, one.cause)
+        assert "error temperature" in out
 
-    for one in found_in("temperature.jsonl.gz")[:3]:
-        code, out, _ = grpo(capsysbinary, *shlex.split(one.command, comments=True)[1:])
-        assert code == 0
-        assert out
-        if one.worst is not None and one.worst.token is not None and one.metric != "nll":
-            assert f" {one.worst.token} " in out
+
+def test_every_kind_of_finding_has_commands_that_run(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each watched metric of a healthy run, were it a hundred times as much from step 30 on."""
+    monkeypatch.setenv("COLUMNS", "200")
+    healthy = steps(Reader([str(RUNS / "healthy.jsonl.gz")]), plan("trl/grpo"))
+    lines: dict[str, str] = {}
+    for name in [one.name for one in METRICS.values() if one.watched]:
+        run = []
+        for step in healthy:
+            value = step.metrics[name]
+            times = 100.0 if value is not None and step.number > 29 else 1.0
+            only = {name: None if value is None else times * (value + 1.0)}
+            run.append(replace(step, metrics=dict.fromkeys(METRICS) | only))
+        for found in findings(run, ["-v", "trl/grpo", "--from", "canonical"]):
+            if found.onset == 30:
+                for line in (found.command, found.cause):
+                    lines.setdefault(re.sub("--response [0-9]+|#.*", "", line), line)
+    kinds = {tuple(line.split()[:2]) for line in lines}
+    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain")}
+    for line in lines.values():
+        words, out = run_words(capsysbinary, line)
+        assert "30/0" in out
+        if words[1] == "check":  # which has no objective, and reads as the others do
+            assert words[3:] in (
+                ["--record", "30/0", "--from", "canonical"],
+                ["--where", "step==30", "--from", "canonical"],
+            )

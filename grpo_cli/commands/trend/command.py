@@ -10,7 +10,7 @@ from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.figure import figure
@@ -148,9 +148,7 @@ def _finish(
     options: TrendOptions,
 ) -> int:
     tell_errors(run.skipped, as_json=options.kind == "json")
-    if run.skipped:
-        tell_more_errors(run.skipped)
-        say(f"skipped {len(run.skipped)} records that cannot be used")
+    tell_skipped(run.skipped)
     answers = [one.answer(steps, found) for one in conditions]
     for answer in filter(None, answers):
         if not options.quiet:

@@ -142,30 +142,59 @@ def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterat
 def _finding(
     metric: Metric, kind: str, begun: Step, sentence: str, worst: Step, words: Sequence[str]
 ) -> Finding:
-    place = None if metric.worst is None else worst.worst.get(metric.worst)
+    at_first, at_worst = _place(metric, begun), _place(metric, worst)
     return Finding(
         metric.name,
         kind,
         begun.number,
         sentence,
-        command(worst, place, metric.worst, words),
+        command(begun, at_first, metric.worst, words),
         worst.number,
-        place,
+        at_worst,
+        cause=_cause(metric, begun, at_first, words),
+        worst_command=command(worst, at_worst, metric.worst, words),
     )
 
 
-_COLORS = {"nll": "gradient"}
+def _place(metric: Metric, step: Step) -> Place | None:
+    return None if metric.worst is None else step.worst.get(metric.worst)
+
+
+_COLORS = {"nll": "log_prob"}
 
 
 def command(step: Step, place: Place | None, kind: str | None, words: Sequence[str]) -> str:
     """What shows the worst token of a step, or its responses where no token is to blame."""
-    if place is None:
-        where = ["--where", f"step=={step.number}"] if step.shares_file else []
-        return shlex.join(["grpo", "eval", step.file, *where, "--level", "response", *words])
-    record = [place.source, "--record", str(place.record)]
-    if place.token is None:
-        return shlex.join(["grpo", "eval", *record, "--level", "response", *words])
-    told = f"#{place.token} of response {place.response}"
+    if place is None or place.token is None:
+        there = [*_there(step, place), "--level", "response"]
+        return f"{shlex.join(['grpo', 'eval', *there, *words])}  # step {step.number}"
+    told = f"token #{place.token} of response {place.response}: {shown(place.value)}"
     color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
-    shown_by = ["grpo", "show", *record, "--response", str(place.response), *color, *words]
-    return f"{shlex.join(shown_by)}  # token {told}: {shown(place.value)}"
+    response = ["--response", str(place.response)]
+    shown_by = shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words])
+    return f"{shown_by}  # step {step.number}, {told}"
+
+
+def _cause(metric: Metric, step: Step, place: Place | None, words: Sequence[str]) -> str:
+    """What may explain the finding: faults of the data, or why the loss is what it is."""
+    explains = "explain" if metric.name in _OF_LOSS and place is not None else "check"
+    taken = words if explains == "explain" else [*_of_reading(words)]
+    return shlex.join(["grpo", explains, *_there(step, place), *taken])
+
+
+_OF_LOSS = ("loss",)
+_READING = ("--from", "--map")
+
+
+def _of_reading(words: Sequence[str]) -> Iterator[str]:
+    """The flags of reading, each of which has a value, as those of the objective have."""
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        if flag in _READING:
+            yield from (flag, value)
+
+
+def _there(step: Step, place: Place | None) -> list[str]:
+    """The record that is worst in the step, or all of the step."""
+    if place is not None:
+        return [place.source, "--record", str(place.record)]
+    return [step.file, *(["--where", f"step=={step.number}"] if step.shares_file else [])]
