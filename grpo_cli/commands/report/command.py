@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.output import Quiet, output_option
 from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.page.block import told
-from grpo_cli.commands.report.choose import Choice, choose
+from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper
-from grpo_cli.commands.report.kept import Kept, within
-from grpo_cli.commands.report.options import ReportOptions
 from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_of
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_log
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.options import words_of
+from grpo_cli.commands.trend.options import LogFile, words_of
 from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
@@ -30,6 +30,65 @@ from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What of the run is kept, and where the page goes."""
+
+    output: Annotated[str | None, output_option("Write the page here, whole or not at all.")] = None
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html",
+            help="As a page for the browser, there is no other form; --html FILE is -o FILE.",
+        ),
+    ] = True
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="FIELD",
+            help="Where a record says its step, as in trend; file: each file is one.",
+            show_default=False,
+        ),
+    ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
+    log: LogFile = None
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=1,
+            help="Steps whose groups are kept; those that findings point at always are.",
+        ),
+    ] = 40
+    groups: Annotated[
+        int,
+        typer.Option(
+            "--groups",
+            metavar="N",
+            min=0,
+            help="Groups of a step whose tokens are kept, besides its worst ones.",
+        ),
+    ] = 2
+    tokens: Annotated[
+        int,
+        typer.Option(
+            "--tokens",
+            metavar="N",
+            min=0,
+            help="Tokens that are kept, besides those that findings point at.",
+        ),
+    ] = 500_000
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the sample of steps and groups.")
+    ] = 0
+    quiet: Quiet = False
 
 
 @bundled

@@ -8,7 +8,7 @@ import numpy as np
 
 from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.command_line import command_line
+from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import SourceOptions, tell_notes

@@ -7,7 +7,7 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.advantage.kl_in_reward import Advantage
 from grpo_cli.objective.advantage.kl_in_reward import returns as to_come
-from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
+from grpo_cli.objective.arithmetic.groups import suffix_sums
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import PerToken
 
