@@ -302,7 +302,9 @@ def test_a_record_s_own_statistics_are_those_of_the_record_alone(name: str):
         rewards=np.array([1.0, 0.0, 0.5, 0.25, 2.0, 1.5]),
         values=np.linspace(-1.0, 1.0, 12),
     )
-    width = {"response_length": 4} if name == "skyrl/batch-normalised" else {}
+    width = (
+        {"response_length": 4, "global_batch_size": 3} if name == "skyrl/batch-normalised" else {}
+    )
     made = plan("dr", stages={"advantage": name}, hyperparameters=width, batch="record")
     found = pipeline.evaluate(both, made.objective({}, advantages_given=False)).advantage
     for at in (0, 1):
