@@ -1,13 +1,14 @@
 """Breaks the package in one place after the other, and counts what the tests do not notice.
 
     python tests/mutants.py --count 200 --seed 7 --only objective    # needs: pip install coverage
-    python tests/mutants.py --list --only records                    # what could be broken
+    python tests/mutants.py --list --only records engine             # what could be broken
 
 Comparison operators, signs, min and max, and and or, constants off by one, dropped masks and
 statements, exchanged arguments of ``np.where``, slices off by one: each mutant is one of them,
-drawn by the seed from all there are. It runs in a copy of the tree under the tests that run its
-line (found once with coverage); where none is known to, under all but those in
-``mutation.covering.LEFT_OUT``.
+drawn by the seed from all there are. Tests that run its line (found once with coverage) are run
+with its function exchanged, in a child of a process that has read them all; what is run on import,
+and what survives, in a copy of the tree. Where no test is known to run it, those that start
+processes are tried; those in ``mutation.covering.LEFT_OUT`` never.
 Those that cannot be noticed stand in ``mutation/equivalent.txt`` with the reason. Exit code 1: some
 survived.
 """
@@ -31,11 +32,15 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 sys.path[0] = str(TESTS)
 
-from mutation.covering import collected  # noqa: E402
+from mutation.covering import LEFT_OUT, collected  # noqa: E402
+from mutation.live import Server  # noqa: E402
 from mutation.running import copied, verdict  # noqa: E402
 from mutation.sites import Mutant, mutants  # noqa: E402
 
 PACKAGE = "grpo_cli"
+SHOWN = ("view", "command", "page", "figure", "output", "options", "words", "text", "__init__")
+WORDS = ("help", "page", "show", "options", "variants", "terms")
+"""Commands, and parts of files' names, that are of words and drawings."""
 EQUIVALENT = TESTS / "mutation" / "equivalent.txt"
 
 
@@ -57,17 +62,28 @@ class Result:
         return self.said.startswith("killed")
 
     @property
-    def folder(self) -> str:
-        """The package's folder that it is in."""
+    def room(self) -> str:
+        """The package's folder that it is in; what commands compute, and how they show it."""
         parts = self.mutant.path.split("/")
-        return parts[1] if len(parts) > 2 else "."
+        if parts[1] != "commands":
+            return parts[1] if len(parts) > 2 else "."
+        return f"commands, {'words' if is_words(self.mutant.path) else 'numbers'}"
 
 
-def every(only: str) -> list[Mutant]:
-    """Every mutant of the files whose path holds ``only``."""
+def is_words(path: str) -> bool:
+    """Whether a command's file holds flags, words or drawings rather than what it computes."""
+    *folders, name = path.split("/")
+    return len(folders) < 3 or folders[2] in WORDS or any(word in name for word in SHOWN)
+
+
+def every(only: list[str], *, numbers: bool) -> list[Mutant]:
+    """Every mutant of the files whose path in the package begins so; without commands' words."""
     paths = sorted((ROOT / PACKAGE).rglob("*.py"))
-    wanted = [path for path in paths if only in path.relative_to(ROOT / PACKAGE).as_posix()]
-    return [mutant for path in wanted for mutant in mutants(ROOT, path)]
+    named = [(path, path.relative_to(ROOT / PACKAGE).as_posix()) for path in paths]
+    wanted = [path for path, name in named if name.startswith(tuple(only or [""]))]
+    found = [mutant for path in wanted for mutant in mutants(ROOT, path)]
+    shown = f"{PACKAGE}/commands"
+    return [m for m in found if not (numbers and m.path.startswith(shown) and is_words(m.path))]
 
 
 def drawn(found: list[Mutant], count: int, seed: int) -> list[Mutant]:
@@ -113,22 +129,25 @@ def judged(
         failing, sizes = covered.failing, covered.sizes()
         if failing:
             print(f"{len(failing)} tests fail as it is and are left out: {', '.join(failing[:5])}")
-        places: queue.Queue[Path] = queue.Queue()
+        places: queue.Queue[tuple[Path, Server]] = queue.Queue()
         for number in range(workers):
-            places.put(copied(ROOT, Path(folder) / str(number)))
+            place = copied(ROOT, Path(folder) / str(number))
+            places.put((place, Server(place, PACKAGE, LEFT_OUT)))
 
         def judge(mutant: Mutant) -> Result:
             tests = covered.nearest(
                 mutant.path, mutant.line, mutant.end, sizes, inside=mutant.inside
             )
-            place = places.get()
+            place, server = places.get()
             try:
-                return Result(mutant, verdict(place, mutant, tests, failing, seconds), len(tests))
+                return Result(mutant, verdict(place, server, mutant, tests, seconds), len(tests))
             finally:
-                places.put(place)
+                places.put((place, server))
 
         with ThreadPoolExecutor(workers) as pool:
             yield from pool.map(judge, chosen)
+        while not places.empty():
+            places.get()[1].close()
 
 
 def shown(result: Result) -> str:
@@ -140,13 +159,15 @@ def shown(result: Result) -> str:
 
 
 def report(results: list[Result]) -> None:
-    """Killed and survived in each folder of the package, then the survivors."""
-    totals, killed = Counter(one.folder for one in results), Counter[str]()
-    killed.update(one.folder for one in results if one.killed)
-    for folder, total in sorted(totals.items()):
-        print(f"{folder:12} {killed[folder]:4} of {total:4} killed  {killed[folder] / total:5.0%}")
-    undecided = sum(not (one.killed or one.survived) for one in results)
-    print(f"{'all':12} {killed.total():4} of {totals.total():4} killed, {undecided} not decided")
+    """Killed, survived and not decided in each room of the package, then the survivors."""
+    rooms = sorted({one.room for one in results})
+    for room in [*rooms, "all"]:
+        inside = [one for one in results if room in ("all", one.room)]
+        killed = sum(one.killed for one in inside)
+        survived = sum(one.survived for one in inside)
+        of = f"{killed / (killed + survived or 1):4.0%} of {killed + survived} decided"
+        rest = len(inside) - killed - survived
+        print(f"{room:18} {killed:4} killed {survived:4} survived {rest:4} not decided  {of}")
     for one in results:
         if one.survived:
             print("\n" + shown(one))
@@ -157,13 +178,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="files whose path in the package holds this")
+    parser.add_argument("--only", nargs="*", default=[], help="only files whose path begins so")
+    parser.add_argument("--numbers", action="store_true", help="no words and drawings of commands")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=600, help="for each round of tests")
+    parser.add_argument("--seconds", type=float, default=300, help="for each round of tests")
     parser.add_argument("--cache", type=Path, help="where to keep which test runs which line")
     parser.add_argument("--list", action="store_true", help="only how many there are")
     given = parser.parse_args()
-    found = every(given.only)
+    found = every(given.only, numbers=given.numbers)
     if given.list:
         print(*sorted(Counter(one.kind for one in found).items()), f"all: {len(found)}", sep="\n")
         return 0

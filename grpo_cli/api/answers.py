@@ -90,11 +90,23 @@ class ComparedVariant(Answer):
 
 
 @dataclass(frozen=True)
+class FamilyDifference(Answer):
+    """Which values tell the first row of a family from others, and at which stages choices do."""
+
+    variants: Sequence[str]
+    hyperparameters: Mapping[str, Sequence[Any]]
+    stages: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Unserved(Answer):
     """A variant that the data cannot serve, and why."""
 
     variant: str
     reason: str
+    missing: str | None
+    place: str | None
+    advice: str | None
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,7 @@ class Compared(Answer):
     """What ``compare`` returns."""
 
     variants: Sequence[ComparedVariant]
+    differences: Sequence[FamilyDifference]
     skipped: Sequence[Unserved]
     records: int
     groups: int
@@ -132,6 +145,15 @@ class Convention(Answer):
 
 
 @dataclass(frozen=True)
+class Released(Answer):
+    """What the rows give as they stand: the nearest, and the one that the records name."""
+
+    tried: int
+    nearest: Convention | None
+    recorded: Convention | None
+
+
+@dataclass(frozen=True)
 class Matched(Answer):
     """What ``match`` returns."""
 
@@ -150,6 +172,7 @@ class Matched(Answer):
     tell_apart: Sequence[str]
     nearest: Sequence[Convention]
     tried: int
+    released: Released
     not_tried: Mapping[str, str]
 
 
@@ -224,6 +247,30 @@ class Finding(Answer):
 
 
 @dataclass(frozen=True)
+class Denominator(Answer):
+    """Whether what teaches nothing counts in the denominator of a loss that records name."""
+
+    variant: str
+    denominator: str
+    empty_responses: int
+    empty_responses_count: bool
+    dead_groups: int
+    dead_groups_count: bool
+    records: int
+
+
+@dataclass(frozen=True)
+class NotChecked(Answer):
+    """What could not be looked at, for want of what, and in how many records."""
+
+    about: str
+    codes: Sequence[str]
+    missing: Sequence[Sequence[str]]
+    partly: str | None
+    records: int
+
+
+@dataclass(frozen=True)
 class Checked(Answer):
     """What ``check`` returns."""
 
@@ -235,6 +282,8 @@ class Checked(Answer):
     records: int
     responses: int
     tokens: int
+    denominators: Sequence[Denominator]
+    not_checked: Sequence[NotChecked]
 
 
 # ---- split -------------------------------------------------------------------------------------

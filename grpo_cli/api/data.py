@@ -18,9 +18,9 @@ from grpo_cli.records.choose.paths import read_path
 from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.decode.chunks import in_chunks
 from grpo_cli.records.formats import CANONICAL, FORMATS
-from grpo_cli.records.formats.translate import Notices
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.tables.canonical import canonical
+from grpo_cli.records.translate import Notices
 
 Record = Mapping[str, Any]
 Path = str | os.PathLike[str]

@@ -1,4 +1,4 @@
-"""Padded tensors → the ragged lists of a record, in main memory and without a graph."""
+"""Padded tensors, and gradients by them → the ragged lists of a record, in main memory."""
 
 from __future__ import annotations
 
@@ -46,3 +46,16 @@ def holes(mask: Array, lengths: list[int]) -> list[Array] | None:
     """The mask as a record has it; None where every token within ``lengths`` counts."""
     rows = ragged(mask != 0, lengths)
     return None if all(row.all() for row in rows) else rows
+
+
+def gradient_of(loss: Any, log_probs: Any) -> Array:
+    """[R, T] ∂loss/∂log_probs; zeros where the loss does not depend on them.
+
+    Only the graph between the two is walked, and it stays for the backward pass that follows.
+    """
+    found = None
+    if loss.requires_grad:
+        import torch
+
+        (found,) = torch.autograd.grad(loss, log_probs, retain_graph=True, allow_unused=True)
+    return np.zeros(tuple(log_probs.shape)) if found is None else copied(found)

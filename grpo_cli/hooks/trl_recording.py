@@ -8,10 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.hooks.columns import Array, copied, number
-from grpo_cli.hooks.gradient import gradient_of
-from grpo_cli.hooks.trl_record import GROUPS, OLD, REF, REWARDS, columns_of, made, rewards_of
-from grpo_cli.hooks.trl_settings import framework, hyperparameters
+from grpo_cli.hooks.columns import Array, copied, gradient_of, number
+from grpo_cli.hooks.trl_record import (
+    GROUPS,
+    OLD,
+    REF,
+    REWARDS,
+    columns_of,
+    framework,
+    hyperparameters,
+    made,
+    rewards_of,
+)
 from grpo_cli.hooks.writer import Writer
 
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_cli.hooks import lost
-from grpo_cli.hooks.columns import number
-from grpo_cli.hooks.gradient import gradient_of
+from grpo_cli.hooks.columns import gradient_of, number
 from grpo_cli.hooks.verl_record import arguments, columns_of, hyperparameters, made, parts
 from grpo_cli.hooks.writer import Writer, of_rank
 

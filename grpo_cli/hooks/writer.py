@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import gzip
+import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,9 +13,11 @@ from queue import Queue
 from threading import Thread
 from typing import Any, Self
 
+import numpy as np
+import orjson
+
 from grpo_cli.hooks import lost
 from grpo_cli.hooks.lines import Lines
-from grpo_cli.hooks.spelling import line_of
 
 Make = Callable[[], Mapping[str, Any]]
 """Makes a record; called by the writer's thread, so it may hold nothing that others change."""
@@ -129,3 +133,32 @@ def of_rank(path: str | Path, rank: int, ranks: int) -> Path:
     packed = path.suffix if path.suffix == ".gz" else ""
     inner = path.with_suffix("") if packed else path
     return inner.with_name(f"{inner.stem}.rank{rank}{inner.suffix}{packed}")
+
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """The record's line. orjson alone would write null for what is not finite."""
+    return orjson.dumps(_spelled(record), option=_OPTIONS)
+
+
+def _spelled(value: Any) -> Any:
+    """``value`` with whatever is not finite in it spelled out, as Python's ``json`` does."""
+    if isinstance(value, Mapping):
+        return {name: _spelled(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return value if _of_words(value) else [_spelled(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return value if _all_finite(value) else orjson.Fragment(json.dumps(value.tolist()))
+    if isinstance(value, float) and not math.isfinite(value):
+        return orjson.Fragment(json.dumps(float(value)))
+    return value
+
+
+def _of_words(values: list[Any]) -> bool:
+    return bool(values) and isinstance(values[0], str)
+
+
+def _all_finite(values: np.ndarray[Any, Any]) -> bool:
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())

@@ -1,4 +1,4 @@
-"""Rows of the table of variants, as papers write them."""
+"""Rows of the table of variants, as papers write them, and what of papers cannot be a row."""
 
 from grpo_cli.papers import advantage, basics, clipping, correction, selection, surrogate
 
@@ -10,3 +10,19 @@ ROWS = {
     **selection.ROWS,
     **correction.ROWS,
 }
+
+
+UNSERVED = {
+    "gigpo": "GiGPO's second advantage compares steps that began in the same state, and a record "
+    "has no column for a token's anchor state, nor for the rewards of steps; the first one, over "
+    "episodes, is dr's or grpo's",
+    "gfpo-adaptive": "adaptive GFPO keeps a number of responses for each prompt that depends on "
+    "the prompts before it, which no column holds; gfpo keeps the same of each",
+    "gkd": "GKD's divergence is between whole distributions, and a record has the log-probs of "
+    "the tokens taken alone; prime-rl/ref_kl, slime/opd and nemo-rl/opd distil from those",
+    "stable_reinforce": "the formula of Tinker's stable_reinforce is not published: its servers "
+    "compute it from what the sampler recorded, for which a record has no column either; "
+    "tinker/importance_sampling is the cookbook's default before it",
+    "chord": "CHORD mixes in a loss on SFT data, which no record has; the rest is ms-swift/grpo",
+}
+"""Name → what is missing."""

@@ -16,11 +16,11 @@ from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
 from grpo_cli.records.choose.where import Condition
 from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks, one_by_one
 from grpo_cli.records.decode.text import decode
-from grpo_cli.records.formats.translate import Mapped, Notices, format_of, translated, worth_a_look
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, decoded, raws, spans
 from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows, slices
+from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
 
 if TYPE_CHECKING:
     from grpo_cli.records.tables.stretches import Stretch
@@ -154,7 +154,7 @@ class Reading:
         said += [f"--group {self.group}"] if self.group is not None else []
         if not said:
             return InputError("no records: there are only headers, or empty tables")
-        from grpo_cli.records.choose.missing import LOOKED_AT, hint
+        from grpo_cli.records.choose.select import LOOKED_AT, hint
 
         raws = [raw for raw in islice(beginning, LOOKED_AT) if isinstance(raw, Raw)]
         there = hint(raws, self.where, self.record, self.group)

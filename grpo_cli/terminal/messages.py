@@ -11,8 +11,7 @@ import orjson
 import typer
 
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.terminal.escapes import escaped_json
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.numbers import escaped_json, visible
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighe
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.entropy import BONUS
 from grpo_cli.objective.objective import Objective
-from grpo_cli.papers.unserved import UNSERVED
+from grpo_cli.papers import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
 
 

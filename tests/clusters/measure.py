@@ -114,7 +114,7 @@ def make(size: float, folder: Path) -> None:
         with (folder / f"{number}.jsonl").open("wb") as stream:
             while left > 0:
                 new = -draw.exponential(0.5, (4, 500))
-                old = new - draw.normal(0, 0.02, (4, 500)).clip(max=0)
+                old = new - draw.normal(0, 0.02, (4, 500)).clip(min=0)
                 rewards = draw.integers(0, 2, 4).tolist()
                 values = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
                 left -= stream.write(orjson.dumps({**values, "rewards": rewards}) + b"\n")

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from typer.testing import CliRunner
 
-from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import InputError

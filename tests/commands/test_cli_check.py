@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_3(grpo, dump):
     result = grpo("check", path, "--on-error", "skip")
     assert result.exit_code == 3
     assert "1 record, 2 responses" in result.stdout
-    assert "skipped 1 records" in result.stderr
+    assert "skipped 1 record" in result.stderr
     assert grpo("check", "/nowhere.jsonl").exit_code == 3
 
 

@@ -268,7 +268,7 @@ def test_the_records_own_framework_is_mentioned(grpo, dump):
 def test_nothing_is_printed_when_everything_was_skipped(grpo, dump):
     result = grpo("eval", str(dump({"rewards": [True, 0]})), "--on-error", "skip")
     assert (result.exit_code, result.stdout) == (3, "")
-    assert "skipped 1 of 1 records" in result.stderr
+    assert "skipped 1 of 1 record" in result.stderr
 
 
 def test_own_denominators_that_differ_are_mentioned(grpo, dump):

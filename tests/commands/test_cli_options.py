@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
+
+from grpo_cli.commands.eval import formats
+from grpo_cli.commands.options.output import TableFormat
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,15 @@ def test_parquet_is_a_format_of_eval_alone(grpo, dump, command):
     result = grpo(command, str(dump({})), "-f", "parquet")
     assert result.exit_code == 2
     assert "'parquet' is not one of 'table'" in result.stderr
+
+
+def test_a_file_in_the_folder_is_a_format_of_eval(tmp_path, monkeypatch):
+    assert all(hasattr(formats.format_of(name), "encode") for name in formats.names())
+    (tmp_path / "of_a_test.py").write_text("FORMAT = 'that of the file'")
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    assert set(get_args(TableFormat)) < {*formats.names()} - {"only"}
+    assert "of_a_test" in formats.names()
+    assert formats.format_of("of_a_test") == "that of the file"
 
 
 @pytest.mark.parametrize("command", ["compare", "check", "explain", "match"])

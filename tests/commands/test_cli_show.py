@@ -42,6 +42,34 @@ def test_tokens_are_text_whatever_they_hold(grpo, dump):
     assert "\n<b>&[/oops]\n" in result.stdout
 
 
+SAMPLE = "samples/arithmetic.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        # 4 of 19 ratios are outside 1 ± 0.2 on the side that the advantage bounds
+        ((), "21.05% of 19 tokens, 10.53% low, 10.53% high; their gradient is the KL's alone"),
+        (("--beta", "0"), "21.05% of 19 tokens, 10.53% low, 10.53% high"),
+        (
+            ("--response", "0"),
+            "20.00% of 5 tokens, 0.00% low, 20.00% high; their gradient is the KL's alone",
+        ),
+        # CISPO caps the weight of a token and cuts no gradient: the KL's is not alone
+        (("--surrogate", "cispo"), "21.05% of 19 tokens, 10.53% low, 10.53% high"),
+        (("--epsilon", "0.5"), "none of 19 tokens"),
+    ],
+)
+def test_show_says_how_many_tokens_are_clipped_and_what_still_moves_them(grpo, flags, line):
+    shown = grpo("show", SAMPLE, *flags).stdout.replace("\n  ", " ").splitlines()
+    (clipped,) = [one for one in shown if one.startswith("clipped: ")]
+    assert clipped == f"clipped: {line}"
+
+
+def test_on_policy_nothing_is_said_of_clipping_twice(grpo):
+    assert "clipped: " not in grpo("show", "samples/on_policy.json", "--beta", "0").stdout
+
+
 @pytest.mark.parametrize(
     ("tokens", "line"),
     [
@@ -91,7 +119,8 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     low, high = (float(one) for one in re.findall(r"m (-?[\d.]+)(?=[ \x1b])", legend))
     assert low == -high < 0
     ratio = grpo("show", str(dump(TOKENS)), "--color-by", "ratio").stdout
-    low, high = (float(one) for one in re.findall(r" (\d[\d.]*)(?= |$)", ratio.splitlines()[2]))
+    legend = next(line for line in ratio.splitlines() if line.startswith("ratio ρ"))
+    low, high = (float(one) for one in re.findall(r" (\d[\d.]*)(?= |$)", legend))
     assert low * high == pytest.approx(1.0, rel=1e-3)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -165,3 +166,60 @@ def test_bars_in_place_of_the_table(grpo, dump):
     assert row.split()[-1] == f"{rows[1]['loss']:.4g}"
     assert max(map(len, lines)) <= 80
     assert "cosine with the gradient of grpo" in lines
+
+
+def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
+    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout
+    served, _, rest = shown.partition("\nnot served by this data (samples/arithmetic.jsonl:1)\n")
+    reasons = [line for line in rest.splitlines() if not line.startswith(" ")]
+    assert reasons == [
+        "clip_cov_seed is missing: give -p clip_cov_seed=VALUE, or put it in the record's",
+        "log_probs_rollout is missing: log-probs from the engine that sampled",
+        "rejection_threshold is missing: give -p rejection_threshold=VALUE, or put it in",
+    ]
+    named = " ".join(rest.split())
+    assert "53 variants: minirl, scale-rl, tis," in named
+    for name in VARIANTS:  # each in one place
+        assert (f"\n{name} " in served) != bool(re.search(rf"[ ]{re.escape(name)}(,|$| )", named))
+
+
+def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
+    path = write(tmp_path / "a", [made(6), made(0) | {"log_probs_ref": None}])
+    skipped = compared(path, "grpo", "dr").document()["skipped"]
+    assert [(one["missing"], one["place"], one["advice"]) for one in skipped] == [
+        ("log_probs_ref", f"{path}:1", "log-probs under the reference; --beta 0 does without")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (  # what the two rows' signatures say
+            "gspo,slime/gspo,dr",
+            "gspo and slime/gspo differ in std_eps (1e-08 against 1e-06), epsilon_low (0.0003 "
+            "against 0.2) and epsilon_high (0.0004 against 0.2) only",
+        ),
+        (
+            "gspo,verl/gspo,trl/gspo",
+            "gspo and verl/gspo, trl/gspo differ in epsilon_low (0.0003 against 0.2) and "
+            "epsilon_high (0.0004 against 0.2), and have other choices at advantage, ratio, "
+            "correction, aggregate",
+        ),
+        ("gspo,dapo,roll/vanilla,verl/vanilla", None),  # of one family, and of other surrogates
+    ],
+)
+def test_rows_of_a_family_that_differ_in_values(grpo, names, line):
+    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", names).stdout
+    told = [one for one in shown.replace("\n  ", " ").splitlines() if " differ in " in one]
+    assert told == ([] if line is None else [line])
+
+
+def test_a_term_without_a_coefficient_tells_no_rows_apart(tmp_path):
+    """gspo has no KL, slime/gspo one with beta 0: with a beta it is another choice."""
+    path = write(tmp_path / "a", [record(7, [3, 8], [1.0, 0.0])])
+    plans = [plan("gspo"), plan("slime/gspo", hyperparameters={"beta": 0.1})]
+    (told,) = Comparison(plans, Reader([str(path)])).document()["differences"]
+    assert told["stages"] == ["kl"]
+    (told,) = compared(path, "gspo", "slime/gspo").document()["differences"]
+    assert told["stages"] == []
+    assert told["hyperparameters"]["std_eps"] == [1e-8, 1e-6]

@@ -15,7 +15,7 @@ from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.page import described, page
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.papers.unserved import UNSERVED
+from grpo_cli.papers import UNSERVED
 from grpo_cli.records import Reading
 from grpo_cli.terminal.rounding import adding_up, decimals, equality
 from grpo_cli.variants import VARIANTS

@@ -456,6 +456,33 @@ def test_entropies_are_a_part_of_it(grpo, tmp_path):
     assert "entropy_coef" in first["command"]
 
 
+def test_the_verdict_says_what_the_rows_give_as_they_stand(grpo, tmp_path):
+    said = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.04, "max_completion_length": 64}
+    said |= {"gradient_accumulation_steps": 1}
+    records = telling(hyperparameters=said)
+    for one in records:
+        one["framework"] = {"name": "trl", "loss_type": "dr_grpo"}
+    path = write(tmp_path / "named", records)
+    logged = loss_of(path, "trl/dr_grpo")
+
+    def head(text):
+        return grpo("match", str(path), f"--loss={text}").stdout.splitlines()[:3]
+
+    assert head(f"{logged:.9g}")[2] == "trl/dr_grpo, which the records name, gives it"
+    assert "trl/dr_grpo" in head(f"{logged:.9g}")[1].partition("as it stands: ")[2]
+    flipped = head(f"{-logged:.9g}")
+    assert "trl/dr_grpo" in flipped[1].partition("as it stands, but for the sign: ")[2]
+    assert flipped[2].endswith(": not it")
+    found = asked(grpo, str(path), f"--loss={1.0137 * logged:.6g}")
+    nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
+    assert recorded["value"] == logged
+    values = own_losses(path)
+    assert values[nearest["variants"][0]] == nearest["value"]
+    assert min(abs(value - found["target"]) for value in values.values()) == abs(
+        nearest["difference"]
+    )
+
+
 def test_kl_is_a_number_or_an_estimator(grpo, known_path):
     words = ["match", str(known_path), "--loss=0.1"]
     assert grpo(*words, "--kl", "k9").exit_code == 2

@@ -71,6 +71,7 @@ REFERENCE = "; keys that mean nothing here: ref_logps, note (--map log_probs_ref
 GOOD = {"log_probs_new": ROWS, "log_probs_ref": ROWS, "rewards": [1.0, 0.0]}
 LOW = [[0.5, 0.3, 0.7, 0.1], [0.2, 0.9]]
 HIGH = [[0.5, 1.3, 0.1, 7.0], [2.0, 1.0]]
+WORDS = [[[5.1, -3.2, 8.8], [2.0, 3.2, -7.5]]] * 2
 MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
 
 
@@ -90,6 +91,37 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
             "a number per response: tokens of a response are [[…]]",
         ),
         ({"log_probs_new": MANY, "log_probs_ref": MANY}, "; these look like logits: take log_soft"),
+        (
+            {"log_probs_new": WORDS, "log_probs_ref": None},
+            "rewards: expected 4 rewards (one per response), got 2; the 3 numbers in each list of "
+            "log_probs_new look like logits: take log_softmax of them, and each token's own entry",
+        ),
+        (
+            {"log_probs_new": WORDS, "log_probs_ref": [[-1.0, -1.0], [-1.0, -1.0]]},
+            "log_probs_ref[0][0]: expected 3 numbers (as log_probs_new[0][0] has), got -1; the 3 "
+            "numbers in each list of log_probs_new look like logits: take log_softmax of them, and "
+            "each token's own entry",
+        ),
+        (
+            {"log_probs_new": [[-1.0, -1.0], [-1.0, -1.0]], "log_probs_ref": WORDS},
+            "log_probs_ref[0][0]: expected a number, got a list; the 3 numbers in each list of "
+            "log_probs_ref look like logits: take log_softmax of them, and each token's own entry",
+        ),
+        (
+            {"log_probs_new": [[[-1.0, -2.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},
+            "got 2; log_probs_new is nested as several groups are: if its 2 numbers in each list "
+            "are of the words of the vocabulary, dump the entry of the token taken",
+        ),
+        (
+            {"log_probs_new": [[5.0, -3.0] * 500] * 3, "log_probs_ref": None, "rewards": 1.0},
+            "rewards: expected 3 rewards (one per response), got 1; the 1,000 numbers in each "
+            "list of log_probs_new look like logits: take log_softmax of them, and each token's "
+            "own entry",
+        ),
+        (  # two groups of two responses, of which one reward each is missing: no vocabulary
+            {"log_probs_new": [[[-1.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},
+            "rewards: expected 4 rewards (one per response), got 2",
+        ),
         (
             {"log_probs_new": LOW, "log_probs_ref": LOW},
             "; these look like probabilities: take their nat",

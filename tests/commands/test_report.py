@@ -90,6 +90,16 @@ def test_two_runs_are_two_reports(grpo, tmp_path):
     assert f"grpo report {tmp_path}/a; grpo report {tmp_path}/b; side by side" in result.stderr
 
 
+def test_the_page_may_be_named_behind_html(report, grpo, run, tmp_path):
+    page = tmp_path / "named.html"
+    words = ("report", str(run[0]), "-v", "dr", "--jobs", "1", "--html", str(page))
+    assert grpo(*words).exit_code == 0
+    assert page.read_text(encoding="utf-8") == report()
+    alone = grpo("report", "--html", str(page))
+    assert (alone.exit_code, alone.stdout) == (2, "")
+    assert f"{page} is the page to write" in alone.stderr
+
+
 def test_a_log_beside_the_run(report, grpo, run, tmp_path):
     trend = json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)
     rewards = [step["reward_mean"] for step in trend["steps"]]

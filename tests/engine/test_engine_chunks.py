@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from files import evaluation
 
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation
 from grpo_cli.variants.plan import plan
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from files import evaluation
 
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, packing
 from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import plan

@@ -12,7 +12,7 @@ import pytest
 from files import evaluation
 
 from grpo_cli import evaluate
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.variants.plan import plan
 
 

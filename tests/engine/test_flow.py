@@ -18,7 +18,7 @@ from files import grouped_rows
 from test_engine_same_bytes import made
 
 from grpo_cli.commands.convert.conversion import Conversion
-from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run, tasks

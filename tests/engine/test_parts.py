@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from grpo_cli.commands.convert.command import PACKS
 from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.eval.formats.jsonl import LINES
-from grpo_cli.commands.eval.formats.lines import encode_lines
 from grpo_cli.commands.eval.formats.parquet import write_batches
+from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run

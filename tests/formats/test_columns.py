@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from files import evaluation
 
-from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping

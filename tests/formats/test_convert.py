@@ -155,7 +155,7 @@ def test_formats(grpo):
     assert "nemo-rl  NeMo-RL train_data_step{N}.jsonl" in result.stdout
     assert "prev_logprobs" in result.stdout
     document = json.loads(grpo("formats", "--json").stdout)
-    assert [one["name"] for one in document["formats"]][:2] == ["canonical", "nemo-rl"]
+    assert [one["name"] for one in document["formats"]][:3] == ["canonical", "atif", "miles"]
     assert document["names"]["rewards"] == ["reward", "scores", "score"]
 
 

@@ -7,9 +7,9 @@ from files import evaluation, records
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, assemble, record
+from grpo_cli.records import PLAIN, assemble, formats, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
 from grpo_cli.records.open.ranges import Range, blocks_of, version_of
@@ -296,6 +296,26 @@ def test_an_id_of_sglang(read):
     assert read({**value, "id": "mine"})[0][0].id == "mine"
     del value["meta_info"]["id"]
     assert read(value)[0][0].id is None
+
+
+def test_keys_that_only_one_format_has_decide():
+    """NeMo-RL writes its texts beside them, and anyone may keep lists of prompts."""
+    (row, *_) = json.loads(b"[" + DATA["nemo-rl"].replace(b"\n", b",")[:-1] + b"]")
+    row |= {"content": ["t"], "input_lengths": [4], "idx": 0}
+    row |= {"prompt": ["p"], "completion": ["c"], "step": 1, "advantage": [0.5]}
+    found = formats.recognise(row)
+    assert [one.name for one in candidates(tuple(row))] == [
+        *("nemo-rl", "columns", "nemo-rl-texts", "trl-completions"),
+    ]
+    assert found is not None
+    assert found.name == "nemo-rl"
+
+
+def test_a_file_in_the_folder_is_a_format(tmp_path, monkeypatch):
+    source = "from grpo_cli.records.formats.atif import ATIF\nFORMATS = (ATIF,)"
+    (tmp_path / "of_a_test.py").write_text(source)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    assert [one.name for one in formats._stated()].count("atif") == 2
 
 
 def test_rewards_beside_the_answers(read):

@@ -9,7 +9,7 @@ from files import evaluation, raws, records
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, gather, record
 from grpo_cli.records.choose.grouping import Grouping

@@ -7,7 +7,7 @@ from files import evaluation
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
 from grpo_cli.records.choose.grouping import Grouping

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather

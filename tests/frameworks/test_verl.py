@@ -25,6 +25,7 @@ ROLLOUTS = [
 ]
 GOLDEN = json.loads((TESTS / "golden" / "verl.json").read_text())
 OWN_MODE = {"sapo", "geo_mean"}
+RECORD = {"log_probs_new": [[-0.5, -0.2], [-0.7]], "rewards": [1.0, 0.0]}
 SINGLE = 1e-6
 """Some of verl's estimators have constants or statistics in single precision."""
 
@@ -174,12 +175,11 @@ def test_another_row_s_constants_do_not_reach_verl_s() -> None:
 
 
 def test_the_width_is_asked_for_where_it_is_needed() -> None:
-    record = {"log_probs_new": [[-0.5, -0.2], [-0.7]], "rewards": [1.0, 0.0]}
     stages = {"aggregate": "verl/seq-mean-token-sum-norm"}
     with pytest.raises(GrpoError, match="response_length"):
-        evaluate(record, "verl/vanilla", stages=stages)
-    by_width = evaluate(record, "verl/vanilla", stages=stages, response_length=2).gradient
-    by_factor = evaluate(record, "verl/vanilla", stages=stages, loss_scale_factor=4).gradient
+        evaluate(RECORD, "verl/vanilla", stages=stages)
+    by_width = evaluate(RECORD, "verl/vanilla", stages=stages, response_length=2).gradient
+    by_factor = evaluate(RECORD, "verl/vanilla", stages=stages, loss_scale_factor=4).gradient
     np.testing.assert_allclose(by_width[0], 2.0 * by_factor[0], rtol=1e-15)
 
 
@@ -191,3 +191,19 @@ def test_a_group_of_one(choice: str, advantage: float) -> None:
     record = {"log_probs_new": [[-0.5, -0.2]], "rewards": [0.7]}
     ours = evaluate(record, "verl/vanilla", stages={"advantage": choice})
     np.testing.assert_allclose(ours.advantages[0], advantage, rtol=1e-15)
+
+
+@pytest.mark.parametrize("mode", [name for name in STAGES["aggregate"].choices if "verl/" in name])
+@pytest.mark.parametrize("total", [{}, {"global_batch_size": 8, "batch_num_tokens": 11}])
+def test_what_the_mean_over_ranks_divides_by_is_multiplied_with(
+    mode: str, total: dict[str, float]
+) -> None:
+    """``agg_loss`` multiplies with ``dp_size``, by which FSDP divides the gradients."""
+    known = STAGES["aggregate"].choices[mode].defaults
+    given = {name: value for name, value in total.items() if name in known}
+    given |= {"loss_scale_factor": 4.0} if mode.endswith("norm") else {}
+    alone, of_three = (
+        evaluate(RECORD, "verl/vanilla", stages={"aggregate": mode}, dp_size=ranks, **given)
+        for ranks in (1, 3)
+    )
+    np.testing.assert_allclose(of_three.gradient[0], 3.0 * alone.gradient[0], rtol=1e-15)

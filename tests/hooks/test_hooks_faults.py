@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli.hooks import lines, trl_settings
+from grpo_cli.hooks import lines, trl_record
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.writer import WAITING, Writer
 from grpo_cli.records import cut, raws
@@ -30,7 +30,7 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl_settings, "version", lambda name: f"{name} as installed")
+    monkeypatch.setattr(trl_record, "version", lambda name: f"{name} as installed")
 
 
 def ids(path: Path) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grpo_cli import evaluate
-from grpo_cli.hooks import trl_settings
+from grpo_cli.hooks import trl_record
 from grpo_cli.hooks.trl import record
 
 from .stand_ins import Tensor, Trainer
@@ -18,7 +18,7 @@ from .stand_ins import Tensor, Trainer
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl_settings, "version", lambda name: f"{name} as installed")
+    monkeypatch.setattr(trl_record, "version", lambda name: f"{name} as installed")
 
 
 def recorded(trainer: Trainer, path: Path) -> list[dict[str, Any]]:
@@ -151,4 +151,4 @@ def test_the_adaptive_entropy_bonus_pauses_above_its_target() -> None:
     trainer.entropy_coef, trainer.args.entropy_target = 0.1, 1.0
     for last, wanted in ((2.0, 0.0), (1.0, 0.1)):
         trainer._last_world_entropy = last
-        assert trl_settings.hyperparameters(trainer, {})["entropy_coef"] == wanted
+        assert trl_record.hyperparameters(trainer, {})["entropy_coef"] == wanted

@@ -10,15 +10,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mutation.covering import environment, tests_of
+from mutation.live import NOT_LIVE, Server
 from mutation.sites import Mutant
 
 FIRST = 60
 """As many tests are tried before the others that run the line."""
+MOST = 300
+"""As many are tried of a line that is read on import: those of its file, which may be thousands."""
+TABLES = (
+    "tests/objective/test_usual.py",
+    "tests/commands/test_messages_usage.py::test_what_hyperparameters_may_be",
+)
+"""Tests that look at tables, and run no line of their files."""
 _BYTES = 8 << 30
-_ALL, _TOO_LONG = "all tests", "it takes too long"
+_TOO_LONG = "it takes too long"
 
 
 def copied(root: Path, place: Path) -> Path:
@@ -32,50 +41,69 @@ def copied(root: Path, place: Path) -> Path:
 
 
 def verdict(
-    place: Path, mutant: Mutant, tests: Sequence[str], failing: Sequence[str], seconds: float
+    place: Path, server: Server, mutant: Mutant, tests: Sequence[str], seconds: float
 ) -> str:
     """What became of a mutant: ``killed by …``, or ``survived``.
 
+    What survives with its functions exchanged is tried in a copy of the tree as well: what ran on
+    import is not run again in the other way.
+
     Args:
         place: a copy that is this call's own.
-        mutant: what is changed in it, for so long.
-        tests: those that run the line, the nearest first.
-        failing: those that fail without it, and say nothing.
-        seconds: how long each round of tests may take; one that takes longer is killed.
+        server: the process that has read the tests.
+        mutant: what is changed.
+        tests: those that run the line and pass without it, the nearest first.
+        seconds: how long each round of tests may take.
     """
-    path = place / mutant.path
-    text = path.read_text(encoding="utf-8")
+    text = (place / mutant.path).read_text(encoding="utf-8")
+    chosen = [*tests[:FIRST], *spread(tests[FIRST:])]
+    said = server.asked(mutant.path, mutant.applied(text), chosen, seconds) if tests else NOT_LIVE
+    if said and not said.startswith(NOT_LIVE):
+        return f"killed by {said}"
+    rounds = [chosen[:FIRST]]
+    if said:
+        rounds = [[*TABLES], chosen[:FIRST], chosen[FIRST:MOST]]
+    if not tests:
+        rounds = [by_name(mutant.path, with_processes(place))]
+    with applied(place / mutant.path, text, mutant):
+        for number, names in enumerate(rounds):
+            said = _run(place, names, seconds) if names else ""
+            if "not found" in said or (said == _TOO_LONG and not tests):
+                return f"not decided: {said}"
+            if said and not (said == _TOO_LONG and number):
+                return f"killed by {said}"
+    return "survived"
+
+
+@contextmanager
+def applied(path: Path, text: str, mutant: Mutant) -> Iterator[None]:
+    """A file with a mutant in it, for so long."""
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
     path.write_text(mutant.applied(text), encoding="utf-8")
     try:
-        for name, words in _rounds(place, tests, failing):
-            said = _run(place, words, seconds)
-            if said == _TOO_LONG and name == _ALL:
-                return "not decided: all tests take too long"
-            if "ERROR: not found" in said:  # a test of this name is no longer there
-                return f"not decided: {said}"
-            if said:
-                return f"killed by {name}: {said}"
-        return "survived"
+        yield
     finally:
         path.write_text(text, encoding="utf-8")
 
 
-def _rounds(
-    place: Path, tests: Sequence[str], failing: Sequence[str]
-) -> Iterator[tuple[str, list[str]]]:
-    """The nearest tests, then the others that run the line; all where none is known to run it.
+def spread(tests: Sequence[str]) -> list[str]:
+    """The same tests, the first of each function before the others."""
+    first = {name.partition("[")[0]: name for name in reversed(tests)}
+    chosen = set(first.values())
+    return sorted(tests, key=lambda name: name not in chosen)
 
-    A mutant that only a process of its own would notice counts as survived: the figure errs on the
-    side that does not flatter.
-    """
-    if tests[:FIRST]:
-        yield "the nearest tests", [*tests[:FIRST]]
-    if tests[FIRST:]:
-        yield "tests of the line", [*tests[FIRST:]]
-    if not tests:
-        yield _ALL, [*tests_of(place), *(f"--deselect={one}" for one in failing)]
+
+def with_processes(root: Path) -> list[str]:
+    """The files of tests that start processes: what they run is not known line by line."""
+    words = ("subprocess", "shell", "quick", "multiprocessing", "--jobs", "jobs=")
+    return [one for one in tests_of(root) if any(w in (root / one).read_text() for w in words)]
+
+
+def by_name(path: str, files: Sequence[str]) -> list[str]:
+    """Files of tests, those first whose name or folder speaks of what is broken."""
+    parts = set(path.removesuffix(".py").split("/")[1:])
+    return sorted(files, key=lambda name: not any(part in name for part in parts))
 
 
 def _run(place: Path, words: Sequence[str], seconds: float) -> str:

@@ -99,8 +99,15 @@ Change = tuple[ast.AST, str, str]
 
 
 def _walk(node: ast.AST) -> Iterator[Change]:
-    """The changes of a node and of those in it, but for annotations, docstrings, type checks."""
+    """The changes of a node and of those in it, but for annotations, docstrings, type checks.
+
+    Nor of ``strict=`` in ``zip``, which holds for every input, or the code would be wrong already.
+    """
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(".__doc__"):
         return
     yield from _changes(node)
     for name, value in ast.iter_fields(node):

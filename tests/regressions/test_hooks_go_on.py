@@ -115,9 +115,9 @@ class Broken(Trainer):
 
 
 def test_a_trainer_of_trl_goes_on(monkeypatch):
-    from grpo_cli.hooks import trl, trl_settings
+    from grpo_cli.hooks import trl, trl_record
 
-    monkeypatch.setattr(trl_settings, "version", lambda name: "1.16.0")
+    monkeypatch.setattr(trl_record, "version", lambda name: "1.16.0")
     trainer = Broken()
     trl.record(trainer, "r.jsonl", gradient=False)
     with pytest.warns(RuntimeWarning, match="division by zero"):
@@ -126,9 +126,9 @@ def test_a_trainer_of_trl_goes_on(monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_where_warnings_are_errors(monkeypatch):
-    from grpo_cli.hooks import trl, trl_settings
+    from grpo_cli.hooks import trl, trl_record
 
-    monkeypatch.setattr(trl_settings, "version", lambda name: "1.16.0")
+    monkeypatch.setattr(trl_record, "version", lambda name: "1.16.0")
     trainer = Trainer()
     trl.record(trainer, "/dev/full", gradient=False)
     with warnings.catch_warnings():

@@ -8,9 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only, spans
-from grpo_cli.commands.eval.formats.lines import encode_lines
-from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.eval import spans
+from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only
+from grpo_cli.commands.eval.lines import encode_lines
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import rows

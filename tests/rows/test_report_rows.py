@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from grpo_cli.commands.eval.formats import csv
-from grpo_cli.commands.eval.formats.lines import encode_lines
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.lines import encode_lines
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine.rows.fields import COLUMNS, names
 from grpo_cli.engine.rows.rows import rows
 

@@ -7,8 +7,8 @@ import io
 import orjson
 import pytest
 
-from grpo_cli.commands.eval.formats.document import Document
-from grpo_cli.commands.eval.formats.nested import encode_nested as encode_json
+from grpo_cli.commands.eval.formats.json import Document
+from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.rows_view import print_rows
 from grpo_cli.commands.eval.totals_view import summary
@@ -157,7 +157,7 @@ def test_documents_are_valid_however_many_records(count):
 
 
 def test_a_long_document_waits_on_disk(monkeypatch):
-    monkeypatch.setattr("grpo_cli.commands.eval.formats.document._IN_MEMORY", 10)
+    monkeypatch.setattr("grpo_cli.commands.eval.formats.json._IN_MEMORY", 10)
     stream = io.BytesIO()
     with Document(records=True) as document:
         for _ in range(100):

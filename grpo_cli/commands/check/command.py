@@ -16,11 +16,11 @@ from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.commands.options.source import (
     RecordOption,
     tell_errors,
-    tell_more_errors,
     tell_notes,
+    tell_skipped,
 )
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import failures
 
 NO = 1
 
@@ -77,9 +77,7 @@ def check(
 
 def _finish(found: Check, page: PageOptions) -> int:
     tell_errors(found.skipped, as_json=page.json)
-    if found.skipped:
-        tell_more_errors(found.skipped)
-        say(f"skipped {len(found.skipped)} records that cannot be read")
+    tell_skipped(found.skipped)
     if found.findings.severities["error"]:
         return NO
     return InputError.exit_code if found.skipped else 0

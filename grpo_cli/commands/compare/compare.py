@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial as bound
 from typing import Any
 
+from grpo_cli.commands.compare.families import differences
 from grpo_cli.commands.compare.sides import Partial, S, Side, Work
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
@@ -83,17 +84,26 @@ class Comparison:
         """One line per variant that the data serves, in the order asked for."""
         return [side.row(self.sides[0]) for side in self.sides]
 
-    def reasons(self) -> list[dict[str, str]]:
-        """The variants that the data cannot serve, in the order asked for."""
+    def reasons(self) -> list[dict[str, Any]]:
+        """The variants that the data cannot serve, in the order asked for.
+
+        ``missing`` is the column or the setting that would serve it, ``place`` the first record
+        without it, ``advice`` what is said of it.
+        """
         return [
-            {"variant": name, "reason": str(self.skipped[name])}
+            {"variant": name, "reason": str(reason), **_lack(reason)}
             for name in self._order
-            if name in self.skipped
+            if (reason := self.skipped.get(name)) is not None
         ]
 
     def document(self) -> dict[str, Any]:
         """Everything as ``--json`` prints it."""
-        return {"variants": self.rows(), "skipped": self.reasons(), **self.counts}
+        return {
+            "variants": self.rows(),
+            "differences": differences(self.sides),
+            "skipped": self.reasons(),
+            **self.counts,
+        }
 
     @property
     def counts(self) -> dict[str, int]:
@@ -101,3 +111,12 @@ class Comparison:
         names = ("records", "groups", "responses", "tokens")
         totals = self.sides[0].totals if self.sides else Totals("input")
         return {name: getattr(totals, name) for name in names}
+
+
+def _lack(reason: InputError) -> dict[str, str | None]:
+    before, _, said = reason.message.partition("missing; ")
+    if before or not said:
+        return {"missing": None, "place": None, "advice": None}
+    what = said.partition(" needs ")[2].removeprefix("it: ") or said
+    place = str(reason).removesuffix(f": {reason.path}: {reason.message}")
+    return {"missing": reason.path, "place": place, "advice": what}

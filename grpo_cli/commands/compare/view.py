@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.objective.signature import plain
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, shown_among, visible
 from grpo_cli.terminal.plots import ascii_only, bars
@@ -51,6 +52,7 @@ def print_comparison(console: Console, screen: Screen, document: Mapping[str, An
     if rows:
         _print_rows(console, screen, rows)
         _print_meaning(console, document)
+        _print_differences(console, screen, document["differences"])
     if document["skipped"]:
         _print_skipped(console, screen, document["skipped"])
 
@@ -108,9 +110,39 @@ def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
     console.print(Text(f"(the longest quarter of the responses has {tokens} of the tokens)", "dim"))
 
 
-def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, str]]) -> None:
-    console.print(Text("\nnot served by this data", "bold"))
-    room = max(len(one["variant"]) for one in skipped) + 2
+def _print_differences(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says of rows of one family which values tell them apart."""
+    if rows:
+        console.print()
+    for row in rows:
+        first, *others = row["variants"]
+        values = [
+            f"{name} ({_value(mine)} against {_value(theirs)})"
+            for name, (mine, theirs) in row["hyperparameters"].items()
+        ]
+        said = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+        more = (
+            f", and have other choices at {', '.join(row['stages'])}" if row["stages"] else " only"
+        )
+        line = Text(f"{first} and {', '.join(others)} differ in {said}{more}")
+        console.print(wrapped(line, screen.reading, 2))
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else plain(value)
+
+
+def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, Any]]) -> None:
+    """Prints a line for each thing that is missing, with the variants that it keeps out."""
+    places = {one["place"] for one in skipped}
+    where = f" ({visible(places.pop())})" if len(places) == 1 and None not in places else ""
+    console.print(Text(f"\nnot served by this data{where}", "bold"))
+    reasons: dict[str, list[str]] = {}
     for one in skipped:
-        line = Text(f"{one['variant']:<{room}}{visible(one['reason'])}")
-        console.print(wrapped(line, screen.reading, room))
+        lack = f"{one['missing']} is missing{'' if where else ' in ' + str(one['place'])}"
+        said = f"{lack}: {one['advice']}" if one["missing"] else one["reason"]
+        reasons.setdefault(said, []).append(one["variant"])
+    for said, names in reasons.items():
+        console.print(wrapped(Text(visible(said)), screen.reading, 2))
+        count = f"{len(names):,} variants: " if len(names) > 1 else ""
+        console.print(wrapped(Text(f"  {count}{', '.join(names)}", "dim"), screen.reading, 4))

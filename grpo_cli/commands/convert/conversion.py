@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from grpo_cli.commands.convert.work import Convert, Converted, Together, Unnamed, blaming
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors
+from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical
-from grpo_cli.terminal.messages import say
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.manifest import Manifest
@@ -113,6 +112,5 @@ class Conversion:
         skipped = self._whole.skipped
         if not skipped:
             return 0
-        tell_more_errors(skipped)
-        say(f"skipped {skipped.count} of {skipped.count + self._whole.records} records")
+        tell_skipped(skipped, skipped.count + self._whole.records)
         return InputError.exit_code

@@ -14,7 +14,7 @@ from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.numbers import escaped_json
 
 Together = tuple[Sequence[Raw], Packed | None]
 """Records that are alike, beside their columns; one alone beside none."""

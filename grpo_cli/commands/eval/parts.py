@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from grpo_cli.commands.eval.format import Printing
 from grpo_cli.commands.eval.formats.csv import head
-from grpo_cli.commands.eval.formats.format import Printing
 from grpo_cli.commands.eval.formats.parquet import write_batches
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run

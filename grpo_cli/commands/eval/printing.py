@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from grpo_cli.commands.eval.formats.format import Format, Printing
+from grpo_cli.commands.eval.format import Format, Printing
+from grpo_cli.commands.eval.formats import ONLY, names
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
 from grpo_cli.commands.options.place import Resume
@@ -16,7 +17,10 @@ from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import FIELDS, Level
 from grpo_cli.errors import UsageError
 
-FormatName = Literal[TableFormat, "parquet"]
+if TYPE_CHECKING:
+    FormatName = str
+else:  # the usual ones first, then the others whose files are there
+    FormatName = Literal[TableFormat, *names()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ class PrintingOptions:
     def kind(self) -> str:
         """The format's name."""
         if self.only is not None:
-            return "only"
+            return ONLY
         return format_of(self.format, as_json=self.json)
 
     def printing(self) -> Printing:

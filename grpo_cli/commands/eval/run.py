@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpo_cli.commands.eval.notes import notes
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors
+from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
@@ -86,9 +86,7 @@ class Run:
             for note in [*self._evaluation.notices, *said]:
                 say(f"note: {note}")
         skipped = self._evaluation.skipped
-        if skipped:
-            tell_more_errors(skipped)
-            say(f"skipped {skipped.count} of {skipped.count + self.total['records']} records")
+        tell_skipped(skipped, skipped.count + self.total["records"])
         if self._error is not None:
             tell(self._advised(self._error), as_json=self._as_json)
             return self._error.exit_code

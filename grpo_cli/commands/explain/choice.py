@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.explain.symbols import symbols
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.choice import Bound
 from grpo_cli.terminal.prose import wrapped
@@ -33,13 +34,14 @@ def describe_choice(name: str) -> dict[str, Any]:
 def _described(place: str, name: str) -> dict[str, Any]:
     stage = STAGES[place]
     choice = stage.choices[name]
-    doc = inspect.getdoc(choice.function) or choice.summary
+    description = _paragraphs(inspect.getdoc(choice.function) or choice.summary)
     return {
         "stage": place,
         "question": stage.question,
         "choice": name,
         "aliases": [alias for alias, of in stage.aliases.items() if of == name],
-        "description": _paragraphs(doc),
+        "description": description,
+        "symbols": symbols(place, description, choice.hyperparameters),
         "hyperparameters": {one: HYPERPARAMETERS[one].meaning for one in choice.hyperparameters},
         "variants": [row for row, variant in VARIANTS.items() if _makes(variant, place, name)],
     }
@@ -67,6 +69,10 @@ def print_choice(console: Console, screen: Screen, page: dict[str, Any]) -> None
         console.print()
         for paragraph in one["description"]:
             console.print(wrapped(Text(f"  {paragraph}"), width, 2))
+        if one["symbols"]:
+            console.print(Text("\nsymbols", "bold"))
+        for symbol, meaning in one["symbols"].items():
+            console.print(wrapped(Text.assemble("  ", (symbol, "cyan"), f"  {meaning}"), width, 4))
         if one["hyperparameters"]:
             console.print(Text("\nhyperparameters", "bold"))
         for name, meaning in one["hyperparameters"].items():

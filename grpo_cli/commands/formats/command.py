@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from grpo_cli.commands.formats.view import print_formats
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.page import PageOptions
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
 
 
 @bundled
@@ -57,3 +61,17 @@ def _row(name: str) -> dict[str, Any]:
         "lacks": list(one.lacks),
         "source": one.source,
     }
+
+
+def print_formats(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+    """Prints each format with what it lacks, then every name of each field."""
+    for one in document["formats"]:
+        head = Text.assemble((one["name"], "bold cyan"), f"  {one['title']}")
+        console.print(wrapped(head, screen.width, 4))
+        for lack in one["lacks"]:
+            console.print(wrapped(Text(f"    {lack}"), screen.width, 4))
+    console.print(Text("\nfields and their other names", "bold"))
+    for name, aliases in document["names"].items():
+        words = f": {', '.join(aliases)}" if aliases else ""
+        line = Text.assemble("    ", (name, "cyan"), words)
+        console.print(wrapped(line, screen.width, 6))

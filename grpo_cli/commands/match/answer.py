@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.command_line import command, pruned
-from grpo_cli.commands.match.search import Answer
+from grpo_cli.commands.match.search import Answer, Released
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine.chunk import Chunk
 
@@ -48,8 +48,19 @@ def document(
         "tell_apart": list(answer.apart),
         "nearest": rows(answer.nearest),
         "tried": answer.tried,
+        "released": _released(answer.released, rows),
         "not_tried": dict(answer.reasons),
     }
+
+
+def _released(
+    released: Released, rows: Callable[[Sequence[Candidate]], list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """What the rows give as they stand; those that could not be evaluated in the end are null."""
+    both = {"nearest": released.nearest, "recorded": released.recorded}
+    known = {name: one for name, one in both.items() if one is not None and one.totals is not None}
+    found = {name: rows([one])[0] for name, one in known.items()}
+    return {"tried": released.tried, **dict.fromkeys(both), **found}
 
 
 def described(one: Candidate, chunk: Chunk, places: Sequence[str], target: Typed) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def ask(
         if first is None:
             raise InputError("no record can be read")
         questions = [Question(target, Stream(source), first, others)]
-    answer = Search(plan, betas, _large(places)).answer(questions)
+    recorded = source.told.named or ""
+    answer = Search(plan, betas, _large(places), recorded).answer(questions)
     asked = questions[-1]
     counts = [sum(1 + len(one.others) for one in questions), len(questions)]
     return document(answer, asked.first, words, [asked.target, *asked.others], counts)

@@ -142,6 +142,18 @@ class Run:
         measured = number if number >= DIRECT else self._advantages[number]
         return Candidate(plan, self.factors[factor], measured=measured)
 
+    def released(self) -> tuple[list[Candidate], int]:
+        """The rows as they stand, nearest to the number first; and how many they are by name."""
+        bare = np.flatnonzero((self.space.at == 0) & np.isfinite(self.every))
+        off = np.abs(self.every[bare] - self._question.target.value)
+        found: dict[str, Candidate] = {}
+        for convention in bare[np.argsort(off, kind="stable")].tolist():
+            row = self.space.parts[self.space.part[convention]].plan.variant
+            if row not in found:
+                found[row] = self._candidate(convention, 0)
+                found[row].rows = self.space.same.get(row, [row])
+        return [*found.values()], sum(len(one.rows) for one in found.values())
+
     def nearest(self) -> list[Candidate]:
         """The plain conventions that come nearest, and what would make them fit."""
         values, target = self._scan.values, self._question.target

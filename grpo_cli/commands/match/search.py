@@ -45,6 +45,21 @@ _ROUND = 10
 
 
 @dataclass(frozen=True)
+class Released:
+    """What the rows give as they stand, without a change, a factor or the other sign.
+
+    Attributes:
+        tried: how many rows there are that the data can serve.
+        nearest: the one that comes nearest to the number.
+        recorded: the one that the records name; None where they name none.
+    """
+
+    tried: int
+    nearest: Candidate | None
+    recorded: Candidate | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """What was found.
 
@@ -56,6 +71,7 @@ class Answer:
         apart: what data would tell the matches apart.
         reasons: what could not be tried, and why.
         tried: how many conventions were.
+        released: what the rows give as they stand.
     """
 
     matches: Sequence[Candidate]
@@ -64,6 +80,7 @@ class Answer:
     apart: Sequence[str]
     reasons: Mapping[str, str]
     tried: int
+    released: Released
 
     @property
     def ambiguous(self) -> bool:
@@ -94,11 +111,13 @@ class Search:
         base: what the flags say; stages that flags swap stay as they are.
         betas: values of β to try; none: the given one, or it is solved for.
         large: whether to begin with what is quickly evaluated, and to stop if that is enough.
+        recorded: the row that the records name; "" for none.
     """
 
     base: Plan
     betas: Sequence[float] = ()
     large: bool = False
+    recorded: str = ""
 
     def answer(self, questions: Sequence[Question]) -> Answer:
         """The conventions that give every number on its data."""
@@ -122,11 +141,21 @@ class Search:
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
-        matches = self._exact(run, questions, [*run.matches()])
+        released = self._released(run)
+        beside = [one for one in (released.nearest, released.recorded) if one is not None]
+        matches = self._exact(run, questions, [*run.matches()], beside)
         nearest = [] if matches else self._exact(run, questions, run.nearest(), fit=False)
         chance = run.chance(63.0)
         apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
-        return Answer(matches, nearest, chance, apart_by, space.reasons, run.tried), run
+        answer = Answer(matches, nearest, chance, apart_by, space.reasons, run.tried, released)
+        return answer, run
+
+    def _released(self, run: Run) -> Released:
+        found, tried = run.released()
+        recorded = next((one for one in found if self.recorded in one.rows), None)
+        if recorded is not None:
+            recorded.rows = list(dict.fromkeys([self.recorded, *recorded.rows]))
+        return Released(tried, found[0] if found else None, recorded)
 
     def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
         """The answer with a round ε, where chance does not give it."""
@@ -145,11 +174,18 @@ class Search:
         return found
 
     def _exact(
-        self, run: Run, questions: Sequence[Question], found: list[Candidate], *, fit: bool = True
+        self,
+        run: Run,
+        questions: Sequence[Question],
+        found: list[Candidate],
+        beside: Sequence[Candidate] = (),
+        *,
+        fit: bool = True,
     ) -> list[Candidate]:
         """Those that ``grpo eval`` confirms, with the numbers that it gives of the last question.
 
         What a scan has found gives all the losses; what was logged beside them is compared here.
+        Those ``beside`` get their numbers in the same pass.
         """
         kept = found
         *before, last = zip(questions, run.measured, strict=True)
@@ -159,7 +195,8 @@ class Search:
                 kept = [one for one in evaluated if _all_agree(one, question)]
         question, measured = last
         unsure = fit and not before and not Known.of(self.base, question.first).epsilon
-        kept = _evaluated(question, measured, kept, reaching=unsure)
+        evaluated = _evaluated(question, measured, [*kept, *beside], reaching=unsure)
+        kept = [one for one in evaluated if one not in beside]
         if fit:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]

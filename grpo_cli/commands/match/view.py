@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +16,8 @@ from grpo_cli.terminal.screen import Screen
 
 Found = Mapping[str, Any]
 _SHOWN = 12
+_COINCIDENCES = 3
+_NAMES = 6
 
 
 def print_matches(console: Console, screen: Screen, document: Found) -> None:
@@ -27,11 +29,13 @@ def print_matches(console: Console, screen: Screen, document: Found) -> None:
         for found in document["nearest"]:
             _print(console, screen, found)
         return
-    for found in document["matches"][:_SHOWN]:
+    most = _SHOWN if document["reproduced"] else _COINCIDENCES
+    for found in document["matches"][:most]:
         _print(console, screen, found)
-    more = len(document["matches"]) - _SHOWN
+    more = len(document["matches"]) - most
     if more > 0:
-        console.print(Text(f"\n… {more} more conventions agree (see --json)", "dim"))
+        agree = "agree" if document["reproduced"] else "that chance would give as well"
+        console.print(Text(f"\n… {more} more conventions {agree} (see --json)", "dim"))
 
 
 def print_distances(console: Console, screen: Screen, document: Found) -> None:
@@ -48,11 +52,16 @@ def print_distances(console: Console, screen: Screen, document: Found) -> None:
 
 def _label(found: Found) -> str:
     """A convention in a few words: a variant that has it, or the flags that make it."""
-    flags = found["command"].partition(" -v ")[2].partition(" --level ")[0]
     signs = ["−"] if found["sign_flipped"] else []
     factor = found["factor_meaning"]
-    name = found["variants"][0] if found["variants"] else flags
+    name = found["variants"][0] if found["variants"] else _flags(found)
     return " ".join([*signs, name, *([factor] if factor else [])])
+
+
+def _flags(found: Found) -> str:
+    """The row, and the flags that change it."""
+    flags: str = found["command"].partition(" -v ")[2].partition(" --level ")[0]
+    return flags
 
 
 def _head(document: Found) -> Iterator[tuple[str, str]]:
@@ -76,6 +85,7 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
         )
     else:
         yield f"one convention gives the {target} ({tried})", "bold green"
+    yield from ((line, "") for line in _released(document))
     said = shown(float(f"{chance:.2g}")) if chance >= 1e-4 else "fewer than 0.0001"
     yield f"by chance {said} of all that were tried give such a number", "dim"
     if count and document["by_chance"]:
@@ -90,16 +100,51 @@ def _head(document: Found) -> Iterator[tuple[str, str]]:
         yield from ((f"  {one}", "") for one in document["tell_apart"])
 
 
+def _released(document: Found) -> Iterator[str]:
+    """What the rows give as they stand, and the one that the records name."""
+    released = document["released"]
+    nearest, recorded = released["nearest"], released["recorded"]
+    agree = _agreeing(document, flipped=False)
+    flipped = [] if agree else _agreeing(document, flipped=True)
+    if agree:
+        yield f"as it stands: {_names(agree)}"
+    elif flipped:
+        yield f"as it stands, but for the sign: {_names(flipped)}"
+    elif nearest:
+        yield (
+            f"none of {released['tried']} variants gives it as it stands; "
+            f"{nearest['variants'][0]} comes nearest, with {shown(nearest['value'])}"
+        )
+    if recorded:
+        name = recorded["variants"][0]
+        given = "it" if name in agree else f"{shown(recorded['value'])}: not it"
+        yield f"{name}, which the records name, gives {given}"
+
+
+def _agreeing(document: Found, *, flipped: bool) -> list[str]:
+    found = [one for one in document["matches"] if one["factor"] == 1.0]
+    found = [one for one in found if one["sign_flipped"] is flipped]
+    return [name for one in found for name in one["variants"]]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{', '.join(names[:_NAMES])}{more}"
+
+
 def _print(console: Console, screen: Screen, found: Found) -> None:
     value, off = found["value"], found["difference"]
-    head = Text.assemble("\n", (f"{value!r}", "bold"), f"  off by {off:.3g}")
+    console.print()
+    head = Text.assemble((f"{value!r}", "bold"), f"  off by {off:.3g}")
     if found["variants"]:
         head.append(f"  {', '.join(found['variants'])}", "cyan")
+    else:
+        head.append(f"  changed: {_flags(found)}", "cyan")
     if found["sign_flipped"]:
         head.append("  sign flipped", "magenta")
     if found["factor_meaning"]:
         head.append(f"  {found['factor_meaning']}", "magenta")
-    console.print(wrapped(head, screen.width, 2))
+    console.print(wrapped(head, screen.width, 4))
     signature = Text(f"  {visible(found['signature'])}")
     console.print(wrapped(signature, screen.edge, 4, bars=True))
     for line in (*_needed(found["would_need"]), *_unknown(found["any_from"])):

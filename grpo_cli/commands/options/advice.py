@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from grpo_cli.commands.options.command_line import command_line
+from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError

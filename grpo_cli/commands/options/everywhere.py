@@ -1,9 +1,11 @@
-"""The flags that every command has: colours, and what happens to a page higher than the screen."""
+"""The flags that every command has, of colours and pages; the command as it was typed."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import shlex
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
@@ -70,3 +72,8 @@ def displayed(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def command_line() -> str:
+    """``grpo`` and its arguments, as a shell takes them."""
+    return shlex.join(["grpo", *sys.argv[1:]])

@@ -11,12 +11,11 @@ from grpo_cli.commands.options.source import (
     SourceOptions,
     WorkOptions,
     tell_errors,
-    tell_more_errors,
     tell_notes,
+    tell_skipped,
 )
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import say
 from grpo_cli.variants.plan import Plan
 
 
@@ -57,9 +56,5 @@ def finish(source: Reader, *plans: Plan, as_json: bool, quiet: bool) -> int:
     """Tells what there is to know of the files; returns the exit code that they lead to."""
     tell_notes(source.notes(*plans), quiet=quiet)
     tell_errors(source.skipped, as_json=as_json)
-    tell_more_errors(source.skipped)
-    if not source.skipped:
-        return 0
-    count = len(source.skipped)
-    say(f"skipped {count} record{'' if count == 1 else 's'}")
-    return InputError.exit_code
+    tell_skipped(source.skipped)
+    return InputError.exit_code if source.skipped else 0

@@ -14,7 +14,7 @@ from rich.console import Console
 from grpo_cli.commands.options.output import Output, Quiet, TableFormat, format_of
 from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.terminal.paging import Beyond, print_page
 from grpo_cli.terminal.screen import Screen
 

@@ -170,7 +170,16 @@ def tell_errors(skipped: Skipped, told: int = 0, *, as_json: bool) -> int:
     return len(skipped.first)
 
 
-def tell_more_errors(skipped: Skipped) -> None:
-    """Says how many errors were not told."""
+def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
+    """Says how many errors were not told, and how many records were left out.
+
+    Args:
+        skipped: the records.
+        of: how many there are with them; None: nobody counted.
+    """
+    if not skipped:
+        return
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 tells all)")
+    count = f"{skipped.count:,}" if of is None else f"{skipped.count:,} of {of:,}"
+    say(f"skipped {count} record{'' if (of or skipped.count) == 1 else 's'}")

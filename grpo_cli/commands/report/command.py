@@ -4,32 +4,91 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.output import Quiet, output_option
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.page.block import told
-from grpo_cli.commands.report.choose import Choice, choose
+from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper
-from grpo_cli.commands.report.kept import Kept, within
-from grpo_cli.commands.report.options import ReportOptions
 from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_of
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_log
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.options import words_of
+from grpo_cli.commands.trend.options import LogFile, words_of
 from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What of the run is kept, and where the page goes."""
+
+    output: Annotated[str | None, output_option("Write the page here, whole or not at all.")] = None
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html",
+            help="As a page for the browser, there is no other form; --html FILE is -o FILE.",
+        ),
+    ] = True
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="FIELD",
+            help="Where a record says its step, as in trend; file: each file is one.",
+            show_default=False,
+        ),
+    ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
+    log: LogFile = None
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=1,
+            help="Steps whose groups are kept; those that findings point at always are.",
+        ),
+    ] = 40
+    groups: Annotated[
+        int,
+        typer.Option(
+            "--groups",
+            metavar="N",
+            min=0,
+            help="Groups of a step whose tokens are kept, besides its worst ones.",
+        ),
+    ] = 2
+    tokens: Annotated[
+        int,
+        typer.Option(
+            "--tokens",
+            metavar="N",
+            min=0,
+            help="Tokens that are kept, besides those that findings point at.",
+        ),
+    ] = 500_000
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the sample of steps and groups.")
+    ] = 0
+    quiet: Quiet = False
 
 
 @bundled
@@ -43,7 +102,7 @@ def report(
     """Write a run as one page: its series, its steps, their groups, their tokens.
 
     \b
-    grpo report run/rollouts --html -o report.html
+    grpo report run/rollouts --html report.html
     grpo report 'steps/*.jsonl.zst' -v dapo --steps 100 -o report.html
 
     Series and findings are those of `grpo trend`. What findings point at is kept,
@@ -51,9 +110,10 @@ def report(
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        if options.output is None and sys.stdout is not None and sys.stdout.isatty():
+        named, output = _page_among(files or [], options.output)
+        if output is None and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("a page is not for a terminal: -o FILE writes it")
-        plan, places = objective.plan(), paths(files)
+        plan, places = objective.plan(), paths(named)
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)
@@ -69,16 +129,28 @@ def report(
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
         lost = within(kept, options.groups, options.tokens)
-        with destination(options.output) as stream:
+        with destination(output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
         missing = unserved(run.missing.values(), "report", reader, objective)
         tell_notes(reader.notes(plan) | missing | run.notices, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
-        if run.skipped:
-            tell_more_errors(run.skipped)
-            say(f"skipped {len(run.skipped)} records that cannot be used")
+        tell_skipped(run.skipped)
     raise typer.Exit(InputError.exit_code if run.skipped else 0)
+
+
+def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | None]:
+    """The files, and the page: ``--html PAGE``, as other commands have it, puts it among them.
+
+    Raises:
+        UsageError: where the page is all there is.
+    """
+    pages = [file for file in files if file.lower().endswith((".html", ".htm"))]
+    if output is not None or len(pages) != 1:
+        return files, output
+    if len(files) == 1:
+        raise UsageError(f"{pages[0]} is the page to write: name the run's files too")
+    return [file for file in files if file not in pages], pages[0]
 
 
 def _kept(reader: Reader, keeper: Keeper) -> Kept:

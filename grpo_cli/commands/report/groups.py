@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.commands.page.block import block
-from grpo_cli.commands.report.choose import Choice
-from grpo_cli.commands.report.kept import FOUND, WORST, Group, Kept, sample
-from grpo_cli.commands.trend.measure import rewards_of
+from grpo_cli.commands.report.choose import FOUND, WORST, Choice, Group, Kept, sample
+from grpo_cli.commands.trend.said import rewards_of
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator

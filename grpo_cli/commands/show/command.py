@@ -8,13 +8,13 @@ import numpy as np
 
 from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.command_line import command_line
+from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.place import destination
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.show.differences import differences_of
+from grpo_cli.commands.show.differences import differences_of, moves_clipped
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.options import ShowOptions
@@ -95,12 +95,16 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
         raise UsageError(
             "--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref"
         )
-    if options.color_by in _DIFFERENCES and options.color_by not in differences_of(breakdown):
+    lacking = options.color_by not in differences_of(breakdown)
+    if options.color_by == "log_prob":
+        lacking = breakdown.batch.log_probs_new is None
+    if options.color_by in _DIFFERENCES and lacking:
         raise UsageError(f"--color-by {options.color_by}: {_DIFFERENCES[options.color_by]}")
 
 
 _DIFFERENCES = {
     "mismatch": "the record has no log_probs_rollout, the engine's",
+    "log_prob": "the record has ratios, and no log-probs",
     "difference": "the record has ratios, and no log-probs of two policies",
 }
 
@@ -120,7 +124,11 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
 def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
     (row,) = rows([record], breakdown, "token")
     starts = breakdown.batch.responses.starts[1:]
-    for name, values in differences_of(breakdown).items():
+    moved, mover = moves_clipped(breakdown)
+    columns = {**differences_of(breakdown), "moved": moved}
+    if options.color_by == "log_prob" and breakdown.batch.log_probs_new is not None:
+        columns["log_prob"] = breakdown.batch.log_probs_new
+    for name, values in columns.items():
         for response, part in zip(row["responses"], np.split(values, starts), strict=True):
             response["tokens"][name] = part
     return picture(
@@ -128,6 +136,7 @@ def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Pict
         color_by=options.color_by,
         only=options.response or None,
         clip_range=clip_range(breakdown),
+        mover=mover,
     )
 
 

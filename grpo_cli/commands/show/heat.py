@@ -51,6 +51,8 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     yield wrapped(Text(record["signature"], "dim"), screen.edge, 2, bars=True)
     if picture.remark:
         yield wrapped(Text(picture.remark, "bold"), screen.width, 2)
+    elif picture.clipped:
+        yield wrapped(Text(picture.clipped), screen.width, 2)
     yield from _legend(picture, screen)
 
 
@@ -115,7 +117,16 @@ def ranked(picture: Picture, top: int) -> list[dict[str, Any]]:
     return found
 
 
-_TABLE = ("advantage", "ratio", "kl", "difference", "mismatch", "contribution", "gradient")
+_TABLE = (
+    "log_prob",
+    "advantage",
+    "ratio",
+    "kl",
+    "difference",
+    "mismatch",
+    "contribution",
+    "gradient",
+)
 _SPARE = ("advantage", "kl", "difference", "position", "ratio", "gradient")
 """What a narrow terminal goes without, the first to go first."""
 

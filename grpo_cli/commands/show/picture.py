@@ -22,6 +22,7 @@ COLORS: Mapping[str, str] = {
     "kl": "KL estimate",
     "mismatch": "mismatch log π_old (trainer) − log π_rollout (engine)",
     "difference": "log π_θ − log π_old of the token",
+    "log_prob": "log π_θ of the token",
     "advantage": "advantage A",
     "surrogate": "surrogate s",
     "weight": "weight w",
@@ -57,8 +58,11 @@ class Response:
         for name in ("group", "reward", "advantage", "contribution"):
             if self.row[name] is not None and not (name == "group" and self.row[name] == 0):
                 parts.append(f"{name} {shown(self.row[name])}")
-        count = len(self.texts)
-        return ", ".join([*parts, f"{count:,} token{'' if count == 1 else 's'}"])
+        return ", ".join([*parts, _counted(len(self.texts))])
+
+
+def _counted(tokens: int) -> str:
+    return f"{tokens:,} token{'' if tokens == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Picture:
         scale: the value at which the colour is full: 98 % of the tokens are within it.
         clip_range: the ratios at which the surrogate clips, where it has such.
         remark: what is to be said of the colours, where they are not as usual.
+        mover: what gives clipped tokens their gradient where the policy term gives none.
     """
 
     record: Row
@@ -80,6 +85,28 @@ class Picture:
     scale: float
     clip_range: tuple[float, float] | None
     remark: str | None = None
+    mover: str = ""
+
+    @property
+    def clipped(self) -> str:
+        """How many of the tokens drawn the clip bound, on which side, and what still moves them."""
+        tokens = [one.row["tokens"] for one in self.responses]
+        clips = [clip for row in tokens for clip in row["clip"]]
+        count = {side: clips.count(side) for side in MARKS}
+        bound = sum(count.values())
+        if not bound:
+            return f"clipped: none of {_counted(len(clips))}" if clips else ""
+        sides = ", ".join(f"{number / len(clips):.2%} {side}" for side, number in count.items())
+        said = f"clipped: {bound / len(clips):.2%} of {_counted(len(clips))}, {sides}"
+        moved = sum(
+            clip is not None and bool(still)
+            for row in tokens
+            for clip, still in zip(row["clip"], row["moved"], strict=True)
+        )
+        if not moved:
+            return said
+        which = "their gradient" if moved == bound else f"the gradient of {moved:,} of these"
+        return f"{said}; {which} is {self.mover} alone"
 
     @property
     def legend(self) -> str:
@@ -101,6 +128,7 @@ def picture(
     color_by: str | None,
     only: Sequence[int] | None,
     clip_range: tuple[float, float] | None,
+    mover: str = "",
 ) -> Picture:
     """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale.
 
@@ -114,7 +142,7 @@ def picture(
     ]
     drawn = responses if only is None else [responses[at] for at in only]
     scale, remark = _scale(record, chosen), _remark(record, chosen)
-    return Picture(record, drawn, chosen, scale, clip_range, remark)
+    return Picture(record, drawn, chosen, scale, clip_range, remark, mover)
 
 
 _TELLING = ("gradient", "contribution", "mismatch", "kl", "advantage")

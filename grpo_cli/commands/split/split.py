@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.split.microbatches import Cut
+from grpo_cli.commands.split.microbatches import AGGREGATES, Cut, adds, of_step
 from grpo_cli.commands.split.responses import Responses
-from grpo_cli.commands.split.step import AGGREGATES, adds, of_step
 from grpo_cli.engine.chunk import located
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError

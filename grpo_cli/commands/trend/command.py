@@ -10,7 +10,7 @@ from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.figure import figure
@@ -21,8 +21,9 @@ from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, words_of
 from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.page import alone, page
-from grpo_cli.commands.trend.run import Run, Task
+from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
@@ -147,9 +148,7 @@ def _finish(
     options: TrendOptions,
 ) -> int:
     tell_errors(run.skipped, as_json=options.kind == "json")
-    if run.skipped:
-        tell_more_errors(run.skipped)
-        say(f"skipped {len(run.skipped)} records that cannot be used")
+    tell_skipped(run.skipped)
     answers = [one.answer(steps, found) for one in conditions]
     for answer in filter(None, answers):
         if not options.quiet:

@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
-from grpo_cli.commands.trend.onsets import LEAST, Onset, onset, vanished
+from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
 from grpo_cli.commands.trend.step import Finding, Place, Step
 from grpo_cli.terminal.numbers import shown
 
@@ -35,6 +35,14 @@ LIMITS = (
 _OF, _MOST = 5, 3
 
 
+class _Watched(NamedTuple):
+    """A series in which onsets are looked for: the steps that have it, and its values."""
+
+    metric: Metric
+    steps: Sequence[Step]
+    values: F64
+
+
 def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
     """Where a run changed, the earliest first.
 
@@ -42,30 +50,44 @@ def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
         steps: by number.
         words: the flags of the objective and of reading, which go into the commands.
     """
-    found = [one for metric in _watched(steps) for one in _of(metric, steps, words)]
+    watched = _watched(steps)
+    pairs = zip(watched, _onsets(watched), strict=True)
+    found = [_found(one, onset, words) for one, onset in pairs if onset is not None]
     found += [one for limit in LIMITS for one in _beyond(limit, steps, words)]
     return sorted(found, key=lambda one: one.onset)
 
 
-def _watched(steps: Sequence[Step]) -> list[Metric]:
+def _watched(steps: Sequence[Step]) -> list[_Watched]:
+    """The series that are long enough."""
     known = map(metric_of, steps[0].metrics if steps else ())
-    return [one for one in known if one is not None and one.watched]
+    watched = (_series(one, steps) for one in known if one is not None and one.watched)
+    return [one for one in watched if len(one.steps) >= LEAST]
 
 
-def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
+def _series(metric: Metric, steps: Sequence[Step]) -> _Watched:
     known = [step for step in steps if step.metrics[metric.name] is not None]
-    if len(known) < LEAST:
-        return
-    values = np.array([step.metrics[metric.name] for step in known], dtype=np.float64)
-    up, down = metric.drift > 0, metric.drift < 0
-    found = vanished(values) if metric.log else None
-    found = found or onset(_scaled(values, metric), drift_up=up, drift_down=down)
-    if found is None:
-        return
+    return _Watched(metric, known, _values(metric.name, known))
+
+
+def _values(name: str, steps: Sequence[Step]) -> F64:
+    return np.array([step.metrics[name] for step in steps], dtype=np.float64)
+
+
+def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
+    gone = [vanished(one.values) if one.metric.log else None for one in watched]
+    series = [
+        Series(_scaled(one.values, one.metric), one.metric.drift > 0, one.metric.drift < 0)
+        for one in watched
+    ]
+    return [first or second for first, second in zip(gone, onsets(series), strict=True)]
+
+
+def _found(watched: _Watched, found: Onset, words: Sequence[str]) -> Finding:
+    metric, known, values = watched
     worst = _farthest(values, found)
     told = _sentence(metric, found, values, known)
     one = _finding(metric, found.kind, known[found.at], told, known[worst], words)
-    yield replace(one, score=float(found.score))
+    return replace(one, score=float(found.score))
 
 
 def _scaled(values: F64, metric: Metric) -> F64:
@@ -101,7 +123,7 @@ def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) 
 
 def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
     known = [step for step in steps if step.metrics[limit.metric] is not None]
-    values = np.array([step.metrics[limit.metric] for step in known], dtype=np.float64)
+    values = _values(limit.metric, known)
     passed = values > limit.bound if limit.above else values < limit.bound
     for at in np.flatnonzero(passed).tolist():
         window = passed[at : at + _OF]
@@ -120,30 +142,59 @@ def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterat
 def _finding(
     metric: Metric, kind: str, begun: Step, sentence: str, worst: Step, words: Sequence[str]
 ) -> Finding:
-    place = None if metric.worst is None else worst.worst.get(metric.worst)
+    at_first, at_worst = _place(metric, begun), _place(metric, worst)
     return Finding(
         metric.name,
         kind,
         begun.number,
         sentence,
-        command(worst, place, metric.worst, words),
+        command(begun, at_first, metric.worst, words),
         worst.number,
-        place,
+        at_worst,
+        cause=_cause(metric, begun, at_first, words),
+        worst_command=command(worst, at_worst, metric.worst, words),
     )
 
 
-_COLORS = {"nll": "gradient"}
+def _place(metric: Metric, step: Step) -> Place | None:
+    return None if metric.worst is None else step.worst.get(metric.worst)
+
+
+_COLORS = {"nll": "log_prob"}
 
 
 def command(step: Step, place: Place | None, kind: str | None, words: Sequence[str]) -> str:
     """What shows the worst token of a step, or its responses where no token is to blame."""
-    if place is None:
-        where = ["--where", f"step=={step.number}"] if step.shares_file else []
-        return shlex.join(["grpo", "eval", step.file, *where, "--level", "response", *words])
-    record = [place.source, "--record", str(place.record)]
-    if place.token is None:
-        return shlex.join(["grpo", "eval", *record, "--level", "response", *words])
-    told = f"#{place.token} of response {place.response}"
+    if place is None or place.token is None:
+        there = [*_there(step, place), "--level", "response"]
+        return f"{shlex.join(['grpo', 'eval', *there, *words])}  # step {step.number}"
+    told = f"token #{place.token} of response {place.response}: {shown(place.value)}"
     color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
-    shown_by = ["grpo", "show", *record, "--response", str(place.response), *color, *words]
-    return f"{shlex.join(shown_by)}  # token {told}: {shown(place.value)}"
+    response = ["--response", str(place.response)]
+    shown_by = shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words])
+    return f"{shown_by}  # step {step.number}, {told}"
+
+
+def _cause(metric: Metric, step: Step, place: Place | None, words: Sequence[str]) -> str:
+    """What may explain the finding: faults of the data, or why the loss is what it is."""
+    explains = "explain" if metric.name in _OF_LOSS and place is not None else "check"
+    taken = words if explains == "explain" else [*_of_reading(words)]
+    return shlex.join(["grpo", explains, *_there(step, place), *taken])
+
+
+_OF_LOSS = ("loss",)
+_READING = ("--from", "--map")
+
+
+def _of_reading(words: Sequence[str]) -> Iterator[str]:
+    """The flags of reading, each of which has a value, as those of the objective have."""
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        if flag in _READING:
+            yield from (flag, value)
+
+
+def _there(step: Step, place: Place | None) -> list[str]:
+    """The record that is worst in the step, or all of the step."""
+    if place is not None:
+        return [place.source, "--record", str(place.record)]
+    return [step.file, *(["--where", f"step=={step.number}"] if step.shares_file else [])]

@@ -24,7 +24,7 @@ from grpo_cli.commands.trend.view import (
     rows,
 )
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.terminal.paging import lines_of, print_page
 from grpo_cli.terminal.screen import Screen, screen_of, written
 from grpo_cli.variants.plan import Plan

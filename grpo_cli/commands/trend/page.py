@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from grpo_cli.commands.options.command_line import command_line
+from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.block import deflated, told
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.trend.beside import Beside

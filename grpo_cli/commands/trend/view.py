@@ -146,8 +146,12 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
 
 
 def print_command(console: Console, screen: Screen, finding: Finding) -> None:
-    """Prints the command that shows where."""
-    console.print(as_command(f"  {visible(finding.command)}", screen.edge), style="cyan")
+    """Prints the commands that show where it began, what may explain it, and where it is worst."""
+    commands = [finding.command, f"{finding.cause}  # what may explain it"]
+    if finding.worst_step != finding.onset:
+        commands.append(finding.worst_command.replace("  # step", "  # at its worst, step", 1))
+    for one in commands:
+        console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
 
 
 _LIMIT_LAST = {"shift": 0, "drift": 0, "limit": 1}

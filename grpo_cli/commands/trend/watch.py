@@ -15,9 +15,9 @@ from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.follow import Follow, finished
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
-from grpo_cli.terminal.escapes import escaped_json
 from grpo_cli.terminal.grid import print_hidden
 from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.terminal.screen import screen_of, written
 
 _USUAL = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.options.source import tell_errors, tell_more_errors, tell_notes
+from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.causes.memory import Memory
 from grpo_cli.commands.verify.company import Asked, Company, explained
 from grpo_cli.commands.verify.judging import Judged, Judging
@@ -84,9 +84,7 @@ class Verification:
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Says what was taken for granted."""
         tell_errors(self.skipped, as_json=as_json)
-        if self.skipped:
-            tell_more_errors(self.skipped)
-            say(f"skipped {len(self.skipped)} of {self._count} records")
+        tell_skipped(self.skipped, self._count)
         tell_notes(self._reader.notices, quiet=quiet)
         if quiet:
             return

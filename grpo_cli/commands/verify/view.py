@@ -36,12 +36,25 @@ def _paragraph(row: Row) -> Iterator[Text]:
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  expected ", "cyan"), f"{first['expected']!r}")
     yield Text.assemble(("  got      ", "cyan"), f"{first['got']!r}")
-    yield Text.assemble(("  cause    ", "cyan"), first["cause"] or "not recognised")
+    yield Text.assemble(("  cause    ", "cyan"), _any_of(first["causes"]) or "not recognised")
     if first["pattern"]:
         yield Text.assemble(("  known    ", "cyan"), first["pattern"])
     if row["also"]:
         differ = "differs" if len(row["also"]) == 1 else "differ"
         yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} {differ} too")
+
+
+def _any_of(causes: Sequence[str]) -> str:
+    """Causes that fit equally well, what they begin and end with said once."""
+    if len(causes) < 2:
+        return "".join(causes)
+    heads = {cause.partition(" by ")[0] for cause in causes}
+    tails = {cause.rpartition(", where ")[2] for cause in causes}
+    (head, *others), (tail, *more) = heads, tails
+    if others or more or not all(f"{head} by " in cause for cause in causes):
+        return " or ".join(causes)
+    inner = [cause.removeprefix(f"{head} by ").removesuffix(f", where {tail}") for cause in causes]
+    return f"{head} by {' or by '.join(inner)}, where {tail}"
 
 
 def _place(row: Row) -> str:

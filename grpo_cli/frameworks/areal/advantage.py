@@ -27,8 +27,9 @@ def group_then_batch(
 ) -> Advantage:
     """AReaL's GRPO: clip((r + bias)·scaling), group-normalised, then normalised over all tokens.
 
-    Both normalisations are (x − m)/(σ + eps) with ddof 1; the second has each token of the batch
-    as one element. A KL in the reward is summed over the tokens to come, between the two.
+    Both normalisations are (x − m)/(σ + eps), m and σ the mean and the standard deviation of x
+    with ddof 1; the second has each token of the batch as one element. A KL in the reward is summed
+    over the tokens to come, between the two.
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.

@@ -45,6 +45,8 @@ def of_rollout(estimator: Estimator) -> Callable[..., F64]:
 
     penalty.__doc__ = f"""{estimator.__name__} of π_rollout against π_ref, taken off the reward.
 
+    It is taken of d = log π_rollout − log π_ref.
+
     References:
         AReaL's use_decoupled_loss, whose ``logprobs`` stay the engine's. Without it they are the
         old policy's (``{estimator.__name__}-in-reward``).

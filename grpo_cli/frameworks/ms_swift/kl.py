@@ -12,8 +12,9 @@ from grpo_cli.objective.results import Kl
 def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
     """SDAR: k = −g·d, g = σ(−g_β·d) without a gradient, d = log π_θ − log π_ref, the teacher's.
 
-    Where the teacher finds a token likelier than the policy does, g is near 1. In the place of the
-    KL, whose β SDAR wants to be 0; averaged over tokens (``--kl-aggregate``).
+    Where the teacher finds a token likelier than the policy does, g is near 1; σ is the logistic
+    function. In the place of the KL, whose β SDAR wants to be 0; averaged over tokens
+    (``--kl-aggregate``).
 
     Args:
         log_ratio_ref: [N] nats.
@@ -29,7 +30,7 @@ def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
 
 
 def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
-    """K1 of the old policy against the reference, off the reward: ms-swift's ``kl_in_reward``.
+    """K1 = d, d = log π_old − log π_ref, off the reward: ms-swift's ``kl_in_reward``.
 
     Without the clamps that its KL in the loss has.
 

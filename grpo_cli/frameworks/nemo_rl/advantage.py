@@ -87,8 +87,8 @@ def gdpo(
     """NeMo-RL's GDPO: reward functions group-normalised, added up, then (A − m)/σ over the batch.
 
     As its recipe has it, with use_leave_one_out_baseline false: group mean and σ of all responses.
-    The elements of the batch are responses; the second σ has ddof 1 and no eps, and where it is 0
-    nothing is divided.
+    The elements of the batch are responses, m the mean of their A; the second σ has ddof 1 and no
+    eps, and where it is 0 nothing is divided.
 
     Args:
         reward_columns: [R, K] one reward per response and reward function.

@@ -73,7 +73,8 @@ def divergence(
 ) -> Correction:
     """``open-instruct/rho`` whose mask bounds a response's mean |ρₜ − 1|, its total variation.
 
-    Of a response outside the bounds, the tokens with A·d > 0, which widen the gap, are dropped.
+    Of a response outside the bounds, the tokens with A·log ρₜ > 0, which widen the gap, are
+    dropped.
 
     References:
         VACO, 2026 (arXiv 2603.01365); open-instruct's ``rho_mask_tv_divergence``.

@@ -11,7 +11,7 @@ from grpo_cli.objective.choice import Choice
 def group_mean(
     task_rewards: F64, groups: Groups, token_penalty: F64, responses: Segments
 ) -> Advantage:
-    """R − r̄ over the group, less each token's own penalty (``--kl tinker/centred``).
+    """A = r − r̄ over the group, less each token's own penalty (``--kl tinker/centred``).
 
     Args:
         task_rewards: [R] r, without the KL.

@@ -30,7 +30,8 @@ def trl_vespo(
     """TRL's VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), log W = Σₜ dₜ, clamped.
 
     dₜ is clamped to ±20, log W to [log 1e-8, 20] and λ to at least 1e-4; a φ that is not finite
-    is 0. W is the product over the response whatever the ratio stage says.
+    is 0. W is the product over the response whatever the ratio stage says; k and λ are those of
+    the sign of A.
 
     Args:
         token_log_ratio: [N] d = log π_θ − log π_old, nats.

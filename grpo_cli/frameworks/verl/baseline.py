@@ -9,8 +9,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.advantage.critic import gae, remax
 from grpo_cli.objective.advantage.whiten import to_go, whiten
-from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
+from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Moments, PerToken, Sample
 

@@ -7,7 +7,7 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.advantage.kl_in_reward import Advantage
 from grpo_cli.objective.advantage.kl_in_reward import returns as to_come
-from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
+from grpo_cli.objective.arithmetic.groups import suffix_sums
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import PerToken
 
@@ -22,6 +22,8 @@ def gae(
     gae_lambda: float,
 ) -> PerToken:
     """GAE: Aₜ = Σₛ≥ₜ (γλ)^(s−t)·δₛ, δₜ = rₜ + γ·V(t+1) − V(t), V being 0 after the last token.
+
+    V the critic's value of a token, rₜ the reward where t is the last token, less its penalty.
 
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.

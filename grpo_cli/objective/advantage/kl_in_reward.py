@@ -15,8 +15,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.advantage.group import group_mean
-from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
+from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
 from grpo_cli.objective.choice import positional
 from grpo_cli.objective.results import Moments, PerToken, Sample
 

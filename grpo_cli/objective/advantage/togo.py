@@ -43,6 +43,8 @@ def returns_whiten(
 ) -> PerToken:
     """Aₜ = (Gₜ − Ḡ)/(σ(G) + eps), the ``returns`` whitened over the tokens of the batch.
 
+    G being the return of a token, Ḡ and σ the mean and the standard deviation of all of them.
+
     Args:
         task_rewards: [R] rewards, without the KL.
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.

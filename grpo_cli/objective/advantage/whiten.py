@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.errors import InputError
-from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
+from grpo_cli.objective.arithmetic.groups import suffix_sums
 from grpo_cli.objective.results import Moments
 
 _TINY = 1e-8  # what verl adds to the count of a mean, and to the variance

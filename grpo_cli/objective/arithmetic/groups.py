@@ -1,4 +1,4 @@
-"""The responses to one prompt, wherever they stand in the batch."""
+"""The responses to one prompt, wherever they stand in the batch; running sums within responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.exact_sums import row_offsets, row_sums
 
 
@@ -77,3 +77,23 @@ class Groups:
         """[R] the tokens in the whole group of each response."""
         per_group = np.bincount(self.index, weights=lengths, minlength=self.count)
         return per_group.astype(np.int64)[self.index]
+
+
+def suffix_sums(values: F64, segments: Segments, discount: float) -> F64:
+    """[N] Σₛ≥ₜ discount^(s−t)·values[s], s and t in the same segment.
+
+    Each round doubles the reach of every element's sum, so a segment of T elements takes log₂ T
+    rounds, and its sums depend on its own elements only.
+
+    References:
+        Hillis and Steele, Data Parallel Algorithms, 1986.
+    """
+    sums = values.copy()
+    left = np.repeat(segments.starts + segments.lengths, segments.lengths) - np.arange(len(values))
+    reach = 1
+    longest = int(segments.lengths.max(initial=0))
+    while reach < longest:
+        inside = np.flatnonzero(left > reach)
+        sums[inside] += discount**reach * sums[inside + reach]
+        reach *= 2
+    return sums

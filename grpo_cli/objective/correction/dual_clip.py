@@ -14,7 +14,8 @@ def dual_clip_drop(
 ) -> Correction | None:
     """Removes a response in which more than one token has A < 0 and ρ > δ.
 
-    It leaves the policy term and the denominators that count tokens.
+    Here ρ is the ratio of the ratio stage, π_θ against π_old, and δ is delta. It leaves the policy
+    term and the denominators that count tokens.
 
     Args:
         ratio: [N] ρ.

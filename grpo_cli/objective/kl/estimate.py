@@ -18,7 +18,9 @@ Estimator = Callable[[F64], tuple[F64, F64]]
 
 
 def k1(difference: F64) -> tuple[F64, F64]:
-    """k1 = d: unbiased, of either sign. Its slope is 1 at every token, whatever the reference says.
+    """k1 = d, d = log π_θ − log π_ref: unbiased, of either sign.
+
+    Its slope is 1 at every token, whatever the reference says.
 
     References:
         Schulman, Approximating KL Divergence, 2020.
@@ -27,12 +29,12 @@ def k1(difference: F64) -> tuple[F64, F64]:
 
 
 def k2(difference: F64) -> tuple[F64, F64]:
-    """k2 = d²/2, with slope d: its gradient is that of the reverse KL."""
+    """k2 = d²/2, d = log π_θ − log π_ref, with slope d: its gradient is that of the reverse KL."""
     return 0.5 * difference * difference, difference
 
 
 def k3(difference: F64) -> tuple[F64, F64]:
-    """k3 = e^(−d) + d − 1, never negative, with slope 1 − e^(−d).
+    """k3 = e^(−d) + d − 1, d = log π_θ − log π_ref: never negative, with slope 1 − e^(−d).
 
     References:
         Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), its unbiased estimator of the KL.
@@ -42,7 +44,7 @@ def k3(difference: F64) -> tuple[F64, F64]:
 
 
 def absolute(difference: F64) -> tuple[F64, F64]:
-    """|d|, with slope sign(d)."""
+    """|d|, d = log π_θ − log π_ref, with slope sign(d)."""
     return np.abs(difference), np.sign(difference)
 
 

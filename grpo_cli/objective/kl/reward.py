@@ -37,6 +37,8 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
 
     penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, taken off the reward.
 
+    It is taken of d = log π_old − log π_ref: nothing differentiates it.
+
     References:
         Ouyang et al., InstructGPT, 2022 (arXiv 2203.02155); OpenRLHF, slime, NeMo-RL and AReaL
         offer it, with clamps on k (OpenRLHF, AReaL: 10), on d and k (NeMo-RL: 20 and 10), or none.

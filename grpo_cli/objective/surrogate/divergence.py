@@ -20,8 +20,8 @@ def dppo_tv(
 ) -> Surrogate:
     """DPPO, binary TV: s = sg[M]·ρ·A, M = 0 where the update leaves |p − p_old| ≤ δ.
 
-    With p = π_θ(oₜ): M = 0 where A > 0, p > p_old and |p − p_old| > δ_high, and where A < 0,
-    p < p_old and |p − p_old| > δ_low. A token so dropped has value and slope 0.
+    With p = π_θ(oₜ) and p_old = π_old(oₜ): M = 0 where A > 0, p > p_old and |p − p_old| > δ_high,
+    and where A < 0, p < p_old and |p − p_old| > δ_low. A token so dropped has value and slope 0.
 
     Args:
         ratio: [N] ρ.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.objective.arithmetic.suffix_sums import suffix_sums
+from grpo_cli.objective.arithmetic.groups import suffix_sums
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate
 from grpo_cli.objective.surrogate.clip import clip

@@ -13,7 +13,7 @@ def sapo(ratio: F64, advantage: F64, *, tau_pos: float, tau_neg: float) -> Surro
     """SAPO: s = (4/τ)·σ(τ·(ρ−1))·A, σ being the logistic function.
 
     The slope in log ρ is 4·σ·(1−σ)·ρ·A: as for ρ·A at ρ = 1, and fading on both sides. The value
-    at ρ = 1 is 2A/τ, not A.
+    at ρ = 1 is 2A/τ, not A. τ is tau_pos where A > 0 and tau_neg elsewhere.
 
     Args:
         ratio: [N] ρ.
@@ -46,7 +46,8 @@ def vespo(
     """VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), W the whole sequence's ratio.
 
     φ(1) = 1, and φ fades to 0 for a W near 0 and a great W alike. The value contains log π_θ; the
-    slope in log π_θ is φ·A. W is the ratio of the ratio stage, which is ``product`` in the paper.
+    slope in log π_θ is φ·A. W is the ratio of the ratio stage, which is ``product`` in the paper;
+    k and λ are those of the sign of A.
 
     Args:
         log_ratio, ratio: [N] log W, W.

@@ -1,4 +1,4 @@
-"""What trainers and inference servers write, one module each; a new format is a new row.
+"""What trainers and inference servers write: every file here that has ``FORMATS``.
 
 A format is recognised by the keys of an object, and then by what stands there. Records under the
 names of ``records.fields`` need none of this: for them recognition is one look-up.
@@ -6,26 +6,20 @@ names of ``records.fields`` need none of this: for them recognition is one look-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
 
-from grpo_cli.records.formats.atif import ATIF
-from grpo_cli.records.formats.columns import COLUMNS
-from grpo_cli.records.formats.engines import CHAT, COMPLETION, SGLANG
 from grpo_cli.records.formats.format import Format, Object, Translated
-from grpo_cli.records.formats.nemo_rl import NEMO_RL
-from grpo_cli.records.formats.open_instruct import OPEN_INSTRUCT
-from grpo_cli.records.formats.prime_rl import PRIME_RL
-from grpo_cli.records.formats.roll import ROLL_BOARD
-from grpo_cli.records.formats.slime import MILES, SLIME
-from grpo_cli.records.formats.texts import TEXTS
-from grpo_cli.records.formats.unipo import UNIPO
-from grpo_cli.records.formats.verifiers import VERIFIERS
 
-_ALL = (
-    *(NEMO_RL, PRIME_RL, OPEN_INSTRUCT, ROLL_BOARD, COLUMNS, UNIPO, VERIFIERS, SLIME, MILES),
-    *(ATIF, CHAT, COMPLETION, SGLANG, *TEXTS),
-)
+
+def _stated() -> Iterator[Format]:
+    for found in iter_modules(__path__):
+        yield from getattr(import_module(f"{__name__}.{found.name}"), "FORMATS", ())
+
+
+_ALL = sorted(_stated(), key=lambda one: (one.rank, one.name))
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL}
 
 CANONICAL = "canonical"

@@ -84,3 +84,5 @@ ATIF = Format(
     ),
     source="ATIF v1.4, laude-institute/harbor docs/rfcs/0001-trajectory-format.md, MetricsSchema",
 )
+
+FORMATS = (ATIF,)

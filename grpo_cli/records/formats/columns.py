@@ -70,4 +70,7 @@ COLUMNS = Format(
     read=_read,
     lacks=("responses to the same prompt are one group, where no group id says otherwise",),
     source="ms-swift 4.x completions.jsonl; ROLL rollout_dump_dir: trl_family §11, verl_family §9",
+    rank=1,
 )
+
+FORMATS = (COLUMNS,)

@@ -178,3 +178,5 @@ SGLANG = Format(
     lacks=("one response an object: say --group-size N or --group-by FIELD", *_BEYOND),
     source="SGLang docs, native API: meta_info.output_token_logprobs = [[logprob, id, text], ...]",
 )
+
+FORMATS = (CHAT, COMPLETION, SGLANG)

@@ -75,3 +75,5 @@ NEMO_RL = Format(
     ),
     source="NeMo-RL nemo_rl/algorithms/grpo.py:3629-3654, nemo_rl/utils/logger.py:1071-1096",
 )
+
+FORMATS = (NEMO_RL,)

@@ -52,3 +52,5 @@ OPEN_INSTRUCT = Format(
     ),
     source="open-instruct 00feb3a open_instruct/rl_utils.py:22-45, 84-128",
 )
+
+FORMATS = (OPEN_INSTRUCT,)

@@ -58,3 +58,5 @@ PRIME_RL = Format(
     ),
     source="prime-rl 004274e src/prime_rl/trainer/rl/token_export.py:60-80, 137-166",
 )
+
+FORMATS = (PRIME_RL,)

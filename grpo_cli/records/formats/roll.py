@@ -44,3 +44,5 @@ ROLL_BOARD = Format(
     ),
     source="ROLL save_logging_board_dir: roll/pipeline/rlvr, fields of res_dict",
 )
+
+FORMATS = (ROLL_BOARD,)

@@ -117,3 +117,5 @@ MILES = Format(
     ),
     source="miles 31f1ca9 miles/ray/rollout/debug_data.py:36-72, 113",
 )
+
+FORMATS = (SLIME, MILES)

@@ -59,6 +59,7 @@ def _text(
         read=read,
         lacks=("no log-probs: nothing can be evaluated",),
         source=source,
+        rank=2,
     )
 
 
@@ -110,7 +111,7 @@ def _nemo(value: Object) -> Signal:
 _TRL_HOOK = "record(trainer, path) of grpo_cli.hooks.trl has it write them"
 _VERL_HOOK = "grpo_cli.hooks.verl has it write them"
 
-TEXTS = (
+FORMATS = (
     _text(
         "verl",
         "verl's rollout_data_dir/{step}.jsonl",

@@ -132,3 +132,5 @@ UNIPO = Format(
     source="poloclub/unipo a9c9acf docs/canonical_schema.json, scripts/build_data.py",
     many=True,
 )
+
+FORMATS = (UNIPO,)

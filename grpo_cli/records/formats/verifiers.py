@@ -135,3 +135,5 @@ VERIFIERS = Format(
     source="verifiers a60a606 verifiers/v1/graph.py:66-115, trace.py:193-263, 451-469; "
     "prime-rl 559b447 src/prime_rl/monitors/file.py:50",
 )
+
+FORMATS = (VERIFIERS,)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
+from grpo_cli.records.parse import mistaken
 from grpo_cli.records.parse.numbers import LARGEST, WITHIN
 from grpo_cli.records.record import Record
 
@@ -28,7 +29,6 @@ _BOUNDS: dict[str, tuple[float, float, str]] = {
     "token_advantages": (-LARGEST, LARGEST, WITHIN.removeprefix("a ")),
 }
 _ANY = (-np.inf, np.inf, "number")
-_MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
 
 
 def layout(record: Record) -> Hashable:
@@ -173,7 +173,7 @@ def _check(records: Sequence[Record], columns: dict[str, F64], mask: Mask | None
         record, _, name, within, value, wanted = min(faults)
         message = _expectation(value, wanted)
         if name.startswith("log_probs"):
-            message += _instead(_of_record(records, columns[name], record))
+            message += mistaken.values(_of_record(records, columns[name], record))
         raise _fault(records[record], record, name, within, message)
 
 
@@ -205,18 +205,6 @@ def _of_record(records: Sequence[Record], column: F64, number: int) -> F64:
     """The record's own part: what is said of it must not depend on what it stands beside."""
     sizes = [sum(record.widths) for record in records[: number + 1]]
     return column[sum(sizes[:-1]) : sum(sizes)]
-
-
-def _instead(column: F64) -> str:
-    """What a record's column seems to hold, where that is no log-probs."""
-    values = column[np.isfinite(column)]
-    if values.size < _ENOUGH or np.mean(values > 0.0) < _MANY:
-        return ""
-    if values.min() < 0.0:
-        return "; these look like logits: take log_softmax of them, and each token's own entry"
-    if values.max() <= 1.0:
-        return "; these look like probabilities: take their natural logarithm"
-    return "; these look like −log p, as losses are: negate them"
 
 
 def _fault(record: Record, number: int, name: str, at: int, message: str) -> InputError:

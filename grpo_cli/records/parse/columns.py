@@ -18,6 +18,7 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
+from grpo_cli.records.parse import mistaken
 from grpo_cli.records.places import count, got
 
 _LEVELS = ("group", "response")
@@ -57,6 +58,11 @@ class Shape:
     def widths(self) -> list[int]:
         """[R] tokens of each response."""
         return self.rows if self.nested > 1 or self.single else [1] * self.rows[0]
+
+    @property
+    def doubt(self) -> str:
+        """What to add where something else has a level less than the column."""
+        return mistaken.rows(self.key, self.value, self.rows, deep=self.nested == 3)
 
     def place(self, flat: int) -> str:
         """Where the token with a flat index stands."""
@@ -138,7 +144,12 @@ def check_nesting(key: str, value: object, shape: Shape, leaf: str = "number") -
     Raises:
         InputError: at the first list that is missing, or longer or shorter than it should be.
     """
-    _compare(value, shape.value, key, shape.key, (*_LEVELS[3 - shape.nested : 2], leaf))
+    try:
+        _compare(value, shape.value, key, shape.key, (*_LEVELS[3 - shape.nested : 2], leaf))
+    except InputError as error:
+        if shape.nested == 3 and type(value) is list and type(_first(value)) is not list:
+            error.message += shape.doubt
+        raise
 
 
 def _compare(value: object, model: list[Any], path: str, like: str, levels: Sequence[str]) -> None:
@@ -185,7 +196,10 @@ def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None)
     for at, value in enumerate(flat):
         masked = mask is not None and not mask[at]
         if not _is_number(value) and not (masked and (value is None or type(value) is bool)):
-            raise InputError(f"expected a number, got {got(value)}", path=key + shape.place(at))
+            message = f"expected a number, got {got(value)}"
+            if set(map(type, flat)) == {list}:
+                message += mistaken.rows(key, flat, [*map(len, flat)], deep=True)
+            raise InputError(message, path=key + shape.place(at))
         numbers.append(np.nan if value is None else places.as_float(value))
     return struct.pack(f"{len(numbers)}d", *numbers)
 

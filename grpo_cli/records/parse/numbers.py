@@ -65,19 +65,25 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
     if type(value) is not list:
         if responses == 1:
             return [value], lambda _: key
-        raise InputError(f"expected {_wanted(responses, what)}, got {got(value)}", path=key)
+        came = f"got {got(value)}{_doubt(shape, 1, what)}"
+        raise InputError(f"expected {_wanted(responses, what)}, {came}", path=key)
     if shape.outer is not None and value and type(value[0]) is list and _nested(value, shape.outer):
         flat = [one for group in value for one in group]
         return flat, lambda at: f"{key}{response(at, shape.outer)}"
     if len(value) != responses:
-        came = f"got {len(value)}{_flat(shape) if what == 'reward' else ''}"
+        came = f"got {len(value)}{_doubt(shape, len(value), what)}"
         raise InputError(f"expected {_wanted(responses, what)}, {came}", path=key)
     return value, lambda at: f"{key}[{at}]"
 
 
-def _flat(shape: Shape) -> str:
-    """What to say where one list of numbers may have been meant for one response's tokens."""
-    if shape.nested > 1 or shape.single:
+def _doubt(shape: Shape, size: int, what: str) -> str:
+    """What to say where the column may be meant for other responses than its nesting says.
+
+    One list of numbers may be one response's tokens, and lists for each token all of its words'.
+    """
+    if shape.nested > 1:
+        return shape.doubt if size == (1 if shape.outer is None else len(shape.outer)) else ""
+    if shape.single or what != "reward":
         return ""
     return f"; {shape.key} is a flat list, a number per response: tokens of a response are [[…]]"
 

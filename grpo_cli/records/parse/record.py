@@ -10,13 +10,20 @@ from grpo_cli.records import fields
 from grpo_cli.records.decode.text import as_object
 from grpo_cli.records.origin import Origin
 from grpo_cli.records.parse import log
-from grpo_cli.records.parse.columns import Shape, read_column, read_mask, read_shape
+from grpo_cli.records.parse.columns import (
+    Shape,
+    check_nesting,
+    flatten,
+    read_column,
+    read_mask,
+    read_shape,
+)
 from grpo_cli.records.parse.derive import derive
 from grpo_cli.records.parse.groups import read_groups
 from grpo_cli.records.parse.numbers import finite, is_number, per_response
 from grpo_cli.records.parse.rewards import read_advantages, read_rewards
 from grpo_cli.records.parse.settings import read_settings, trainer_weights
-from grpo_cli.records.parse.tokens import read_words
+from grpo_cli.records.places import got
 from grpo_cli.records.record import Record
 
 
@@ -148,3 +155,22 @@ def record_id(record: Mapping[str, Any]) -> str | int | float | None:
     """The record's own ``id``, if it is one that can be shown."""
     value = record.get("id")
     return value if isinstance(value, str | int | float) else None
+
+
+def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[Any]]:
+    """[R] lists of token strings (``kind`` str) or token ids (int), masked ones included.
+
+    Raises:
+        InputError: for another shape than the token columns', or an element of another kind.
+    """
+    check_nesting(key, value, shape, "token")
+    flat = flatten(key, value, shape)
+    if not set(map(type, flat)) <= {kind}:
+        at = next(at for at, one in enumerate(flat) if type(one) is not kind)
+        wanted = "a string" if kind is str else "a whole number"
+        raise InputError(f"expected {wanted}, got {got(flat[at])}", path=key + shape.place(at))
+    rows, start = [], 0
+    for width in shape.widths:
+        rows.append(flat[start : start + width])
+        start += width
+    return rows

@@ -17,7 +17,6 @@ from grpo_cli.hyperparameters import KNOWN, Value
 from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks
 from grpo_cli.records.fast import LOG_PROBS, PLAIN, Unusual, batch_of, numbered
 from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read_fields
-from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.parse.assemble import grouped
 from grpo_cli.records.parse.settings import read_settings
 from grpo_cli.records.tables.cells import JSON, as_json, listed
@@ -25,6 +24,7 @@ from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.pieces import Rows
 from grpo_cli.records.tables.stretches import Items, Lazily, Stretch, stretches
 from grpo_cli.records.tables.written import Written
+from grpo_cli.records.translate import is_plain
 
 
 class Columns:

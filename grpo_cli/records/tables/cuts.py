@@ -16,11 +16,11 @@ import numpy as np
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import Grouping, again
-from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.tables.cells import JSON
 from grpo_cli.records.tables.files import parquet_file
 from grpo_cli.records.tables.pieces import Cut, Rows
+from grpo_cli.records.translate import is_plain
 
 _LEAST = 4 << 20
 """Bytes of packed rows that a piece has at least."""

@@ -12,12 +12,12 @@ from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.fast import PLAIN
 from grpo_cli.records.fields import ACTION, GROUPS, canonical_name, read_fields
-from grpo_cli.records.formats.translate import is_plain
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import arrow
 from grpo_cli.records.tables.cells import JSON, is_single, rows
 from grpo_cli.records.tables.files import damage, package
 from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.records.translate import is_plain
 
 FRAMEWORK = "framework"
 """What says which framework computed the records; read beside their numbers."""

@@ -8,10 +8,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from grpo_cli.commands.eval.formats.format import Printing, lines_format, write_lines
-from grpo_cli.commands.eval.formats.lines import Lines
+from grpo_cli.commands.eval.format import Printing, lines_format, write_lines
+from grpo_cli.commands.eval.lines import Lines
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.terminal.escapes import escaped
+from grpo_cli.terminal.numbers import escaped
 
 
 def _cell(value: Any) -> str:

@@ -1,16 +1,70 @@
-"""The ``json`` format: one document, its totals before its records."""
+"""The ``json`` format: one document whose totals stand before its records.
+
+The totals are known last, so the records wait in a temporary file that is in memory while it is
+small; memory stays flat whatever the input.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, BinaryIO
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
-from grpo_cli.commands.eval.formats.document import Document
-from grpo_cli.commands.eval.formats.format import Format, Printing, limited, one_row
-from grpo_cli.commands.eval.formats.nested import encode_nested
+import orjson
+
+from grpo_cli.commands.eval.format import Format, Printing, limited, one_row
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
+from grpo_cli.terminal.destination import naming
+
+_IN_MEMORY = 16 * 2**20
+
+
+class Document:
+    """Collects the records, then writes the whole document.
+
+    Args:
+        records: whether the document has a list of records at all.
+    """
+
+    def __init__(self, *, records: bool) -> None:
+        self._records = records
+        self._spool = SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
+        self._empty = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._spool.close()
+
+    def add(self, piece: bytes) -> None:
+        """Appends one record, a JSON object."""
+        with naming("a temporary file"):
+            self._spool.write(piece if self._empty else b",\n" + piece)
+        self._empty = False
+
+    def write(
+        self, stream: BinaryIO, head: Mapping[str, Any], total: Mapping[str, Any] | None
+    ) -> None:
+        """Writes ``head``, the totals and the records."""
+        opening = orjson.dumps({**head, "total": total}, option=orjson.OPT_SERIALIZE_NUMPY)
+        stream.write(opening[:-1])
+        if self._records:
+            stream.write(b',"records":[\n')
+            self._spool.seek(0)
+            shutil.copyfileobj(self._spool, stream, 2**20)
+            stream.write(b"]" if self._empty else b"\n]")
+        stream.write(b"}\n")
 
 
 def _encode(printing: Printing) -> Encode:

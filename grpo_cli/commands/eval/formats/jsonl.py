@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from grpo_cli.commands.eval.formats.format import Format, Printing, write_lines
-from grpo_cli.commands.eval.formats.lines import Lines, encode_lines
-from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.eval.format import Format, Printing, write_lines
+from grpo_cli.commands.eval.lines import Lines, encode_lines
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.numbers import escaped_json
 
 
 def _cell(value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from grpo_cli.commands.eval.formats.format import Printing, lines_format, write_lines
-from grpo_cli.commands.eval.formats.lines import Lines
+from grpo_cli.commands.eval.format import Printing, lines_format, write_lines
+from grpo_cli.commands.eval.lines import Lines
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.terminal.numbers import shown, visible
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from grpo_cli.commands.eval.formats.format import Format, Printing, limited, total_of
+from grpo_cli.commands.eval.format import Format, Printing, limited, total_of
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.tables import batch_of, column, none_of, row_of, texts

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 import orjson
 from rich.console import Console
 
-from grpo_cli.commands.eval.formats.format import Format, Printing
-from grpo_cli.commands.eval.formats.nested import encode_nested
+from grpo_cli.commands.eval.format import Format, Printing
+from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.rows_view import ROWS, print_rows, print_totals
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode

@@ -34,8 +34,8 @@ def _written(case: Case) -> F64:
 # how a response's weight goes with its length → the numerator, and what is counted then
 _FORMS: Mapping[str, Numerator] = {
     "": _one,
-    "own tokens": lambda case: 1.0 / _lengths(case),
-    "own tokens as written, masked ones too": lambda case: 1.0 / _written(case),
+    "its response's tokens": lambda case: 1.0 / _lengths(case),
+    "its response's tokens as written, masked ones too": lambda case: 1.0 / _written(case),
     "its length as a factor": _lengths,
     "the root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
 }
@@ -120,14 +120,23 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     if np.count_nonzero(told) < 1 or np.allclose(factor[told], 1.0, rtol=1e-4):
         return
     fitting: dict[str, float] = {}
-    for form, numerator in _FORMS.items():
-        shape = numerator(case)
+    for form, shape in _shapes(case).items():
         scale = weight[told] / shape[told]
         if np.abs(scale - scale[0]).max() <= 3e-4 * abs(scale[0]):
             fitting[form] = 1.0 / float(np.median(scale))
     named = [form for form, divisor in fitting.items() if any(_named(case, form, divisor))]
     for form in named or (fitting if unnamed else ()):
         yield from _causes(case, form, fitting[form], factor[told])
+
+
+def _shapes(case: Case) -> Mapping[str, F64]:
+    """How weights may go with lengths: those that are the same here once, by the simpler name."""
+    shapes: dict[str, F64] = {}
+    for form, numerator in _FORMS.items():
+        shape = numerator(case)
+        if not any(np.array_equal(shape, other) for other in shapes.values()):
+            shapes[form] = shape
+    return shapes
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
@@ -137,7 +146,7 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     names = [*_named(case, form, divisor)]
     for name, of in names:
         by = f"{form} × " if form and "length" not in form else ""
-        words = f"{_kind(factor)}denominator: tokens are divided by {by}{name}, {meant}"
+        words = f"{_kind(factor)}denominator: each token is divided by {by}{name}, {meant}"
         yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=of))
     if names:
         return

@@ -21,7 +21,7 @@ import numpy as np
 
 from grpo_cli.vectors import Case, Loss, NotClaimedError, cases, claimed, judge
 from grpo_cli.vectors.data import step_of
-from grpo_cli.vectors.run import answer
+from grpo_cli.vectors.verdict import answer
 
 from .mutants import mutants
 

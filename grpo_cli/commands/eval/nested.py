@@ -14,7 +14,7 @@ import orjson
 from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import Row, rows
-from grpo_cli.terminal.escapes import escaped_json
+from grpo_cli.terminal.numbers import escaped_json
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
@@ -63,7 +63,7 @@ def _text(values: Any) -> Any:
     if not isinstance(values, np.ndarray) or len(values) < _MANY or not one_number(values):
         return values
     number = orjson.dumps(values[:1], option=_OPTIONS)[1:-1]
-    return orjson.Fragment(b"[%b]" % b",".join([number] * len(values)))
+    return orjson.Fragment(b"[%b%b]" % ((number + b",") * (len(values) - 1), number))
 
 
 def _fitted(piece: bytes) -> bytes:

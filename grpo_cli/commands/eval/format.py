@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
-from grpo_cli.commands.eval.formats.lines import Lines, encode_lines
+from grpo_cli.commands.eval.lines import Lines, encode_lines
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import COLUMNS, Level

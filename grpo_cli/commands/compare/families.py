@@ -1,0 +1,77 @@
+"""Rows of one family, as ``gspo`` and ``verl/gspo``: what their signatures tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from grpo_cli.commands.compare.sides import Side
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.signature import Part, common
+
+_STAGES = {
+    "adv": "advantage",
+    "ratio": "ratio",
+    "surrogate": "surrogate",
+    "kl": "kl",
+    "corr": "correction",
+    "agg": "aggregate",
+    "kl_agg": "kl aggregate",
+    "ent": "entropy",
+    "ent_agg": "entropy aggregate",
+}
+_OFF = {"kl": ("beta", ("kl", "kl_agg")), "ent": ("entropy_coef", ("ent", "ent_agg"))}
+"""The term → the coefficient with which it has no part in J, and what is then of no account."""
+
+
+class Apart(NamedTuple):
+    """What tells two rows apart: hyperparameters of the same choices, and stages of others."""
+
+    values: Mapping[str, tuple[Value, Value]]
+    stages: tuple[str, ...]
+
+
+def differences(sides: Sequence[Side]) -> list[dict[str, Any]]:
+    """For each family what its rows have at the same choice, against the first of them.
+
+    Told are the surrogate's hyperparameters, and all of them where rows differ in nothing else.
+    """
+    families: dict[str, list[Side]] = {}
+    for side in sides:
+        families.setdefault(side.plan.variant.rpartition("/")[2], []).append(side)
+    return [row for first, *others in families.values() for row in _of_family(first, others)]
+
+
+def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:
+    alike: dict[tuple[Any, ...], list[tuple[str, Apart]]] = {}
+    for other in rest:
+        apart = _apart(_pieces(first), _pieces(other))
+        if apart.values:
+            alike.setdefault(tuple(apart.values.items()), []).append((other.plan.variant, apart))
+    for values, rows in alike.items():
+        others = {stage for _, apart in rows for stage in apart.stages}
+        yield {
+            "variants": [first.plan.variant, *(name for name, _ in rows)],
+            "hyperparameters": {name: list(pair) for name, pair in values},
+            "stages": [stage for stage in _STAGES.values() if stage in others],
+        }
+
+
+def _pieces(side: Side) -> dict[str, Part]:
+    """The pieces of the signature that have a part in J, by key."""
+    found = {part.key: part for part in common(list(side.totals.signatures.values()))}
+    for key, (coefficient, without) in _OFF.items():
+        if key in found and not dict(found[key].values).get(coefficient):
+            found = {name: part for name, part in found.items() if name not in without}
+    return {key: part for key, part in found.items() if key in _STAGES}
+
+
+def _apart(one: Mapping[str, Part], other: Mapping[str, Part]) -> Apart:
+    keys = [key for key in _STAGES if key in one or key in other]
+    same = [key for key in keys if key in one and key in other and one[key].name == other[key].name]
+    others = tuple(_STAGES[key] for key in keys if key not in same)
+    values: dict[str, tuple[Value, Value]] = {}
+    for key in same if not others else [key for key in same if key == "surrogate"]:
+        pairs = zip(one[key].values, other[key].values, strict=True)
+        values |= {name: (mine, theirs) for (name, mine), (_, theirs) in pairs if mine != theirs}
+    return Apart(values, others)

@@ -1,0 +1,80 @@
+"""Pages of choices say what the letters of their formulas mean, and mean what is computed."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from grpo_cli.commands.explain.choice import describe_choice
+from grpo_cli.commands.main import app
+from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.variants import STAGES
+
+EVERY = [(place, name) for place, stage in STAGES.items() for name in stage.choices]
+LETTERS = ("d", "ρ", "w", "r", "r̄", "μ", "σ", "c", "δ", "β", "C", "R", "L", "N", "k1", "k2", "k3")
+
+
+def page(place, name):
+    (found,) = [one for one in describe_choice(name)["choices"] if one["stage"] == place]
+    return found
+
+
+@pytest.mark.parametrize(("place", "name"), EVERY)
+def test_no_letter_stays_undefined(place, name):
+    found = page(place, name)
+    text = " ".join(one for one in found["description"] if not one.startswith("References"))
+    for letter in LETTERS:
+        # the letter stands alone, as a factor or an argument: neither an index nor part of a word
+        used = re.search(rf"(?<![\w^.\-'/]){letter}(?=[ ·)]?[·)−+/,]| [−+/≤>] )", text)
+        told = re.search(
+            rf"{letter}[ₜᵢ]?(?:\(.\))?(?: =| being| and| is| counts|,? the|,? their) ", text
+        )
+        assert not used or told or letter in found["symbols"], (letter, text)
+
+
+@pytest.mark.parametrize(("place", "name"), EVERY)
+def test_a_letter_that_is_a_hyperparameter_is_one_of_the_choice(place, name):
+    found = page(place, name)
+    for meaning in found["symbols"].values():
+        assert meaning not in HYPERPARAMETERS or meaning in found["hyperparameters"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("k1", math.log(2.0)), ("k2", math.log(2.0) ** 2 / 2), ("k3", 0.5 + math.log(2.0) - 1.0)],
+)
+def test_d_is_the_policy_less_the_reference(name, value):
+    """At π_θ = 2·π_ref: d = log 2; the values from Schulman's definitions, r = π_ref/π_θ = ½."""
+    shown = CliRunner().invoke(app, ["explain", name]).stdout
+    first = re.search(r"(?<![\w(])d\b.*", shown)
+    assert first is not None
+    assert "d = log π_θ − log π_ref" in first.group(0)
+    made = (
+        STAGES["kl"]
+        .choices[name]
+        .function(
+            np.array([math.log(0.5) - math.log(0.25)]),
+            np.ones(1),
+            beta=1.0,
+            kl_weight="none",
+            kl_input_clamp=None,
+            kl_output_clamp=None,
+        )
+    )
+    assert made.value[0] == pytest.approx(value, rel=1e-15)
+
+
+def test_the_letters_of_a_page():
+    assert page("correction", "token-truncate")["symbols"] == {
+        "ρ": "π_old/π_rollout of the token",
+        "π_old": "the policy at the start of the update",
+        "π_rollout": "the engine that sampled",
+    }
+    assert page("kl", "k1+")["symbols"]["d"] == "log π_θ − log π_ref of the token"
+    assert page("ratio", "token")["symbols"]["d"] == "log π_θ − log π_old of the token"
+    shown = CliRunner().invoke(app, ["explain", "clip"]).stdout
+    assert (
+        "symbols\n  ρ  the ratio of the ratio stage, π_θ against π_old\n  c  dual_clip\n" in shown
+    )
