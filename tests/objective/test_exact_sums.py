@@ -178,8 +178,8 @@ def test_a_covariance_of_infinite_advantages_is_no_number():
     """``match`` tries such a surrogate on advantages that overflowed in an earlier choice."""
     advantage, one = np.array([np.inf, -np.inf, 1.0]), Segments(np.array([1]))
     with np.errstate(all="ignore"):
-<<<<<<< HEAD
-        assert not np.isfinite(_covariance(advantage, np.array([-1.0, -0.5, -2.0]))).any()
+        found = _covariance(advantage, np.array([-1.0, -0.5, -2.0]), Segments(np.array([3])), one)
+    assert not np.isfinite(found).any()
 
 
 def test_what_waits_is_taken_apart_in_time():
@@ -200,7 +200,3 @@ def test_what_is_added_exactly(left, right, exactly):
     found = exact._adds_exactly(np.array([left]), np.array([right]))
     assert found.tolist() == [exactly]
     assert (Fraction(left) + Fraction(right) == Fraction(left + right)) is exactly
-=======
-        found = _covariance(advantage, np.array([-1.0, -0.5, -2.0]), Segments(np.array([3])), one)
-    assert not np.isfinite(found).any()
->>>>>>> main
