@@ -47,6 +47,10 @@ class Rule:
             explains the rest there.
         explains: whether the log-probs of a record are not compared after such a finding.
         yields: whether it is silent of a record of which a rule that explains has spoken.
+        about: what is not looked at without what it needs, in words.
+        needs: what records must have beside what it judges: ``a|b`` is either of two. It is not
+            asked of those that lack one.
+        better: the setting without which it sees a part only; partly: which.
     """
 
     code: str
@@ -57,3 +61,7 @@ class Rule:
     pairs: bool = False
     explains: bool = False
     yields: bool = False
+    about: str = ""
+    needs: tuple[str, ...] = ()
+    better: str = ""
+    partly: str = ""

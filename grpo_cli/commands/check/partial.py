@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.commands.check.across.facts import Facts
+from grpo_cli.commands.check.denominators import Named
 from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.unchecked import Lack
 from grpo_cli.engine.skipped import Skipped
 
 Key = tuple[int, int, int, int]
@@ -133,6 +135,8 @@ class Partial:
         edges: the small records at its beginning and end, whose sample may go on in another piece.
         records, responses, tokens: what was looked at.
         skipped: the records that cannot be read.
+        lacks: how many records could not be looked at, by what they lack.
+        idle: how many responses and groups teach nothing, by the loss that their records name.
     """
 
     findings: Findings
@@ -142,3 +146,5 @@ class Partial:
     responses: int = 0
     tokens: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    lacks: Counter[Lack] = field(default_factory=Counter)
+    idle: Counter[Named] = field(default_factory=Counter)

@@ -109,6 +109,14 @@ class View:
         """Whether the records have the column themselves."""
         return name in self.columns and name not in self.derived
 
+    def tells(self, name: str) -> bool:
+        """Whether the records say something of that name at all."""
+        if name in LOG_PROBS:
+            return self.has(name)
+        if name == "rewards":
+            return self.rewards is not None or "rewards" in self.names
+        return name in self.names or (bool(self.values) and name in self.values[0])
+
     def key(self, name: str) -> str:
         """What the user calls the column."""
         return self.names.get(name, name)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from grpo_cli.commands.check import denominators, unchecked
 from grpo_cli.commands.check.across.duplicates import Seen
 from grpo_cli.commands.check.across.facts import facts
 from grpo_cli.commands.check.asking import look
+from grpo_cli.commands.check.denominators import Named, tally
 from grpo_cli.commands.check.finding import ORDER, Finding, Rule
 from grpo_cli.commands.check.packed import views
 from grpo_cli.commands.check.partial import Findings, Partial
 from grpo_cli.commands.check.parts import compared, joined
 from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rules import table
 from grpo_cli.commands.check.samples import Small, compare_all
+from grpo_cli.commands.check.unchecked import Lack, lacks
 from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -61,6 +66,8 @@ def _look_at(view: View, partial: Partial, small: Small) -> None:
     partial.records += len(view.counts)
     partial.responses += view.responses.count
     partial.tokens += view.responses.total
+    partial.lacks += lacks(table(), view)
+    partial.idle += tally(view)
     explained = np.zeros(len(view.counts), dtype=np.bool_)
     for rule, finding in look(view):
         explained[finding.record] |= rule.explains
@@ -82,6 +89,8 @@ class Check:
         findings: what was found.
         records, responses, tokens: what was looked at.
         skipped: the records that cannot be read.
+        lacks: how many records could not be looked at, by what they lack.
+        idle: how many responses and groups teach nothing, by the loss that their records name.
     """
 
     findings: Findings
@@ -89,6 +98,8 @@ class Check:
     responses: int = 0
     tokens: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    lacks: Counter[Lack] = field(default_factory=Counter)
+    idle: Counter[Named] = field(default_factory=Counter)
     _seen: Seen = field(default_factory=Seen)
     _edge: tuple[int, View] | None = None
 
@@ -97,6 +108,8 @@ class Check:
         self.records += partial.records
         self.responses += partial.responses
         self.tokens += partial.tokens
+        self.lacks += partial.lacks
+        self.idle += partial.idle
         self.skipped.merge(partial.skipped)
         self.findings.merge(partial.findings, source)
         for kept in partial.facts:
@@ -134,6 +147,8 @@ class Check:
             "records": self.records,
             "responses": self.responses,
             "tokens": self.tokens,
+            "denominators": [*denominators.as_json(self.idle)],
+            "not_checked": [*unchecked.as_json(table(), self.lacks)],
         }
 
     def end(self) -> None:

@@ -24,6 +24,11 @@ def print_findings(console: Console, screen: Screen, document: Row) -> None:
         for code in dict.fromkeys(row["code"] for row in rows if row["severity"] == severity):
             of_kind = [row for row in rows if (row["code"], row["severity"]) == (code, severity)]
             _print_kind(console, screen.reading, of_kind, document["more"].get(code, 0))
+    for row in document["denominators"]:
+        console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
+    if document["not_checked"]:
+        said = Text(_not_checked(document["not_checked"], document["records"]), "dim")
+        console.print(wrapped(said, screen.reading, 2))
     console.print(_conclusion(document))
 
 
@@ -53,6 +58,39 @@ def _print_kind(console: Console, width: int, rows: Sequence[Row], more: int) ->
     for advice in dict.fromkeys(row["advice"] for row in rows):
         console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
     console.print()
+
+
+def _denominator(row: Row) -> str:
+    """Whether what teaches nothing counts where the loss is divided."""
+    told: dict[str, list[str]] = {}
+    for kind, name in (("empty_responses", "empty response"), ("dead_groups", "dead group")):
+        count = row[kind]
+        if count:
+            verb = "count in it" if row[f"{kind}_count"] else "do not count"
+            told.setdefault(verb, []).append(f"{count:,} {name}{'' if count == 1 else 's'}")
+    said = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in told.items())
+    return f"denominator of {row['variant']} ({row['denominator']}): {said}"
+
+
+def _not_checked(lacks: Sequence[Row], records: int) -> str:
+    """What was not looked at and for want of what, that of all records first."""
+    told: dict[int, dict[str, list[str]]] = {}
+    for lack in sorted(lacks, key=lambda one: -int(one["records"])):
+        without = _names(lack["missing"])
+        about = lack["about"] + (f" other than {lack['partly']}" if lack["partly"] else "")
+        told.setdefault(lack["records"], {}).setdefault(without, []).append(about)
+    parts = []
+    for count, reasons in told.items():
+        where = "" if records == 1 else f"in {'all ' if count == records else f'{count:,} of '}"
+        whole = f"{where}{records:,} records: " if where else ""
+        listed = [f"{', '.join(abouts)} (no {without})" for without, abouts in reasons.items()]
+        parts.append(f"{whole}{', '.join(listed)}")
+    return f"not looked at{':' if records == 1 else ''} {'; '.join(parts)}"
+
+
+def _names(missing: Sequence[Sequence[str]]) -> str:
+    """What is missing in words; of many names for one thing the first."""
+    return ", no ".join(" or ".join(names if len(names) < 4 else names[:1]) for names in missing)
 
 
 def _place(row: Row) -> str:

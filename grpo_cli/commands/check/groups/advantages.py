@@ -193,5 +193,7 @@ RULES = (
         "Given advantages do not follow the rewards: sign, order, stride or centre.",
         60,
         _look,
+        about="advantages against rewards",
+        needs=("advantages", "rewards"),
     ),
 )

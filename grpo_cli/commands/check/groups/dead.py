@@ -125,13 +125,31 @@ def _noise(view: View) -> Iterator[Finding]:
 
 
 RULES = (
-    Rule("dead-group", ("info",), "All rewards of a group are equal: no gradient.", 70, _dead),
+    Rule(
+        "dead-group",
+        ("info",),
+        "All rewards of a group are equal: no gradient.",
+        70,
+        _dead,
+        about="dead groups",
+        needs=("rewards|advantages",),
+    ),
     Rule(
         "near-dead-group",
         ("warning",),
         "Rewards are so nearly equal that eps or rounding decides the advantages.",
         71,
         _near_dead,
+        about="dead groups",
+        needs=("rewards|advantages",),
     ),
-    Rule("reward-noise", ("warning",), "Rewards differ by float32 rounding only.", 72, _noise),
+    Rule(
+        "reward-noise",
+        ("warning",),
+        "Rewards differ by float32 rounding only.",
+        72,
+        _noise,
+        about="noise of the rewards",
+        needs=("rewards",),
+    ),
 )

@@ -59,5 +59,7 @@ RULES = (
         45,
         _look,
         pairs=True,
+        about="other tokens and fillers",
+        needs=("log_probs_old|log_probs_rollout",),
     ),
 )

@@ -64,5 +64,7 @@ RULES = (
         35,
         _look,
         pairs=True,
+        about="other tokens and fillers",
+        needs=("log_probs_old|log_probs_rollout",),
     ),
 )

@@ -73,6 +73,15 @@ def _look_at_given(view: View) -> Iterator[Finding]:
 
 
 RULES = (
-    Rule("extreme-ratio", ("error",), _MEANING, 55, _look, pairs=True),
+    Rule(
+        "extreme-ratio",
+        ("error",),
+        _MEANING,
+        55,
+        _look,
+        pairs=True,
+        about="other tokens and fillers",
+        needs=("log_probs_old|log_probs_rollout",),
+    ),
     Rule("extreme-ratio", ("error",), _MEANING, 60, _look_at_given),
 )

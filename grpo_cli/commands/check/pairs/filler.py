@@ -87,5 +87,7 @@ RULES = (
         10,
         _look,
         pairs=True,
+        about="other tokens and fillers",
+        needs=("log_probs_old|log_probs_rollout",),
     ),
 )

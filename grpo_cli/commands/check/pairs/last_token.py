@@ -67,5 +67,7 @@ RULES = (
         25,
         _look,
         pairs=True,
+        about="other tokens and fillers",
+        needs=("log_probs_old|log_probs_rollout",),
     ),
 )

@@ -107,6 +107,15 @@ def _alike(view: View, part: slice, cost: np.ndarray) -> bool:
 _MEANING = "Log-probs are in base 2 or 10 instead of e."
 
 RULES = (
-    Rule("log-base", ("error",), _MEANING, 40, _look, pairs=True),
+    Rule(
+        "log-base",
+        ("error",),
+        _MEANING,
+        40,
+        _look,
+        pairs=True,
+        about="shifts and bases",
+        needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
+    ),
     Rule("log-base", ("error",), _MEANING, 90, _look_at_entropies),
 )

@@ -77,5 +77,7 @@ RULES = (
         70,
         _look,
         pairs=True,
+        about="rollout mismatch",
+        needs=("log_probs_rollout",),
     ),
 )

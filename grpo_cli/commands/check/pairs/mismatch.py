@@ -72,5 +72,7 @@ RULES = (
         80,
         _look,
         pairs=True,
+        about="rollout mismatch",
+        needs=("log_probs_rollout",),
     ),
 )

@@ -89,5 +89,7 @@ RULES = (
         65,
         _look_at_noise,
         pairs=True,
+        about="noise of the ratios",
+        needs=("log_probs_old",),
     ),
 )

@@ -68,5 +68,7 @@ RULES = (
         60,
         _look,
         pairs=True,
+        about="rollout mismatch",
+        needs=("log_probs_rollout",),
     ),
 )

@@ -87,5 +87,7 @@ RULES = (
         20,
         _look,
         pairs=True,
+        about="shifts and bases",
+        needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
     ),
 )

@@ -145,5 +145,7 @@ RULES = (
         42,
         _look,
         pairs=True,
+        about="temperature",
+        needs=("log_probs_old|log_probs_rollout",),
     ),
 )

@@ -114,5 +114,7 @@ RULES = (
         30,
         _look,
         pairs=True,
+        about="other tokens and fillers",
+        needs=("log_probs_old|log_probs_rollout",),
     ),
 )

@@ -153,6 +153,16 @@ RULES = (
         19,
         _pads,
         explains=True,
+        about="padding, ends and loops by id",
+        needs=("token_ids|tokens",),
     ),
-    Rule("end-of-text", ("warning",), "The mask takes the end of text away.", 25, _masked_end),
+    Rule(
+        "end-of-text",
+        ("warning",),
+        "The mask takes the end of text away.",
+        25,
+        _masked_end,
+        about="padding, ends and loops by id",
+        needs=("token_ids|tokens",),
+    ),
 )

@@ -47,5 +47,14 @@ def _look(view: View) -> Iterator[Finding]:
 
 
 RULES = (
-    Rule("length-cap", ("info",), "Many responses have exactly the greatest length.", 120, _look),
+    Rule(
+        "length-cap",
+        ("info",),
+        "Many responses have exactly the greatest length.",
+        120,
+        _look,
+        about="truncation",
+        better="max_completion_length",
+        partly="by equal lengths",
+    ),
 )

@@ -52,6 +52,13 @@ def _look(view: View) -> Iterator[Finding]:
 
 RULES = (
     Rule(
-        "repetition", ("info",), "Responses end in a loop of one phrase.", 110, _look, yields=True
+        "repetition",
+        ("info",),
+        "Responses end in a loop of one phrase.",
+        110,
+        _look,
+        yields=True,
+        about="padding, ends and loops by id",
+        needs=("token_ids|tokens",),
     ),
 )

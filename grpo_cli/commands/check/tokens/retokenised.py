@@ -70,5 +70,7 @@ RULES = (
         28,
         _look,
         explains=True,
+        about="retokenised ids",
+        needs=("token_ids", "|".join(_KEYS)),
     ),
 )

@@ -1,0 +1,140 @@
+"""``grpo check`` says what it could not look at, and what counts in a denominator."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from planted import record
+from test_check import looked
+
+from grpo_cli.commands.check.rules import table
+
+NEEDS = {(rule.code, need) for rule in table() for need in rule.needs}
+LENGTHS = [3, 8, 5]
+
+
+def rows(count: int = 1) -> list[dict[str, Any]]:
+    """Records that lack nothing of what rules need."""
+    ids = [[7 + at for at in range(length)] for length in LENGTHS]
+    more = {
+        "advantages": [1.0, -1.0, 0.0],
+        "token_ids": ids,
+        "sampled_token_ids": ids,
+        "max_completion_length": 9,
+    }
+    return [record(number, LENGTHS, [1.0, 0.0, 0.5], **more) for number in range(count)]
+
+
+def lacking(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return looked(made).document()["not_checked"]
+
+
+def test_nothing_is_missing_of_what_has_everything():
+    assert lacking(rows(3)) == []
+    assert NEEDS  # else nothing would be
+
+
+@pytest.mark.parametrize("need", sorted({need for _, need in NEEDS}))
+def test_every_need_that_is_not_met_is_told_with_its_rules(need):
+    """The codes are those of the rules that declare it, and the records those that lack it."""
+    made = rows(3)
+    for name in need.split("|"):
+        made[1].pop(name, None)
+    told = [one for one in lacking(made) if need.split("|") in one["missing"]]
+    assert {code for one in told for code in one["codes"]} >= {
+        code for code, other in NEEDS if other == need
+    }
+    assert {one["records"] for one in told} == {1}
+    for at in (0, 2):
+        for name in need.split("|"):
+            made[at].pop(name, None)
+    assert {one["records"] for one in lacking(made)} == {3}
+
+
+def test_one_of_two_columns_is_enough():
+    made = rows()
+    del made[0]["log_probs_old"]  # the engine's are left, so that only noise of ratios is blind
+    assert [(one["about"], one["missing"]) for one in lacking(made)] == [
+        ("noise of the ratios", [["log_probs_old"]])
+    ]
+
+
+def test_a_setting_is_found_wherever_records_have_it():
+    made = rows(3)
+    for one in made:
+        length = one.pop("max_completion_length")
+        one["hyperparameters"] = {"max_completion_length": length}
+    assert lacking(made) == []
+    del made[2]["hyperparameters"]["max_completion_length"]
+    (told,) = lacking(made)
+    assert (told["about"], told["partly"], told["records"]) == ("truncation", "by equal lengths", 1)
+
+
+def test_what_is_printed(grpo, dump):
+    def last(*made: dict[str, Any]) -> str:
+        out = grpo("check", str(dump("".join(json.dumps(one) + "\n" for one in made)))).stdout
+        return out[out.index("not looked at") :].replace("\n  ", " ").splitlines()[0]
+
+    one, two = rows(2)
+    del one["log_probs_rollout"]
+    assert last(one) == "not looked at: rollout mismatch (no log_probs_rollout)"
+    assert last(one, two) == (
+        "not looked at in 1 of 2 records: rollout mismatch (no log_probs_rollout)"
+    )
+    bare = {name: one[name] for name in ("id", "log_probs_new", "log_probs_old", "rewards")}
+    assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
+        "not looked at in all 2 records: padding, ends and loops by id (no token_ids or tokens), "
+        "retokenised ids (no token_ids, no sampled_token_ids), advantages against rewards (no "
+        "advantages), truncation other than by equal lengths (no max_completion_length), rollout "
+        "mismatch (no log_probs_rollout)"
+    )
+
+
+# ---- denominators ----------------------------------------------------------------------------
+
+DEAD = {"rewards": [1.0, 1.0, 1.0]}
+EMPTY = {"mask": [[1] * 3, [0] * 8, [1] * 5]}
+
+
+def framework(name: str, **settings: Any) -> dict[str, Any]:
+    return {"framework": {"name": name, **settings}}
+
+
+@pytest.mark.parametrize(
+    ("named", "empty", "dead"),
+    [
+        # TRL's loss_type grpo: (token means).mean() over all rows of the micro-batch
+        (framework("trl", loss_type="grpo"), True, True),
+        # TRL's bnpo divides by the mask's sum, to which a row without tokens adds none
+        (framework("trl", loss_type="bnpo"), False, True),
+        # verl's agg_loss: seq-mean-token-mean divides by the rows that have tokens, by its seq_mask
+        (framework("verl", loss_agg_mode="seq-mean-token-mean"), False, True),
+        (framework("verl", loss_agg_mode="token-mean"), False, True),
+        # a plain sum counts nothing
+        (framework("tinker", loss_type="importance_sampling"), False, False),
+    ],
+)
+def test_what_counts_in_the_denominator_of_the_loss_that_a_record_names(named, empty, dead):
+    made = [one | DEAD | EMPTY | named for one in rows(2)]
+    for one in made:
+        del one["advantages"]
+    (told,) = looked(made).document()["denominators"]
+    assert (told["empty_responses"], told["dead_groups"], told["records"]) == (2, 2, 2)
+    assert (told["empty_responses_count"], told["dead_groups_count"]) == (empty, dead)
+
+
+def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
+    named = framework("trl", loss_type="grpo")
+    assert looked([one | named for one in rows()]).document()["denominators"] == []
+    assert looked([one | EMPTY for one in rows()]).document()["denominators"] == []
+    unknown = framework("trl", loss_type="unheard-of")
+    assert looked([one | EMPTY | unknown for one in rows()]).document()["denominators"] == []
+
+
+def test_the_denominator_is_printed(grpo):
+    shown = grpo("check", "samples/run/healthy.jsonl.gz").stdout.replace("\n  ", " ")
+    line = "denominator of trl/grpo (responses, each by its own tokens × "
+    assert f"\n{line}gradient_accumulation_steps): 22 dead groups count in it\n" in shown
