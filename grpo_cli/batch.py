@@ -6,9 +6,11 @@ response; masked tokens were removed when the records were read, so no formula e
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise, starmap
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +67,20 @@ class Segments:
         return np.repeat(values, self.lengths)
 
 
+class Cut(NamedTuple):
+    """Records of a batch that follow each other: where they, and what they have, stand in it."""
+
+    records: slice
+    groups: slice
+    responses: slice
+    tokens: slice
+
+    @property
+    def counts(self) -> list[int]:
+        """How many records, groups, responses and tokens they are."""
+        return [each.stop - each.start for each in self]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """What the stages read. N tokens in R responses, in M records; float64, nats.
@@ -112,3 +128,24 @@ class Batch:
         """[R] one reward per response: several functions count equally, one that gave none not."""
         rewards = self.rewards
         return rewards if rewards is None or rewards.ndim == 1 else np.nansum(rewards, axis=1)
+
+    @property
+    def whole(self) -> Cut:
+        """All of it."""
+        counts = (self.records.count, self.group_count, self.responses.count, self.responses.total)
+        return Cut(*(slice(0, count) for count in counts))
+
+    def cuts(self, records: Sequence[int]) -> Iterator[Cut]:
+        """It cut before some of its records.
+
+        Args:
+            records: their numbers, 0 first and the number of all last.
+        """
+        responses = np.append(self.records.starts, self.responses.count)[list(records)]
+        tokens = np.append(self.responses.starts, self.responses.total)[responses]
+        groups = np.append(0, np.maximum.accumulate(self.groups) + 1)[responses]
+        rows = (records, groups.tolist(), responses.tolist(), tokens.tolist())
+        yield from (
+            Cut(*pair)
+            for pair in zip(*(starmap(slice, pairwise(one)) for one in rows), strict=True)
+        )

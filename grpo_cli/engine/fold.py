@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.variants.trainer import named_row
@@ -53,6 +53,41 @@ def _named(few: DecodedChunk) -> str:
 T = TypeVar("T")
 
 
+class Bundle(NamedTuple):
+    """Small pieces that follow each other, to be worked on as one."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def source(self) -> str:
+        """The file of the first."""
+        return self.pieces[0].source
+
+    @property
+    def line(self) -> int:
+        """The 1-based number of its first line."""
+        return self.pieces[0].line
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return sum(piece.size for piece in self.pieces)
+
+
+def bundled(pieces: Iterable[Piece], size: int) -> Iterator[Bundle]:
+    """The pieces, so many together as have ``size`` bytes."""
+    waiting: list[Piece] = []
+    room = size
+    for piece in pieces:
+        waiting.append(piece)
+        room -= piece.size
+        if room <= 0:
+            yield Bundle(tuple(waiting))
+            waiting, room = [], size
+    if waiting:
+        yield Bundle(tuple(waiting))
+
+
 @dataclass(frozen=True)
 class OnPiece(Generic[T]):
     """What is done with each piece, as a function that travels between processes."""
@@ -61,9 +96,9 @@ class OnPiece(Generic[T]):
     reading: Reading
     by_columns: bool = False
 
-    def __call__(self, piece: Piece) -> tuple[T, Told]:
+    def __call__(self, piece: Piece | Bundle) -> tuple[T, Told]:
         """What a piece comes to, and what is to be told of it once."""
-        return self.all_of((piece,))
+        return self.all_of(piece.pieces if isinstance(piece, Bundle) else (piece,))
 
     def all_of(self, pieces: Iterable[Piece]) -> tuple[T, Told]:
         """What pieces that follow each other come to as one."""

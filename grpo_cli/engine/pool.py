@@ -20,10 +20,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from grpo_cli.engine import memory
+from grpo_cli.engine.fold import Bundle
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
 
 T = TypeVar("T")
+Work = Piece | Bundle
 
 _AHEAD = 2  # pieces a worker is given at once: it has the next when it is done with one
 _WAITING = 4  # results per worker that may wait for a slower one before them
@@ -58,22 +60,22 @@ class _Failed(NamedTuple):
 class _Worker:
     """A process that works on the pieces it is given, in their order."""
 
-    def __init__(self, work: Callable[[Piece], object]) -> None:
+    def __init__(self, work: Callable[[Work], object]) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         # A daemon: whatever happens here, it does not outlive this process's regular end.
         self.process = multiprocessing.Process(target=_serve, args=(work, theirs), daemon=True)
         self.process.start()
         theirs.close()  # so that its end is seen here
-        self.given: deque[tuple[int, Piece]] = deque()
+        self.given: deque[tuple[int, Work]] = deque()
 
     @property
     def wants_more(self) -> bool:
         """Whether it has less than it should; a large message must not wait for its attention."""
         if not self.given:
             return True
-        return len(self.given) < _AHEAD and not isinstance(self.given[-1][1], Block)
+        return len(self.given) < _AHEAD and not _is_large(self.given[-1][1])
 
-    def give(self, number: int, piece: Piece) -> None:
+    def give(self, number: int, piece: Work) -> None:
         """Hands over a piece."""
         self.given.append((number, piece))
         try:
@@ -82,7 +84,7 @@ class _Worker:
         except OSError:
             raise _died(piece) from None
 
-    def take(self) -> tuple[int, Piece, Any]:
+    def take(self) -> tuple[int, Work, Any]:
         """The result that it has sent.
 
         Raises:
@@ -95,9 +97,15 @@ class _Worker:
             raise _died(piece) from None
 
 
+def _is_large(piece: Work) -> bool:
+    """Whether it is the text itself, and not where it stands."""
+    parts = piece.pieces if isinstance(piece, Bundle) else (piece,)
+    return any(isinstance(part, Block) for part in parts)
+
+
 def in_order(
-    work: Callable[[Piece], T], pieces: Iterable[Piece], jobs: int
-) -> Iterator[tuple[Piece, T]]:
+    work: Callable[[Work], T], pieces: Iterable[Work], jobs: int
+) -> Iterator[tuple[Work, T]]:
     """What ``work`` makes of each block, in the blocks' order, by ``jobs`` processes.
 
     At most a few blocks are under way at once, so memory does not grow with the input. Leaving
@@ -109,7 +117,7 @@ def in_order(
     """
     rest = enumerate(pieces)
     workers: list[_Worker] = []
-    finished: dict[int, tuple[Piece, T | _Failed]] = {}
+    finished: dict[int, tuple[Work, T | _Failed]] = {}
     wanted = 0
     try:
         for _ in range(jobs):  # where one cannot be started, those before it are ended as well
@@ -135,7 +143,7 @@ def in_order(
             worker.process.kill()
 
 
-def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Piece]]) -> None:
+def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Work]]) -> None:
     for worker in sorted(workers, key=lambda worker: len(worker.given)):
         while worker.wants_more:
             following = next(rest, None)
@@ -158,7 +166,7 @@ def _without_sigpipe() -> Iterator[None]:
         signal.signal(name, signal.SIG_DFL)
 
 
-def _died(piece: Piece) -> WorkerError:
+def _died(piece: Work) -> WorkerError:
     place = f"{piece.source}, at or after line {piece.line}"
     return WorkerError(
         f"a worker process died on {place} (killed, or out of memory?); "
@@ -166,7 +174,7 @@ def _died(piece: Piece) -> WorkerError:
     )
 
 
-def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
+def _serve(work: Callable[[Work], object], connection: Connection) -> None:
     """The life of a worker. It leaves Ctrl-C to its parent, and ends when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # temporary files are its parent's to remove
@@ -180,7 +188,7 @@ def _serve(work: Callable[[Piece], object], connection: Connection) -> None:
         connection.send(_outcome(work, piece))
 
 
-def _outcome(work: Callable[[Piece], object], piece: Piece) -> object:
+def _outcome(work: Callable[[Work], object], piece: Work) -> object:
     try:
         with np.errstate(all="ignore"):  # as in the process that started it
             return work(piece)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.fold import Notices, OnPiece, Told
+from grpo_cli.engine.fold import Bundle, Notices, OnPiece, Told, bundled
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -234,8 +234,9 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
+        bundles: bool = False,
         manifest: Manifest | None = None,
-    ) -> Iterator[tuple[Piece | Done, T]]:
+    ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
         What the results merge to is the same wherever the work is done, and however it is cut.
@@ -245,6 +246,7 @@ class Reader:
             together: whether results of pieces that follow each other may come merged.
             by_columns: whether numbers may come as columns, beside no more of their records than
                 an evaluation needs, which ``chunks`` understands.
+            bundles: whether small pieces, as of small files, are worked on together.
             manifest: of the parts to which workers of a cluster write rows.
         """
         if self._on is not None:
@@ -252,7 +254,8 @@ class Reader:
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
-        pieces = _before(self._pieces(apart=self._jobs != 1), faults)
+        each = _before(self._pieces(apart=self._jobs != 1), faults)
+        pieces = bundled(each, self._block_bytes) if bundles else each
         on_piece = OnPiece(work, self.reading, by_columns)
         for piece, (result, told) in self._shared_out(on_piece, pieces):
             self.told.merge(told)
@@ -280,8 +283,8 @@ class Reader:
             yield done, result
 
     def _shared_out(
-        self, work: Callable[[Piece], T], pieces: Iterator[Piece]
-    ) -> Iterator[tuple[Piece, T]]:
+        self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
+    ) -> Iterator[tuple[Piece | Bundle, T]]:
         if self._jobs is None:
             beginning = list(islice(pieces, _WORTH_IT))
             pieces = chain(beginning, pieces)

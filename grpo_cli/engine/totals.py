@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, Cut
 from grpo_cli.engine.rows.fields import total_row
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
@@ -88,56 +88,53 @@ class Totals:
 
     def add(self, breakdown: Breakdown) -> None:
         """Adds the records of a breakdown."""
-        summary = Summary(breakdown)
-        self._add_counts(breakdown, summary)
-        self._add_ratios(breakdown, summary)
+        self.add_some(Summary(breakdown), breakdown.batch.whole)
+
+    def add_some(self, summary: Summary, cut: Cut) -> None:
+        """Adds some of the records of a breakdown, those of a step."""
+        self._add_counts(summary, cut)
+        self._add_ratios(summary, cut)
         if self.batch == "record":
-            self._add_record_means(breakdown, summary)
+            self._add_record_means(summary, cut.records)
         else:
-            self._add_terms(breakdown, summary)
-        self._add_facts(breakdown)
+            self._add_terms(summary, cut.responses)
+        self._add_facts(summary.breakdown)
 
-    def _add_counts(self, breakdown: Breakdown, summary: Summary) -> None:
-        batch = breakdown.batch
-        self.records += batch.records.count
-        self.groups += batch.group_count
-        self.responses += batch.responses.count
-        self.tokens += batch.responses.total
-        self.clipped_low += int(np.count_nonzero(breakdown.clip < 0))
-        self.clipped_high += int(np.count_nonzero(breakdown.clip > 0))
-        self.dead_groups += int(summary.dead_groups.sum())
-        self.empty_responses += int(np.count_nonzero(batch.responses.lengths == 0))
-        self.on_policy += summary.on_policy
+    def _add_counts(self, summary: Summary, cut: Cut) -> None:
+        records, groups, responses, tokens = cut.counts
+        self.records += records
+        self.groups += groups
+        self.responses += responses
+        self.tokens += tokens
+        clip = summary.breakdown.clip[cut.tokens]
+        self.clipped_low += int(np.count_nonzero(clip < 0))
+        self.clipped_high += int(np.count_nonzero(clip > 0))
+        self.dead_groups += int(summary.dead_groups[cut.records].sum())
+        self.empty_responses += int(np.count_nonzero(summary.responses.lengths[cut.responses] == 0))
+        self.on_policy += int(np.count_nonzero(summary.on_policy[cut.records]))
 
-    def _add_ratios(self, breakdown: Breakdown, summary: Summary) -> None:
-        if not breakdown.batch.responses.total:
+    def _add_ratios(self, summary: Summary, cut: Cut) -> None:
+        ratio = summary.breakdown.ratio[cut.tokens]
+        if not len(ratio):
             return
-        self.ratio_min = min(self.ratio_min, float(breakdown.ratio.min()))
-        self.ratio_max = max(self.ratio_max, float(breakdown.ratio.max()))
-        self.ratio.add(summary.ratio_sums)
+        self.ratio_min = min(self.ratio_min, float(ratio.min()))
+        self.ratio_max = max(self.ratio_max, float(ratio.max()))
+        self.ratio.add(summary.ratio_sums[cut.responses])
 
-    def _add_record_means(self, breakdown: Breakdown, summary: Summary) -> None:
+    def _add_record_means(self, summary: Summary, records: slice) -> None:
+        breakdown = summary.breakdown
         for term in breakdown.terms:
-            self._term(term.name).add(term.coefficient, breakdown.record_value(term.name))
-        self._product(POLICY, POLICY).add(summary.record_gradient_squares)
+            values = breakdown.record_value(term.name)[records]
+            self._term(term.name).add(term.coefficient, values)
+        self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
 
-    def _add_terms(self, breakdown: Breakdown, summary: Summary) -> None:
-        for term in breakdown.terms:
+    def _add_terms(self, summary: Summary, responses: slice) -> None:
+        for term in summary.breakdown.terms:
             total = self._term(term.name)
-            total.add(term.coefficient, term.weighted)
-            total.counted += term.counted
-        if summary.shared:
-            self._product(POLICY, POLICY).add(summary.gradient_squares)
-        else:
-            self._add_products(breakdown)
-
-    def _add_products(self, breakdown: Breakdown) -> None:
-        """The parts of ‖Σ g_part/D_part‖²: each part of the gradient has its own denominator D."""
-        responses = breakdown.batch.responses
-        parts = [(part.name, part.without_count(responses)) for part in breakdown.gradient_parts]
-        for at, (name, gradient) in enumerate(parts):
-            for other, another in parts[at:]:
-                self._product(name, other).add(responses.sum(gradient * another))
+            total.add(term.coefficient, term.weighted[responses])
+            total.counted += term.counted(responses)
+        for name, other, product in summary.products:
+            self._product(name, other).add(product[responses])
 
     def _term(self, name: str) -> TermTotal:
         return self.terms.setdefault(name, TermTotal())

@@ -9,9 +9,11 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.breakdown import Breakdown, record_sums
+from grpo_cli.objective.terms import POLICY
 
 
 class Summary:
@@ -68,6 +70,19 @@ class Summary:
             return factor * self.responses.sum(part.slope * part.slope)
 
     @cached_property
+    def products(self) -> list[tuple[str, str, F64]]:
+        """[R] the parts of ‖Σ g_part/D_part‖², each part of the gradient having a denominator D."""
+        if self.shared:
+            return [(POLICY, POLICY, self.gradient_squares)]
+        parts = self.breakdown.gradient_parts
+        gradients = [(part.name, part.without_count(self.responses)) for part in parts]
+        return [
+            (name, other, self.responses.sum(gradient * another))
+            for at, (name, gradient) in enumerate(gradients)
+            for other, another in gradients[at:]
+        ]
+
+    @cached_property
     def record_gradient_squares(self) -> F64:
         """[M] ‖∂J/∂log π_θ‖² of each record."""
         with np.errstate(over="ignore"):
@@ -105,12 +120,13 @@ class Summary:
         return (self.breakdown.batch.groups - first[self.records.index]).tolist()
 
     @cached_property
-    def on_policy(self) -> int:
-        """How many records with tokens have no ratio but exactly 1."""
+    def on_policy(self) -> NDArray[np.bool_]:
+        """[M] whether a record has tokens, and no ratio but exactly 1."""
         tokens = self.record_tokens
         some = tokens.lengths > 0
         firsts = self.breakdown.ratio[tokens.starts[some]]
         if not (firsts == 1.0).any():  # as a rule, and soon said
-            return 0
+            return np.zeros(self.records.count, dtype=np.bool_)
         moved = self.breakdown.ratio != 1.0
-        return int(np.count_nonzero(some & (tokens.sum(moved.astype(np.int64)) == 0)))
+        found: NDArray[np.bool_] = some & (tokens.sum(moved.astype(np.int64)) == 0)
+        return found

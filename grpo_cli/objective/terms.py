@@ -47,11 +47,10 @@ class Term(NamedTuple):
         """[R] the sums times ``factor``."""
         return self.factor * self.sums
 
-    @property
-    def counted(self) -> float:
-        """What its weights count in these records: whole numbers, so that the sum is exact."""
+    def counted(self, responses: slice = slice(None)) -> float:
+        """What its weights count in these responses: whole numbers, so that the sum is exact."""
         counts = self.weights.counts
-        return 0.0 if counts is None else float(counts.sum())
+        return 0.0 if counts is None else float(counts[responses].sum())
 
 
 class GradientPart(NamedTuple):

@@ -17,11 +17,15 @@ from grpo_cli.commands.match import run, search
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.build import build
+from grpo_cli.commands.match.space.known import Depth
+from grpo_cli.commands.match.space.natures import homogeneous_by_token
 from grpo_cli.commands.match.sums.data import Stream
 from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.passes import add_up
+from grpo_cli.commands.match.sums.vectors import Vectors
 from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
+from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
@@ -79,6 +83,31 @@ def known_path(tmp_path_factory):
 def loss_of(path, variant, batch="input", **options):
     made = plan(variant, batch=batch, **options)
     return Comparison([made], Reader([str(path)])).rows()[0]["loss"]
+
+
+def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
+    """Of tokens with advantages of their own, two looks at the tokens serve them all."""
+    _, first = records_of(telling_path, 1, 1 << 20)
+    options = built(plan("grpo"), first, (), Depth.WIDE).options
+    with np.errstate(all="ignore"):
+        sums = Vectors(options, first, {}).directs(np.eye(first.batch.responses.count))
+    looked = {True: 0, False: 0}
+    for at in range(0, len(sums), 23):
+        objective = options.directs.plans[at].objective({}, advantages_given=False)
+        expected = evaluate(first.batch, objective).policy.sums
+        np.testing.assert_allclose(sums[at], expected, rtol=1e-9, atol=1e-9, err_msg=str(at))
+        looked[options.is_by_token(at)] += 1
+    assert min(looked.values()) > 9
+
+
+def test_a_clip_that_looks_at_other_tokens_is_not_taken_token_by_token():
+    by_token = {
+        name: homogeneous_by_token(plan(name).objective({"beta": 0.1}, advantages_given=False))
+        for name in ("grpo", "cispo", "sapo", "gmpo", "kl-cov", "bapo")
+    }
+    assert by_token == {"grpo": True, "cispo": True, "sapo": True} | dict.fromkeys(
+        ("gmpo", "kl-cov", "bapo"), False
+    )
 
 
 def own_losses(path, batch="input"):

@@ -9,7 +9,7 @@ import pytest
 from files import evaluation
 
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.run import Task
+from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.records import PLAIN

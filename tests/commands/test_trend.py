@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+import pickle
 import random
 import re
 import shlex
@@ -18,9 +19,10 @@ import numpy as np
 import pytest
 
 from grpo_cli.commands.trend.conditions import read_condition
+from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import mann_kendall, onset, theil_sen
+from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Step
 from grpo_cli.commands.trend.tails import Tail
@@ -160,6 +162,32 @@ def test_the_same_bits_for_any_cut_and_any_number_of_workers(tmp_path: Path, var
     together = steps(Reader([str(tmp_path / "all")]), given)
     assert [one.metrics for one in together] == [one.metrics for one in once]
     assert all(one.shares_file for one in together)
+
+
+def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: Path) -> None:
+    """Each step has the numbers that it has alone; a record that is left out takes none along."""
+    write(tmp_path / "all", count=12, records=2)
+    lines = [Path(one).read_text() for one in files([str(tmp_path / "all")])]
+    alone = []
+    for number, text in enumerate(lines):
+        (tmp_path / "one.jsonl").write_text(text)
+        alone += steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
+        assert alone[-1].number == number
+    assert [one.metrics for one in read(tmp_path / "all")] == [one.metrics for one in alone]
+
+    bad = {"step": 4, "log_probs_new": [[0.5]], "rewards": [1.0]}
+    wrong = json.dumps(json.loads(lines[7].splitlines()[0]) | {"log_probs_old": [[-1.0]]})
+    lines[4] = f"{json.dumps(bad)}\n{lines[4]}"
+    short = [[-0.1], [-0.1]]  # of what follows a ratio is no number, which only evaluation sees
+    far = {"id": "far", "step": 5, "rewards": [0.0, 1.0]} | dict.fromkeys(COLUMNS, short)
+    lines[5] = json.dumps(far | {"log_probs_old": [[-2000.0], [-0.1]]}) + "\n" + lines[5]
+    lines[7] = f"{lines[7]}{wrong}\n{{\n"
+    (tmp_path / "one.jsonl").write_text("".join(lines))
+    run = Run(Reader([str(tmp_path / "one.jsonl")], skip=True), no_kl())
+    assert [one.metrics for one in run.read()] == [one.metrics for one in alone]
+    assert [error.line for error in run.skipped] == [9, 12, 19, 20]
+    with pytest.raises(InputError, match=r"one\.jsonl:9: log_probs_new"):
+        steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
 
 
 def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
@@ -439,13 +467,30 @@ def noise(seed: int, count: int = 60, correlation: float = 0.0) -> Any:
 
 
 def test_slopes_and_trends() -> None:
-    assert theil_sen(np.array([0.0, 1.0, 2.0, 100.0])) == pytest.approx(
-        (1.0 + 98.0 / 1) / 2, abs=49
-    )
-    assert theil_sen(np.arange(9.0) * 0.5) == 0.5
-    # S = 6 of 6 pairs; Var = 4·3·13/18 = 26/3; (6 − 1)/√(26/3)
-    assert mann_kendall(np.arange(4.0)) == pytest.approx(5 / math.sqrt(26 / 3))
-    assert mann_kendall(np.array([1.0, 1.0, 1.0])) == 0.0
+    # The slopes of all pairs: 1, 1, 1, 49.5, 33.33 and 98; by hand the median is between 1 and 33.
+    rows = np.array([[0.0, 1.0, 2.0, 100.0], [0.0, 0.5, 1.0, 1.5]])
+    assert theil_sen(rows).tolist() == [(1.0 + 100 / 3) / 2, 0.5]
+    # S = 6 of 6 pairs; Var = 4·3·13/18 = 26/3; (6 − 1)/√(26/3). Then S = 3 of 3; Var = 3·2·11/18.
+    rising = mann_kendall(np.array([[0.0, 1.0, 2.0, 3.0, 0.0], [1.0] * 5]), np.array([4, 3]))
+    assert rising[0] == pytest.approx([5 / math.sqrt(26 / 3), 2 / math.sqrt(11 / 3)])
+    assert rising[1].tolist() == [0.0, 0.0]
+    # Of a long series, the past is the last thirty.
+    fallen = np.concatenate([np.full(30, 9.0), np.arange(30.0)])[None]
+    (last,) = mann_kendall(fallen, np.array([60]))[0]
+    assert last == pytest.approx(434 / math.sqrt(30 * 29 * 65 / 18))
+
+
+def test_series_that_are_looked_at_together_are_looked_at_alone() -> None:
+    """One by one, a series has the same bits: of several lengths, some with two changes."""
+    series = []
+    for seed in range(12):
+        values = noise(seed, (60, 60, 450)[seed % 3], 0.3)
+        values[40:] += 9.0 * (seed % 2)
+        values[20:] += 8.0 * (seed % 4 == 3)
+        series.append(Series(values, drift_up=seed % 5 == 0, drift_down=seed % 5 == 1))
+    alone = [onset(one.values, drift_up=one[1], drift_down=one[2]) for one in series]
+    assert onsets(series) == alone
+    assert sum(one is not None for one in alone) >= 6
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -525,7 +570,25 @@ def test_tails() -> None:
         expected = np.sort(values)[math.ceil(share * 10_000) - 1]
         assert whole.quantile(share) == parts.quantile(share)
         assert whole.quantile(share) == pytest.approx(expected, rel=4e-3)
+        assert pickle.loads(pickle.dumps(parts)).quantile(share) == whole.quantile(share)
     assert Tail().quantile(0.5) is None
+
+
+def test_tails_of_few_numbers_travel_with_their_signs() -> None:
+    """Few numbers wait until they are asked for, or until there are many."""
+    values = np.array([-3.0, -0.01, 0.0, -0.0, 2e-40, 0.5, 7.0, 7.0])
+    few = Tail()
+    few.add(values[:3])
+    sent = pickle.loads(pickle.dumps(few))
+    sent.add(values[3:])
+    for place, expected in enumerate(np.sort(values).tolist(), 1):
+        assert sent.quantile(place / 8) == pytest.approx(expected, rel=4e-3, abs=1e-39)
+    many = Tail()
+    for _ in range(3000):
+        many.merge(sent)
+    assert [many.quantile(each / 8) for each in range(1, 9)] == [
+        sent.quantile(each / 8) for each in range(1, 9)
+    ]
 
 
 @pytest.mark.parametrize("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.run import Task, steps
+from grpo_cli.commands.trend.run import steps
+from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cli import evaluate
+from grpo_cli.batch import Segments
 from grpo_cli.objective.arithmetic import exact_sums as exact
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added, row_offsets, row_sums
 from grpo_cli.objective.surrogate.covariance import _covariance
@@ -175,6 +176,7 @@ def test_a_sum_that_is_no_number_is_no_traceback():
 
 def test_a_covariance_of_infinite_advantages_is_no_number():
     """``match`` tries such a surrogate on advantages that overflowed in an earlier choice."""
-    advantage = np.array([np.inf, -np.inf, 1.0])
+    advantage, one = np.array([np.inf, -np.inf, 1.0]), Segments(np.array([1]))
     with np.errstate(all="ignore"):
-        assert not np.isfinite(_covariance(advantage, np.array([-1.0, -0.5, -2.0]))).any()
+        found = _covariance(advantage, np.array([-1.0, -0.5, -2.0]), Segments(np.array([3])), one)
+    assert not np.isfinite(found).any()

@@ -8,31 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
+from grpo_cli.commands.eval.numbers import END, Column, Sides, neighbours
 from grpo_cli.commands.eval.spans import Span, spans
 from grpo_cli.engine.rows.fields import (
     RECORD,
     RECORD_CONTEXT,
     RESPONSE,
     RESPONSE_CONTEXT,
+    SIDES,
+    TOKEN,
     Field,
     Level,
 )
 from grpo_cli.engine.rows.lists import bounds, one_number
-from grpo_cli.engine.rows.rows import Source, token_columns
+from grpo_cli.engine.rows.rows import Source
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
     from grpo_cli.records.record import Record
 
+T = TypeVar("T")
 Columns = dict[str, Any]
-Texts = str | Sequence[str]
-"""The cells of a column: one for all lines, or one for each."""
+Cells = str | Column
+"""A column of cells: one for all lines, or one for each."""
 
 
 class Lines(NamedTuple):
@@ -94,21 +96,26 @@ def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterato
 
 
 def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
-    columns, shared = token_columns(source), _shared(source, fields, lines)
+    columns, shared = _token_columns(source, fields), _shared(source, fields, lines)
     ends = bounds(source.summary.record_tokens)
     pieces: list[list[bytes]] = [[] for _ in source.records]
     for span in spans(bounds(source.summary.responses)):
-        texts = [
+        cells = [
             _repeated(shared[name], span)
             if name in shared
-            else _texts(columns.get(name), span.begin, span.end, lines)
+            else _cells(columns.get(name), span.begin, span.end, lines)
             for name in fields
         ]
         sizes = span.sizes(ends)
-        made = _together(texts, [size for _, size in sizes], fields, lines)
+        made = _together(cells, [size for _, size in sizes], fields, lines)
         for (record, _), text in zip(sizes, made, strict=True):
-            pieces[record].append(text.encode())
+            pieces[record].append(text)
     yield from map(b"".join, pieces)
+
+
+def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
+    columns = _read([field for field in TOKEN if field.name != "clip"], fields, source)
+    return columns | {"clip": source.breakdown.clip}
 
 
 def _shared(source: Source, fields: tuple[str, ...], lines: Lines) -> dict[str, list[str]]:
@@ -126,15 +133,17 @@ def _of(table: Sequence[Field], names: Sequence[str]) -> list[Field]:
     return [field for field in table if field.name in names]
 
 
-def _each(cells: Iterable[str], counts: Iterable[int]) -> list[str]:
+def _each(cells: Iterable[T], counts: Iterable[int]) -> list[T]:
     """Each as often as it counts."""
     return [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
 
 
-def _repeated(cells: list[str], span: Span) -> Texts:
+def _repeated(cells: list[str], span: Span) -> Cells:
     """The cells of a span's responses, for each of their tokens."""
     few = cells[span.first : span.first + len(span.lengths)]
-    return few[0] if len(set(few)) == 1 else _each(few, span.lengths)
+    if len(set(few)) == 1:
+        return few[0]
+    return _each([cell.encode() for cell in few], span.lengths)
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
@@ -148,23 +157,23 @@ def _line(row: Sequence[Any], fields: Sequence[str], lines: Lines) -> bytes:
     return lines.line([lines.cell(value) for value in row], fields).encode() + b"\n"
 
 
-def _texts(column: Any, begin: int, end: int, lines: Lines) -> Texts:
-    """A part of a column of tokens as text; numbers by one call, as JSON writes them."""
+def _cells(column: Any, begin: int, end: int, lines: Lines) -> Cells:
+    """A part of a column of tokens: one cell for all, or one for each."""
     if column is None:
         return lines.cell(None)
     values = column[begin:end]
     if not isinstance(values, np.ndarray):
-        texts = {value: lines.cell(value) for value in set(values)}
-        return texts[values[0]] if len(texts) == 1 else [texts[value] for value in values]
+        texts = {value: lines.cell(value).encode() for value in set(values)}
+        return lines.cell(values[0]) if len(texts) == 1 else [texts[value] for value in values]
+    if values.dtype == np.int8:
+        if (values == values[0]).all():
+            return lines.cell(SIDES[values[0]])
+        return Sides(values, [lines.cell(side).encode() for side in SIDES])
     if one_number(values):
-        return _numbers(values[:1], lines)[0]
-    return _numbers(values, lines)
-
-
-def _numbers(values: NDArray[Any], lines: Lines) -> Sequence[str]:
-    if not lines.as_json or (lines.infinite and not np.isfinite(values).all()):
-        return list(map(lines.cell, values.tolist()))
-    return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
+        return lines.cell(values[0].item())
+    if lines.as_json and not (lines.infinite and not np.isfinite(values).all()):
+        return values
+    return [lines.cell(value).encode() for value in values.tolist()]
 
 
 _CELL = "\0"
@@ -172,28 +181,32 @@ _CELL = "\0"
 
 
 def _together(
-    texts: Sequence[Texts], sizes: Sequence[int], fields: Sequence[str], lines: Lines
-) -> Iterator[str]:
-    """So many lines each time, with their ends, of columns of text."""
-    line = lines.line([text if isinstance(text, str) else _CELL for text in texts], fields) + "\n"
-    columns = [text for text in texts if not isinstance(text, str)]
-    if not columns:
-        yield from (line * size for size in sizes)
+    cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: Lines
+) -> Iterator[bytes]:
+    """So many lines each time, with their ends, of columns."""
+    line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
+    if _CELL not in line:
+        yield from (line.encode() * size for size in sizes)
         return
-    first, *between, last = line.split(_CELL)
-    rows = map(*_joining(columns, between))
-    for size in sizes:
-        yield first + (last + first).join(islice(rows, size)) + last
+    first, *between, last = line.encode().split(_CELL.encode())
+    columns, between = neighbours([one for one in cells if not isinstance(one, str)], between)
+    if len(sizes) == len(columns) == 1 and isinstance(columns[0], bytes):
+        yield first + columns[0].replace(END, last + first) + last
+    else:
+        rows = _rows(columns, between)
+        for size in sizes:
+            yield first + (last + first).join(islice(rows, size)) + last
 
 
-def _joining(columns: Sequence[Sequence[str]], between: Sequence[str]) -> Any:
-    """What puts a line together of its parts, and these, line by line.
+def _rows(columns: Sequence[Sequence[bytes] | bytes], between: Sequence[bytes]) -> Iterator[bytes]:
+    """What stands between the first and the last text of each line.
 
     ``join`` writes a comma faster than it takes one.
     """
-    comma = "," if all(text[0] == text[-1] == "," for text in between) else ""
-    parts: list[Iterable[str]] = [columns[0]]
-    for text, column in zip(between, columns[1:], strict=True):
+    comma = b"," if all(text[:1] == text[-1:] == b"," for text in between) else b""
+    parts: list[Iterable[bytes]] = []
+    for text, column in zip([comma, *between], columns, strict=True):
         inner = repeat(text[len(comma) : len(text) - len(comma)])
-        parts += [column] if text == comma else [inner, column]
-    return comma.join, zip(*parts, strict=False)
+        each = column.split(END) if isinstance(column, bytes) else column
+        parts += [each] if text == comma else [inner, each]
+    return map(comma.join, zip(*parts, strict=False))

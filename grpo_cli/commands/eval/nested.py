@@ -63,7 +63,7 @@ def _text(values: Any) -> Any:
     if not isinstance(values, np.ndarray) or len(values) < _MANY or not one_number(values):
         return values
     number = orjson.dumps(values[:1], option=_OPTIONS)[1:-1]
-    return orjson.Fragment(b"[%b]" % b",".join([number] * len(values)))
+    return orjson.Fragment(b"[%b%b]" % ((number + b",") * (len(values) - 1), number))
 
 
 def _fitted(piece: bytes) -> bytes:

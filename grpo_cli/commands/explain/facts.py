@@ -80,7 +80,7 @@ class Facts:
         for term in breakdown.terms:
             own = breakdown.objective.batch == "record"
             factor = breakdown.term_weight(term) if own else term.factor
-            counted = breakdown.batch.records.count if own else term.counted
+            counted = breakdown.batch.records.count if own else term.counted()
             self.counted[term.name] = self.counted.get(term.name, 0.0) + counted
             if term is breakdown.policy:
                 self._add_policy(breakdown, factor)

@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.report.choose import FOUND, WORST, Choice, Group, Kept, sample
-from grpo_cli.commands.trend.measure import rewards_of
+from grpo_cli.commands.trend.said import rewards_of
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator

@@ -21,8 +21,9 @@ from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, words_of
 from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.page import alone, page
-from grpo_cli.commands.trend.run import Run, Task
+from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError

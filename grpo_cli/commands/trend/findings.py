@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
-from grpo_cli.commands.trend.onsets import LEAST, Onset, onset, vanished
+from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
 from grpo_cli.commands.trend.step import Finding, Place, Step
 from grpo_cli.terminal.numbers import shown
 
@@ -35,6 +35,14 @@ LIMITS = (
 _OF, _MOST = 5, 3
 
 
+class _Watched(NamedTuple):
+    """A series in which onsets are looked for: the steps that have it, and its values."""
+
+    metric: Metric
+    steps: Sequence[Step]
+    values: F64
+
+
 def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
     """Where a run changed, the earliest first.
 
@@ -42,30 +50,44 @@ def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
         steps: by number.
         words: the flags of the objective and of reading, which go into the commands.
     """
-    found = [one for metric in _watched(steps) for one in _of(metric, steps, words)]
+    watched = _watched(steps)
+    pairs = zip(watched, _onsets(watched), strict=True)
+    found = [_found(one, onset, words) for one, onset in pairs if onset is not None]
     found += [one for limit in LIMITS for one in _beyond(limit, steps, words)]
     return sorted(found, key=lambda one: one.onset)
 
 
-def _watched(steps: Sequence[Step]) -> list[Metric]:
+def _watched(steps: Sequence[Step]) -> list[_Watched]:
+    """The series that are long enough."""
     known = map(metric_of, steps[0].metrics if steps else ())
-    return [one for one in known if one is not None and one.watched]
+    watched = (_series(one, steps) for one in known if one is not None and one.watched)
+    return [one for one in watched if len(one.steps) >= LEAST]
 
 
-def _of(metric: Metric, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
+def _series(metric: Metric, steps: Sequence[Step]) -> _Watched:
     known = [step for step in steps if step.metrics[metric.name] is not None]
-    if len(known) < LEAST:
-        return
-    values = np.array([step.metrics[metric.name] for step in known], dtype=np.float64)
-    up, down = metric.drift > 0, metric.drift < 0
-    found = vanished(values) if metric.log else None
-    found = found or onset(_scaled(values, metric), drift_up=up, drift_down=down)
-    if found is None:
-        return
+    return _Watched(metric, known, _values(metric.name, known))
+
+
+def _values(name: str, steps: Sequence[Step]) -> F64:
+    return np.array([step.metrics[name] for step in steps], dtype=np.float64)
+
+
+def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
+    gone = [vanished(one.values) if one.metric.log else None for one in watched]
+    series = [
+        Series(_scaled(one.values, one.metric), one.metric.drift > 0, one.metric.drift < 0)
+        for one in watched
+    ]
+    return [first or second for first, second in zip(gone, onsets(series), strict=True)]
+
+
+def _found(watched: _Watched, found: Onset, words: Sequence[str]) -> Finding:
+    metric, known, values = watched
     worst = _farthest(values, found)
     told = _sentence(metric, found, values, known)
     one = _finding(metric, found.kind, known[found.at], told, known[worst], words)
-    yield replace(one, score=float(found.score))
+    return replace(one, score=float(found.score))
 
 
 def _scaled(values: F64, metric: Metric) -> F64:
@@ -101,7 +123,7 @@ def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) 
 
 def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
     known = [step for step in steps if step.metrics[limit.metric] is not None]
-    values = np.array([step.metrics[limit.metric] for step in known], dtype=np.float64)
+    values = _values(limit.metric, known)
     passed = values > limit.bound if limit.above else values < limit.bound
     for at in np.flatnonzero(passed).tolist():
         window = passed[at : at + _OF]

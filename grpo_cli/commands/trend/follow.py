@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_cli.commands.trend.origins import Origins, two_runs
-from grpo_cli.commands.trend.run import Part, Task, step_from
+from grpo_cli.commands.trend.run import step_from
 from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.commands.trend.task import Part, Task
 from grpo_cli.engine.fold import Notices, Told
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from grpo_cli.commands.trend.measure import DECILES, EACH
+from grpo_cli.commands.trend.measure import DECILES
 from grpo_cli.commands.trend.responses import Responses
+from grpo_cli.commands.trend.said import EACH
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.terms import KL

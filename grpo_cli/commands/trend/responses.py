@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,21 +19,21 @@ class Responses:
     """The rows of a step, taken together."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rewards: F64 = np.array(rows.rewards)
-        self.lengths: I64 = np.array(rows.lengths, dtype=np.int64)
-        self.gradients: F64 = np.array(rows.gradients)
-        self._groups: I64 = np.array(rows.groups, dtype=np.int64)
+        self.rewards: F64 = np.frombuffer(rows.rewards.tobytes())
+        self.lengths: I64 = np.frombuffer(rows.lengths.tobytes(), dtype=np.int64)
+        self.gradients: F64 = np.frombuffer(rows.gradients.tobytes())
+        self._groups: I64 = np.frombuffer(rows.groups.tobytes(), dtype=np.int64)
         self._labels = rows.labels
 
     # ---- rewards ------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def scored(self) -> bool:
         """Whether every response has a reward."""
         return bool(self.rewards.size) and not bool(np.isnan(self.rewards).any())
 
     @cached_property
-    def groups(self) -> list[F64]:
+    def groups(self) -> list[list[float]]:
         """The rewards of each group.
 
         A group is what one record calls so. Where the pieces are uneven or single, because a
@@ -47,35 +48,40 @@ class Responses:
         named = np.array([numbers[label] for label in self._labels], dtype=np.int64)
         return self._pieces(named[self._groups])
 
-    def _pieces(self, numbers: I64) -> list[F64]:
+    def _pieces(self, numbers: I64) -> list[list[float]]:
         order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        return np.split(self.rewards[order], cuts)
+        rewards, ordered = self.rewards[order].tolist(), numbers[order]
+        cuts = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+        return [rewards[start:end] for start, end in pairwise([0, *cuts, len(rewards)])]
 
     @property
     def reward_mean(self) -> float | None:
         """Over responses."""
-        return _mean(self.rewards) if self.scored else None
+        return _mean(self.rewards.tolist()) if self.scored else None
 
     @property
     def reward_std(self) -> float | None:
         """Over responses, with n − 1."""
-        return _std(self.rewards) if self.scored else None
+        return _std(self.rewards.tolist()) if self.scored else None
 
     @property
     def reward_group_std(self) -> float | None:
         """The mean of the groups' standard deviations (n − 1), of groups of two and more."""
         if not self.scored:
             return None
-        return _mean([_std(one) or 0.0 for one in self.groups if len(one) > 1])
+        return _mean([_std(one) or 0.0 for one in self._several])
+
+    @cached_property
+    def _several(self) -> list[list[float]]:
+        """The rewards of the groups of two and more."""
+        return [one for one in self.groups if len(one) > 1]
 
     def share_of_groups(self, *rewards: float) -> float | None:
         """How many groups have one reward throughout: this one, or any where none is given."""
-        if not self.scored or not any(len(one) > 1 for one in self.groups):
+        if not self.scored or not self._several:
             return None
-        equal = [one[0] for one in self.groups if len(one) > 1 and (one == one[0]).all()]
-        count = sum(len(one) > 1 for one in self.groups)
-        return sum(not rewards or first in rewards for first in equal) / count
+        equal = [one[0] for one in self._several if one.count(one[0]) == len(one)]
+        return sum(not rewards or first in rewards for first in equal) / len(self._several)
 
     @cached_property
     def _right(self) -> float | None:
@@ -98,18 +104,18 @@ class Responses:
         """The mean over groups of the share that is right."""
         if self._right is None:
             return None
-        return _mean([float((one == self._right).mean()) for one in self.groups])
+        return _mean([one.count(self._right) / len(one) for one in self.groups])
 
     @property
     def pass_at_k(self) -> float | None:
         """The share of groups with a right answer, k being their size."""
-        if self._right is None or not any(len(one) > 1 for one in self.groups):
+        if self._right is None or not self._several:
             return None
-        return _mean([float((one == self._right).any()) for one in self.groups])
+        return _mean([float(self._right in one) for one in self.groups])
 
     # ---- lengths ------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def measured(self) -> bool:
         """Whether the length of every response is known."""
         return bool(self.lengths.size) and bool((self.lengths >= 0).all())
@@ -152,12 +158,13 @@ class Responses:
         return math.fsum(found) / whole
 
 
-def _mean(values: F64 | list[float]) -> float | None:
+def _mean(values: list[float]) -> float | None:
     return math.fsum(values) / len(values) if len(values) else None
 
 
-def _std(values: F64) -> float | None:
+def _std(values: list[float]) -> float | None:
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((values - mean) ** 2) / (len(values) - 1))
+    offsets = [one - mean for one in values]
+    return math.sqrt(math.fsum([one * one for one in offsets]) / (len(values) - 1))

@@ -7,10 +7,10 @@ nothing depends on the order in which a run was written.
 
 from __future__ import annotations
 
+import errno
 import pickle
 import tempfile
 import weakref
-import zlib
 from collections.abc import Callable, Iterator
 from sys import intern
 from typing import IO, Generic, NamedTuple, TypeVar
@@ -67,14 +67,16 @@ class Shelf(Generic[T]):
             self._put_aside(oldest, self._near[oldest])
 
     def _put_aside(self, step: int, sums: Sums) -> None:
-        data = zlib.compress(pickle.dumps(sums, pickle.HIGHEST_PROTOCOL), 1)
+        data = pickle.dumps(sums, pickle.HIGHEST_PROTOCOL)
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed with it
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115 - closed with it
+                    prefix="grpo-", buffering=0
+                )
                 weakref.finalize(self, self._file.close)
             place = self._file.seek(0, 2)
-            self._file.write(data)
-            self._file.flush()
+            if self._file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, "no room")
         except OSError:  # the rest stays in memory
             self._room = False
             return
@@ -84,7 +86,7 @@ class Shelf(Generic[T]):
     def _taken_up(self, aside: _Aside[T]) -> Sums:
         assert self._file is not None
         self._file.seek(aside.place)
-        found: Sums = pickle.loads(zlib.decompress(self._file.read(aside.size)))
+        found: Sums = pickle.loads(self._file.read(aside.size))
         return found
 
     def made(self) -> Iterator[tuple[int, T]]:

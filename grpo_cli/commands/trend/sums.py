@@ -91,6 +91,20 @@ class Sums:
         for name, value in later.extremes.items():
             self.extreme(name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: its sums as few objects, since a step has thirty of them."""
+        own = {name: each.__getstate__() for name, each in self.sums.items()}
+        tails = {name: each.__getstate__() for name, each in self.tails.items()}
+        return self.__dict__ | {"sums": own, "tails": tails, "counts": dict(self.counts)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"counts": Counter(state["counts"])}
+        self.sums, self.tails = defaultdict(ExactSum), defaultdict(Tail)
+        for name, each in state["sums"].items():
+            self.sums[name].__setstate__(each)
+        for name, each in state["tails"].items():
+            self.tails[name].__setstate__(each)
+
     def extreme(self, name: str, value: float) -> None:
         """Keeps a number if it is larger than the one before."""
         self.extremes[name] = max(value, self.extremes.get(name, value))

@@ -14,55 +14,115 @@ Whole = NDArray[np.integer[Any]]
 
 _DROPPED = 15
 """Bits of a single that are dropped: bins 1/256 wide, relative to the number."""
-_SORTED = 1 << 14  # fewer numbers are sorted faster than their bins are gone through
+_FEW = 1 << 13  # fewer numbers wait
 _NEGATIVE = 1 << (31 - _DROPPED)
+_NONE: Whole = np.zeros(0, dtype=np.int32)
+
+
+def bins(values: F64) -> Whole:
+    """The bin of each number."""
+    return values.astype(np.float32).view(np.int32) >> _DROPPED
 
 
 class Tail:
     """Counts of numbers by their size and sign. What is read of it is right to 0.2 %.
 
-    Of each bin: the leading bits of its numbers in single precision, and how many there are.
+    Of each bin: the leading bits of its numbers in single precision, and how many there are. Few
+    numbers are not counted: their bins wait.
     """
 
-    __slots__ = ("_bins", "_counts")
+    __slots__ = ("_bins", "_counts", "_held", "_waiting")
 
     def __init__(self) -> None:
-        self._bins: Whole = np.zeros(0, dtype=np.int32)
-        self._counts: Whole = np.zeros(0, dtype=np.int64)
+        self._bins: Whole = _NONE
+        self._counts: Whole = _NONE
+        self._waiting: list[Whole] = []
+        self._held = 0
 
     def add(self, values: F64) -> None:
         """Adds the elements of an array."""
-        bins = values.astype(np.float32).view(np.int32) >> _DROPPED
-        if len(bins) < _SORTED:
-            self._take(*np.unique(bins, return_counts=True))
-            return
-        lowest = int(bins.min(initial=0))
-        counts = np.bincount(bins - lowest)
-        kept = np.flatnonzero(counts)
-        self._take((kept + lowest).astype(np.int32), counts[kept])
+        self.add_bins(bins(values))
+
+    def add_bins(self, found: Whole) -> None:
+        """Adds numbers of which the bins are known; the array must not change any more."""
+        self._waiting.append(found)
+        self._held += len(found)
+        if self._held >= _FEW:
+            self._settle()
 
     def merge(self, other: Tail) -> None:
         """Adds the numbers of another."""
+        for found in other._waiting:
+            self.add_bins(found)
         self._take(other._bins, other._counts)
 
+    def _settle(self) -> None:
+        """Counts what waits."""
+        if self._held:
+            found = self._all_waiting()
+            self._waiting, self._held = [], 0
+            lowest = int(found.min(initial=0))
+            counts = np.bincount(found - lowest)
+            kept = np.flatnonzero(counts)
+            self._take((kept + lowest).astype(np.int32), counts[kept])
+
+    def _all_waiting(self) -> Whole:
+        return np.concatenate(self._waiting) if self._waiting else _NONE
+
     def _take(self, bins: Whole, counts: Whole) -> None:
-        if not len(self._bins):
-            self._bins, self._counts = bins, counts
+        if not len(self._bins) or not len(bins):
+            self._bins, self._counts = (bins, counts) if len(bins) else (self._bins, self._counts)
             return
         self._bins, places = np.unique(np.concatenate((self._bins, bins)), return_inverse=True)
         both = np.concatenate((self._counts, counts))
         self._counts = np.bincount(places, weights=both).astype(np.int64)
 
+    def __getstate__(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """What travels: of what waits two bytes each, and a bit for the sign."""
+        found = self._all_waiting()
+        sizes, signs = (found & (_NEGATIVE - 1)).astype(np.uint16), np.packbits(found < 0)
+        counted = self._bins.astype(np.int32).tobytes(), self._counts.astype(np.int64).tobytes()
+        return sizes.tobytes(), signs.tobytes(), *counted
+
+    def __setstate__(self, state: tuple[bytes, bytes, bytes, bytes]) -> None:
+        sizes = np.frombuffer(state[0], np.uint16).astype(np.int32)
+        signs = np.unpackbits(np.frombuffer(state[1], np.uint8), count=len(sizes))
+        self._waiting, self._held = [sizes - signs.astype(np.int32) * _NEGATIVE], len(sizes)
+        self._bins, self._counts = (
+            np.frombuffer(state[2], np.int32),
+            np.frombuffer(state[3], np.int64),
+        )
+
     def quantile(self, share: float) -> float | None:
         """The number that ``share`` of them do not exceed; None where there are none."""
-        total = int(self._counts.sum())
+        if self._held and len(self._bins):
+            self._settle()
+        total = self._held or int(self._counts.sum())
         if not total:
             return None
-        # Of negative numbers the greater one has the smaller bits.
-        order = np.argsort(np.where(self._bins < 0, -_NEGATIVE - self._bins - 1, self._bins))
+        place = max(math.ceil(share * total), 1) - 1
+        if self._held:
+            return _middle(_at(self._all_waiting(), place))
+        order = np.argsort(_turned(self._bins))
         reached = np.cumsum(self._counts[order])
-        place = int(np.searchsorted(reached, max(math.ceil(share * total), 1)))
-        return _middle(int(self._bins[order[place]]))
+        return _middle(int(self._bins[order[np.searchsorted(reached, place, side="right")]]))
+
+
+def _at(bins: Whole, place: int) -> int:
+    """The bin of the number that so many precede."""
+    found = int(np.partition(bins, place)[place])
+    if found >= 0:  # then whatever is negative stands before it, in whichever order
+        return found
+    return int(_turned(np.partition(_turned(bins), place)[place]))
+
+
+def _turned(bins: Whole) -> Whole:
+    """Bins, or what stands for them, in the order of their numbers; of that, the bins again.
+
+    Of negative numbers the greater one has the smaller bits.
+    """
+    turned: Whole = np.where(bins < 0, -_NEGATIVE - bins - 1, bins)
+    return turned
 
 
 def _middle(key: int) -> float:

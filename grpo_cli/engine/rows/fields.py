@@ -256,8 +256,9 @@ def _token_kl(source: Source) -> Any:
     return np.zeros(len(breakdown.ratio)) if breakdown.kl is None else breakdown.kl + 0.0
 
 
-_SIDES = np.array([None, "high", "low"], dtype=object)
+SIDES = (None, "high", "low")
 """What a clip side of 0, 1 and −1 is called."""
+_SIDES = np.array(SIDES, dtype=object)
 
 TOKEN = (
     Field("token", _written("tokens"), kind="text"),

@@ -105,6 +105,8 @@ class ExactSum:
         """What travels: some hundred bytes, whatever waits."""
         if self._held > _TRAVELS:
             self._settle()
+        if len(self._waiting) == 1 and self._waiting[0].dtype == np.float64:
+            return self._bins, self._broken, self._waiting[0].tobytes()
         waiting = np.concatenate(self._waiting, dtype=np.float64) if self._waiting else _NONE
         return self._bins, self._broken, waiting.tobytes()
 

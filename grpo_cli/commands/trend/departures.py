@@ -1,0 +1,198 @@
+"""By how much series part from their past: many series and places at once, as rows.
+
+Before a place the past is a level, or a Theil–Sen line where Mann–Kendall finds a trend in it.
+What follows is compared with that past as it would have gone on: by its mean (a shift) and by its
+slope (a drift), each divided by a standard error that counts the noise of both sides, the
+uncertainty of the past, and the correlation of neighbours.
+
+References:
+    Theil, 1950; Sen, 1968: the median of the slopes of all pairs.
+    Mann, 1945; Kendall, 1975: the sign test of a trend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64
+
+PAST, FUTURE = 30, 12  # steps compared, at most
+LEAST_PAST, LEAST_FUTURE = 10, 4
+_TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
+_COARSE = 200  # candidates looked at first in a long series
+_ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
+_SHIFT, _DRIFT = 8.0, 9.5  # standard errors, times 1 + 4/past: few values know their noise badly
+
+
+class Change(NamedTuple):
+    """Where a series parts from its past, how ("shift" or "drift"), and by how many errors."""
+
+    at: int
+    kind: str
+    score: float
+
+
+class Rows(NamedTuple):
+    """Series of one length: [k, n] values, [k, 2] whether a drift up or down counts, [k] grain."""
+
+    values: F64
+    kinds: NDArray[np.bool_]
+    least: F64
+
+    def only(self, at: int) -> Rows:
+        """One of the series."""
+        part = slice(at, at + 1)
+        return Rows(self.values[part], self.kinds[part], self.least[part])
+
+
+def largest(rows: Rows) -> list[Change | None]:
+    """Of each series, by which it parts from its past most."""
+    count = rows.values.shape[1]
+    stride = max(1, count // _COARSE)
+    last = count - LEAST_FUTURE
+    bests = _best(rows, np.arange(LEAST_PAST, last + 1, stride))
+    if stride == 1:
+        return bests
+    near = [_near(one, stride, last) for one in bests]
+    return [
+        None if places is None else _best(rows.only(at), places)[0]
+        for at, places in enumerate(near)
+    ]
+
+
+def _near(best: Change | None, stride: int, last: int) -> I64 | None:
+    if best is None:
+        return None
+    return np.arange(max(LEAST_PAST, best.at - stride), min(last, best.at + stride) + 1)
+
+
+def _best(rows: Rows, places: I64) -> list[Change | None]:
+    """The largest change of each series at any of these places, shifts before drifts."""
+    scores = np.zeros((len(rows.values), len(places), 2))
+    trends = mann_kendall(rows.values, places)
+    pasts, futures = _sizes(rows.values, places)
+    for past, future in dict.fromkeys(zip(pasts.tolist(), futures.tolist(), strict=True)):
+        chosen = np.flatnonzero((pasts == past) & (futures == future))
+        before = sliding_window_view(rows.values, past, axis=1)[:, places[chosen] - past]
+        after = sliding_window_view(rows.values, future, axis=1)[:, places[chosen]]
+        slopes = np.abs(trends[:, chosen]) > _TREND[past >= 20]
+        scores[:, chosen] = _changes(before, after, slopes, rows)
+    largest = np.abs(scores).reshape(len(scores), -1).argmax(axis=1)
+    found = zip(largest.tolist(), scores, strict=True)
+    return [_change(int(places[at // 2]), at % 2, score[at // 2, at % 2]) for at, score in found]
+
+
+def _sizes(values: F64, places: I64) -> tuple[I64, I64]:
+    """[m] how many values before a place, and from it on, are compared."""
+    return np.minimum(places, PAST), np.minimum(values.shape[1] - places, FUTURE)
+
+
+def _change(at: int, kind: int, score: float) -> Change | None:
+    return Change(at, ("shift", "drift")[kind], float(score)) if score else None
+
+
+def _changes(past: F64, future: F64, slopes: NDArray[np.bool_], rows: Rows) -> F64:
+    """[k, m, 2] scores of a shift and a drift where they are more than chance, else 0.
+
+    Args:
+        past, future: [k, m, p] and [k, m, f], for each series and place.
+        slopes: [k, m] whether the past has a trend.
+        rows: the series.
+    """
+    level, slope, own = _lines(past, slopes)
+    ahead = np.arange(1, future.shape[2] + 1.0)
+    rest = future - (level[..., None] + slope[..., None] * ahead)
+    step, ramp = rest.mean(axis=2), _dot(rest, ahead) / float(ahead @ ahead)
+    least = np.broadcast_to(rows.least[:, None], step.shape)
+    trend, sizes = slope != 0.0, (past.shape[2], future.shape[2])
+    shift = step / (_error(_mean_error, sizes, trend) * _noise(own, rest - step[..., None], least))
+    away = rest - ramp[..., None] * ahead
+    drift = ramp / (_error(_ramp_error, sizes, trend) * _noise(own, away, least))
+    few = 1 + 4 / past.shape[2]
+    wanted = np.where(drift > 0, rows.kinds[:, :1], rows.kinds[:, 1:])
+    wanted &= (np.abs(drift) > _DRIFT * few) & (future.shape[2] > 2 * LEAST_FUTURE)
+    shifted = np.abs(shift) > _SHIFT * few
+    return np.stack((np.where(shifted, shift, 0.0), np.where(wanted, drift, 0.0)), axis=2)
+
+
+def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
+    """The pasts' levels at their ends, slopes (0 without a trend), and what is left of them."""
+    slope = np.zeros(past.shape[:2])
+    slope[slopes] = theil_sen(past[slopes])
+    places = np.arange(past.shape[2]) - (past.shape[2] - 1.0)
+    line = slope[..., None] * places
+    level = np.median(past - line, axis=2)
+    return level, slope, past - level[..., None] - line
+
+
+def _dot(left: F64, right: F64) -> F64:
+    """[k, m] the products of rows [k, m, n]."""
+    product: F64 = (left[..., None, :] @ right[..., :, None])[..., 0, 0]
+    return product
+
+
+def _error(
+    error: Callable[..., float], sizes: tuple[int, int], trend: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    return np.where(trend, error(*sizes, trend=True), error(*sizes, trend=False))
+
+
+def _mean_error(past: int, future: int, *, trend: bool) -> float:
+    """The standard error of the shift, in standard deviations of the noise."""
+    ahead = (past / 2 + future / 2) ** 2 * 12 / past**3 if trend else 0.0
+    return math.sqrt(1 / past + 1 / future + ahead)
+
+
+def _ramp_error(past: int, future: int, *, trend: bool) -> float:
+    squares = future * (future + 1) * (2 * future + 1) / 6
+    whole = future * (future + 1) / 2
+    ahead = 12 / past**3 if trend else 0.0
+    level = (4 if trend else 1) / past
+    return math.sqrt(1 / squares + (whole / squares) ** 2 * level + ahead)
+
+
+def _noise(past: F64, future: F64, least: F64) -> F64:
+    """The standard deviations of what is left, as if neighbours were not correlated.
+
+    Noise and correlation are taken from both sides; it is ``least`` at least.
+    """
+    count = past.shape[2] + future.shape[2]
+    square = (_dot(past, past) + _dot(future, future)) / (count - 3)
+    pairs = _dot(past[..., 1:], past[..., :-1]) + _dot(future[..., 1:], future[..., :-1])
+    small = square <= least * least
+    correlation = pairs / (np.where(small, 1.0, square) * (count - 3))
+    correlation = np.clip(correlation + (1 + 4 * correlation) / count, 0.0, 0.95)
+    noise = np.sqrt(square * (1 + correlation) / (1 - correlation))
+    return np.where(small, np.where(least, least, 1e-300), noise)
+
+
+def mann_kendall(values: F64, places: I64) -> F64:
+    """[k, m] the standardised S of Mann and Kendall of the past at each place: 0 without a trend.
+
+    Ties are not corrected for. The signs of neighbours at each distance are added up along the
+    series [k, n], so that a past's are a difference.
+    """
+    counts, _ = _sizes(values, places)
+    score = np.zeros((len(values), len(places)))
+    for apart in range(1, int(counts.max(initial=0))):
+        signs = np.sign(values[:, apart:] - values[:, :-apart])
+        sums = np.pad(np.cumsum(signs, axis=1), ((0, 0), (1, 0)))
+        inside = counts > apart
+        ends = places[inside]
+        score[:, inside] += sums[:, ends - apart] - sums[:, ends - counts[inside]]
+    spread = np.sqrt(counts * (counts - 1) * (2 * counts + 5) / 18)
+    return np.where(score, (score - np.copysign(1.0, score)) / spread, 0.0)
+
+
+def theil_sen(rows: F64) -> F64:
+    """[m] the median of the slopes of all pairs of each row [m, n]."""
+    first, second = np.triu_indices(rows.shape[1], 1)
+    parts = [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
+    slopes = [np.median((a[:, second] - a[:, first]) / (second - first), axis=1) for a in parts]
+    return np.concatenate(slopes) if slopes else np.zeros(0)

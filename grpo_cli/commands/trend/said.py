@@ -1,0 +1,112 @@
+"""What records say beside the numbers of their tokens: rewards, groups, endings, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
+from grpo_cli.objective.breakdown import Breakdown
+
+
+def rewards_of(chunk: Chunk, breakdown: Breakdown | None) -> F64 | None:
+    """[R] the reward of each response, its functions weighted as the objective weighs them.
+
+    Where it does not (advantages are given), as the record says.
+
+    Raises:
+        HyperparameterError: where there are not as many weights as functions.
+    """
+    rewards = chunk.batch.rewards
+    if rewards is None or rewards.ndim == 1:
+        return rewards
+    values = {} if breakdown is None else breakdown.objective.advantage.values
+    weights = values.get(WEIGHTS, chunk.settings.get(WEIGHTS))
+    return chunk.batch.summed_rewards if weights is None else summed(rewards, weights)
+
+
+def functions(chunk: Chunk) -> Iterator[tuple[str, F64]]:
+    """[R] what each of several reward functions gave; NaN where it gave nothing."""
+    batch = chunk.batch
+    if batch.rewards is None or batch.rewards.ndim == 1:
+        return
+    names = batch.reward_names or range(batch.rewards.shape[1])
+    for name, column in zip(names, batch.rewards.T, strict=True):
+        yield f"{EACH}{name}", column
+
+
+def add_function(sums: Sums, name: str, values: F64) -> None:
+    """Adds what a reward function gave."""
+    sums.sums[name].add(values)
+    sums.counts[name] += len(values)
+
+
+def labels(chunk: Chunk) -> Iterator[Any]:
+    """What each group of the chunk is called, in the order of their numbers."""
+    groups, owners = chunk.batch.groups, chunk.batch.records.index
+    owner = np.zeros(chunk.batch.group_count, dtype=np.int64)
+    owner[groups] = owners
+    for record, count in zip(
+        chunk.records, np.bincount(owner, minlength=len(chunk.records)).tolist(), strict=True
+    ):
+        labels = record.group_labels or ()
+        yield from labels if len(labels) == count else [None] * count
+
+
+_GRAM = 4
+
+
+def repetition(chunk: Chunk) -> Iterator[float | None]:
+    """Of each record's first response, the share of its 4-grams that it had before."""
+    for record in chunk.records:
+        rows = record.token_ids if record.tokens is None else record.tokens
+        row = rows[0] if rows else ()
+        count = len(row) - _GRAM + 1
+        if count > 0:
+            grams = zip(*(row[at : at + count] for at in range(_GRAM)), strict=True)
+            yield 1.0 - len(set(grams)) / count
+        else:
+            yield None
+
+
+ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
+VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
+SAID = frozenset((*ENDINGS, *VERSIONS, "meta"))
+"""What a record may say of its responses that no objective reads."""
+
+EACH = "rewards/"
+"""Before the name of a reward function, as TRL logs it and its hook records it."""
+
+_CUT_OFF = (True, 1, "length", "max_tokens", "truncated")
+
+
+def says_more(keys: Iterable[str]) -> bool:
+    """Whether records with these keys say what ``measure_said`` adds."""
+    return any(key in SAID or key.startswith(EACH) for key in keys)
+
+
+def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
+    """Adds how responses ended, how old the policy is that sampled them, and reward functions."""
+    for name in value:
+        if name.startswith(EACH) and isinstance(value[name], list):
+            given = [one for one in value[name] if isinstance(one, int | float)]
+            add_function(sums, name, np.array(given, dtype=np.float64))
+    endings = next((value[name] for name in ENDINGS if value.get(name) is not None), None)
+    if endings is not None:
+        each = endings if isinstance(endings, list) else [endings]
+        sums.counts["cut_off"] += sum(one in _CUT_OFF for one in each)
+        sums.counts["endings"] += len(each)
+    meta = value.get("meta")
+    for holder in (value, meta if isinstance(meta, dict) else {}):
+        versions = next((holder[name] for name in VERSIONS if name in holder), None)
+        if versions is not None:
+            each = versions if isinstance(versions, list) else [versions]
+            known = [one for one in each if isinstance(one, int) and not isinstance(one, bool)]
+            sums.counts["lag"] += sum(step - one for one in known)
+            sums.counts["versions"] += len(known)
+            return

@@ -1,0 +1,218 @@
+"""Records → the sums of their steps: each is evaluated once, those of small steps together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.logged_sums import measure_logged
+from grpo_cli.commands.trend.measure import Measured
+from grpo_cli.commands.trend.origins import Origins
+from grpo_cli.commands.trend.said import measure_said, rewards_of, says_more
+from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Notices
+from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.formats.texts import NoLogProbsError
+
+_Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
+"""What became of a chunk, and [R] its rewards."""
+
+
+@dataclass
+class Part:
+    """What became of a piece of input: sums by step, and what could not be read."""
+
+    steps: dict[int, Sums] = field(default_factory=dict)
+    skipped: Skipped = field(default_factory=Skipped)
+    notices: Notices = field(default_factory=dict)
+    missing: dict[str, MissingColumnError] = field(default_factory=dict)
+    signatures: dict[str, int] = field(default_factory=dict)
+    origins: Origins = field(default_factory=Origins)
+
+
+class _Stepped(NamedTuple):
+    """Records that follow each other, and the step of each; None beside an error."""
+
+    numbers: list[int | None]
+    few: DecodedChunk
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done with the records of a piece, in any process.
+
+    Attributes:
+        evaluator: which objective.
+        step_of: how records say their step.
+        skip: whether to go on behind a record that cannot be read.
+        most_errors: how many errors of such records are kept; 0 for all.
+        measured: the statistics of each step from a first pass, where the plan wants one.
+        logged: whether the sums of frameworks' metrics are wanted too.
+    """
+
+    evaluator: Evaluator
+    step_of: StepOf
+    skip: bool
+    most_errors: int = FEW
+    measured: Mapping[int, ExactMoments] | None = None
+    logged: bool = False
+
+    def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
+        """Adds records in order; stops at the first bad one unless it is to be skipped."""
+        part = Part(skipped=Skipped(self.most_errors))
+        for numbers, chunk in self._chunks(decoded, part):
+            if isinstance(chunk, InputError):
+                part.skipped.add(chunk)
+            else:
+                self._add(part, numbers, chunk)
+            if part.skipped and not self.skip:
+                break
+        return part
+
+    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
+        """The first pass: the statistics of each step. What cannot be used is left out."""
+        found: dict[int, ExactMoments] = {}
+        for numbers, chunk in self._chunks(decoded, Part()):
+            if isinstance(chunk, Chunk):
+                for one in chunk.each(self.evaluator.measure):
+                    if not isinstance(one, InputError):
+                        found.setdefault(numbers[0], ExactMoments()).merge(one[1])
+        return found
+
+    def _chunks(
+        self, decoded: Iterable[DecodedChunk], part: Part
+    ) -> Iterator[tuple[list[int], Chunk | InputError]]:
+        """Records that are evaluated together, with the step of each: small ones of many steps."""
+        apart = self.logged or self.evaluator.wants_first_pass
+        runs = (run for few in decoded for run in self._stepped(few, part))
+        if apart:
+            runs = (one for run in runs for one in _of_one_step(run))
+        for _, together in groupby(runs, key=lambda run: run.numbers[0] if apart else None):
+            waiting: list[int | None] = []
+            for chunk in chunks(_noted(together, waiting), with_headers=True):
+                count = len(chunk.records) if isinstance(chunk, Chunk) else 1
+                yield [number for number in waiting[:count] if number is not None], chunk
+                del waiting[:count]
+
+    def _stepped(self, few: DecodedChunk, part: Part) -> Iterator[_Stepped]:
+        """Records with the step of each; in place of those without one stand their errors."""
+        found = [self._step(item, part) for item in few.items]
+        numbers = [None if isinstance(one, InputError) else one for one in found]
+        _note_order(part.origins, numbers, few.items)
+        if few.keys is None or says_more(few.keys):
+            for number, item in zip(numbers, few.items, strict=True):
+                if number is not None and isinstance(item, Raw):
+                    sums = part.steps.setdefault(number, Sums(item.source))
+                    measure_said(sums, number, item.value)
+        if None not in numbers:
+            yield _Stepped(numbers, few)
+            return
+        pairs = zip(found, few.items, strict=True)
+        left = [(one, item) for one, item in pairs if one is not None]
+        items = [one if isinstance(one, InputError) else item for one, item in left]
+        numbers = [None if isinstance(one, InputError) else one for one, _ in left]
+        yield _Stepped(numbers, DecodedChunk(items, None if None in numbers else few.keys))
+
+    def _step(self, item: Raw | InputError, part: Part) -> int | InputError | None:
+        """A record's step; None for what cannot be evaluated, of which the rest is kept."""
+        try:
+            if isinstance(item, Raw):
+                return self.step_of(item)
+            if not isinstance(item, NoLogProbsError):
+                return item
+            source = item.source or ""
+            step = self.step_of.told(item.signal.step, source, item.line)
+            part.origins.add(step, source, item.line)
+            sums = part.steps.setdefault(step, Sums(source))
+            sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
+            sums.counts["records"] += 1
+            part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
+        except InputError as error:
+            return error
+        return None
+
+    def _add(self, part: Part, numbers: Sequence[int], chunk: Chunk) -> None:
+        evaluator = self.evaluator
+        if self.measured is not None:
+            evaluator = Evaluator(evaluator.plan, self.measured.get(numbers[0]))
+
+        def evaluated(one: Chunk) -> _Evaluated:
+            try:
+                breakdown = evaluator.evaluate(one)
+            except MissingColumnError as missing:
+                return missing, rewards_of(one, None)
+            return breakdown, rewards_of(one, breakdown)
+
+        done = 0
+        for found in chunk.each(evaluated):
+            if isinstance(found, InputError):
+                part.skipped.add(found)
+                done += 1
+                continue
+            some, result = found
+            count = len(some.records)
+            self._add_to(part, numbers[done : done + count], some, result)
+            done += count
+
+    def _add_to(self, part: Part, numbers: Sequence[int], chunk: Chunk, result: _Evaluated) -> None:
+        breakdown, rewards = result
+        known = None if isinstance(breakdown, MissingColumnError) else breakdown
+        if known is not None:
+            part.signatures.setdefault(known.objective.signature, numbers[0])
+        if isinstance(breakdown, MissingColumnError):
+            part.missing.setdefault(str(breakdown), breakdown)
+        measured = Measured(chunk, known, rewards)
+        for cut in chunk.batch.cuts(_borders(numbers)):
+            first = cut.records.start
+            sums = part.steps.get(numbers[first])
+            if sums is None:
+                sums = part.steps[numbers[first]] = Sums(chunk.records[first].source)
+            measured.add_to(sums, cut, self.evaluator.plan.batch)
+            if self.logged:  # then they are of one step
+                measure_logged(sums, chunk, known)
+
+
+def _borders(numbers: Sequence[int]) -> list[int]:
+    """Where the step changes, with the beginning and the end."""
+    changes = [at for at, (before, after) in enumerate(pairwise(numbers), 1) if before != after]
+    return [0, *changes, len(numbers)]
+
+
+def _of_one_step(run: _Stepped) -> Iterator[_Stepped]:
+    """The same, cut where the step changes."""
+    if len(set(run.numbers)) == 1:
+        yield run
+        return
+    pairs = zip(run.numbers, run.few.items, strict=True)
+    for number, some in groupby(pairs, key=lambda one: one[0]):
+        items = [item for _, item in some]
+        yield _Stepped([number] * len(items), DecodedChunk(items, run.few.keys))
+
+
+def _noted(runs: Iterable[_Stepped], waiting: list[int | None]) -> Iterator[DecodedChunk]:
+    """The records alone, their steps being noted in ``waiting``."""
+    for numbers, few in runs:
+        waiting += numbers
+        yield few
+
+
+def _note_order(
+    origins: Origins, numbers: Sequence[int | None], items: Sequence[Raw | InputError]
+) -> None:
+    before = None
+    for number, item in zip(numbers, items, strict=True):
+        if number is not None and number != before and isinstance(item, Raw):
+            origins.add(number, item.source, item.line)
+            before = number
