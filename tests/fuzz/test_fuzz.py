@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 
 from fuzz import plain, tables, templates
-from fuzz.case import Kept, corpus, made
+from fuzz.case import Case, Kept, corpus, made
 from fuzz.differential import campaign
 from fuzz.examine import examine, sandbox
+from fuzz.oracle import Finding
 from fuzz.product import BLOCK, blocks_of
 
 KEPT = corpus()
@@ -35,9 +37,15 @@ SEED = 20
 )
 def test_what_was_kept(kept: Kept) -> None:
     """Nothing is wrong with an input that once broke the product; match takes its time."""
-    with sandbox() as folder:
-        found = examine(kept.case, folder, thorough=None if kept.case.command == "match" else True)
+    found = examined(kept.case)
     assert not [one for one in found if one.kind == kept.finding or one.kind not in KNOWN]
+
+
+@cache
+def examined(case: Case) -> list[Finding]:
+    """What is wrong with a case; some broke the product in two ways."""
+    with sandbox() as folder:
+        return examine(case, folder, thorough=None if case.command == "match" else True)
 
 
 @pytest.mark.parametrize("chunk", range(4))
