@@ -195,13 +195,13 @@ class Evaluation:
 
     def _evaluate(self, task: Task) -> Iterator[list[Any]]:
         outcome = self._outcome = task.nothing()
-        found = self._reader.map(
+        # No name for it: an error keeps what has one, and with it the processes that work ahead.
+        for piece, part in self._reader.map(
             task.evaluate,
             together=task.encode is None,
             by_columns=True,
             manifest=self._manifest,
-        )
-        for piece, part in found:
+        ):
             outcome.merge(part)
             rows, outcome.pieces = outcome.pieces, Pieces()
             if self._progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import multiprocessing
 import os
 import pickle
 import signal
@@ -22,6 +23,7 @@ from grpo_cli.engine import pool
 from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.passing import receive
 from grpo_cli.engine.pool import WorkerError
+from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import plan
 
 LINE = json.dumps(
@@ -229,3 +231,22 @@ def test_workers_before_one_that_cannot_be_started_are_ended(monkeypatch):
         list(pool.in_order(len, [], 2))
     made[0].join(60)
     assert made[0].exitcode == -signal.SIGKILL
+
+
+def test_workers_end_with_an_error_that_is_kept(tmp_path):
+    """Those that work ahead do not wait until nobody speaks of the error any more."""
+    good = '{"log_probs_new": [[-1.0, -2.0]], "rewards": [1.0]}\n'
+    path = tmp_path / "in.jsonl"
+    path.write_text(good + good.replace("-2.0", "2.0") + good * 50)
+    found = evaluation(path, plan("dr"), encode=_nothing, jobs=2, block_bytes=100)
+    with pytest.raises(InputError) as kept:
+        list(found)
+    assert kept.value.line == 2
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        worker.join(10)
+    assert not [worker for worker in workers if worker.is_alive()]
+
+
+def _nothing(records, breakdown):
+    return [b"" for _ in records]
