@@ -310,6 +310,37 @@ def test_groups_that_differ_between_records_are_uneven():
     assert row["evidence"]["sizes"] == {"3": 1, "4": 3}
 
 
+@pytest.mark.parametrize(("size", "bound"), [(4, 14.0), (100, 50.0)])
+@pytest.mark.parametrize("factor", [0.99, -1.01])
+def test_an_advantage_is_too_large_from_five_times_the_root_of_its_group(size, bound, factor):
+    """Or five times 2.8, or the range of the rewards: no group of G gives more than (G − 1)/√G."""
+    row = {
+        "log_probs_new": [[-0.5 - at / size] for at in range(size)],
+        "log_probs_old": [[-0.6 - at / size] for at in range(size)],
+        "rewards": [1.0] + [0.0] * (size - 1),
+        "advantages": [-0.1] * (size - 1) + [factor * bound],
+    }
+    told = [one for one in found([row]).rows if one["code"] == "advantage-scale"]
+    assert len(told) == (abs(factor) > 1.0)
+    if told:
+        assert told[0]["evidence"] == {"advantage": factor * bound, "bound": bound}
+        assert told[0]["response"] == size - 1
+
+
+def test_where_the_trained_ids_leave_the_sampled_ones_is_told():
+    row = {
+        "log_probs_new": [[-0.5, -0.7, -0.9], [-0.4, -0.6, -0.8], [-1.0, -0.1, -0.3]],
+        "rewards": [1.0, 0.0, 0.5],
+        "token_ids": [[5, 6, 7], [5, 6, 8], [4, 9, 2]],
+        "sampled_ids": [[5, 6, 7], [5, 6, 9], [3, 9, 2]],
+    }
+    (told,) = [one for one in found([row]).rows if one["code"] == "retokenised"]
+    assert (told["response"], told["token"]) == (1, 2)
+    assert told["evidence"] == {"responses": 2, "of": 3, "key": "sampled_ids"}
+    assert "of 2 of 3 responses" in told["message"]
+    assert "here from token 2 on" in told["message"]
+
+
 def test_a_copied_row_and_a_copied_record_are_duplicates():
     name = "trl-1.16.0-dapo.jsonl"
     rows = copy.deepcopy(load(name))
