@@ -53,7 +53,10 @@ def started() -> Iterator[Path]:
         with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as server:
             assert server.stdout is not None
             server.stdout.readline()  # it listens
-            yield folder
+            try:
+                yield folder
+            finally:  # a process that was forked from this one may hold its standard input open
+                server.terminate()
 
 
 def asked(address: str) -> socket.socket:

@@ -123,7 +123,7 @@ def verify(
     *,
     rtol: float | None = None,
     atol: float | None = None,
-    causes: int = 20,
+    causes: int = 12,
     stages: Stages = None,
     **hyperparameters: Hyperparameter,
 ) -> Verified:

@@ -47,9 +47,9 @@ class _Packing:
     headers: list[Record]
     size: int
 
-    def takes(self, part: _Packing) -> bool:
+    def takes(self, part: _Packing, most: int) -> bool:
         """Whether it can be evaluated together with what follows it."""
-        full = self.size >= _BYTES or len(self.headers) >= _PRINTED
+        full = self.size >= most or len(self.headers) >= _PRINTED
         return part.shared == self.shared and not full
 
     def join(self, part: _Packing) -> None:
@@ -70,16 +70,19 @@ class _Packing:
         yield Chunk(self.headers, batch, settings, given, Joined(self.raws))
 
 
-def chunks(decoded: Iterable[DecodedChunk], *, with_headers: bool) -> Iterator[Chunk | InputError]:
+def chunks(
+    decoded: Iterable[DecodedChunk], *, with_headers: bool, together: int = _BYTES
+) -> Iterator[Chunk | InputError]:
     """Packs records as they are decoded, and puts together what can be evaluated together.
 
     Args:
         decoded: objects in order; in the place of one that cannot be read stands its error.
         with_headers: whether a report will show the records.
+        together: bytes of text from which on no more is put beside it.
     """
     waiting: _Packing | None = None
     for part in chain.from_iterable(_parts(few, with_headers=with_headers) for few in decoded):
-        if waiting is not None and isinstance(part, _Packing) and waiting.takes(part):
+        if waiting is not None and isinstance(part, _Packing) and waiting.takes(part, together):
             waiting.join(part)
             continue
         if waiting is not None:

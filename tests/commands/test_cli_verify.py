@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import orjson
 import pytest
 
 from grpo_cli import evaluate
+from grpo_cli.commands.verify.view import _any_of
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
@@ -162,3 +164,29 @@ def test_what_grpo_says_of_its_tokens_can_be_expected(grpo, dump):
     expected["advantages"] = [one["advantage"] for one in record["responses"]]
     result = grpo("verify", str(dump({"expected": expected})), "--rtol", "1e-12", "--atol", "0")
     assert result.exit_code == 0, result.stdout
+
+
+def test_a_cause_that_has_two_names_here_is_said_once(grpo):
+    """Nothing is masked, so a response's tokens and its tokens as written are one number."""
+    shown = grpo("verify", "samples/trl_grpo.jsonl", "-v", "dr", "-q").stdout
+    (cause,) = re.findall(r"cause    (another .*(?:\n {11}.*)*)", shown)
+    assert " ".join(cause.split()) == (
+        "another denominator: each token is divided by its response's tokens × the number of "
+        "responses (response-mean: mean over responses of each one's) × the accumulation steps, "
+        "where responses are meant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("causes", "said"),
+    [
+        ([], ""),
+        (["a wrong sign"], "a wrong sign"),
+        (["a wrong sign", "a cost for a reward"], "a wrong sign or a cost for a reward"),
+        (["cut by a, where x", "cut by b by c, where x"], "cut by a or by b by c, where x"),
+        (["cut by a, where x", "cut by a, where y"], "cut by a, where x or cut by a, where y"),
+        (["no cut, where x", "none, where x"], "no cut, where x or none, where x"),
+    ],
+)
+def test_what_causes_begin_and_end_with_is_said_once(causes, said):
+    assert _any_of(causes) == said

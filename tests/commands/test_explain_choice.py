@@ -73,7 +73,7 @@ def test_the_letters_of_a_page():
         "π_rollout": "the engine that sampled",
     }
     assert page("kl", "k1+")["symbols"]["d"] == "log π_θ − log π_ref of the token"
-    assert page("ratio", "token")["symbols"]["d"] == "log π_θ − log π_old of the token"
+    assert page("surrogate", "fipo")["symbols"]["d"] == "log π_θ − log π_old of the token"
     shown = CliRunner().invoke(app, ["explain", "clip"]).stdout
     assert (
         "symbols\n  ρ  the ratio of the ratio stage, π_θ against π_old\n  c  dual_clip\n" in shown

@@ -286,7 +286,7 @@ def test_columns_that_have_no_room_are_named(grpo, monkeypatch):
     [
         ("compare {} -v grpo,dr", "loss"),
         ("split {} -n 1", "reported"),
-        ("match {} --loss 0.1 --aggregate token-mean --kl none", "value"),
+        ("match {} --loss 0.1 --aggregate token-mean --kl none --surrogate clip", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),

@@ -50,8 +50,9 @@ def check(
     grpo check rollouts.jsonl --json | jq '.findings[] | select(.severity == "error")'
     grpo check --codes
 
-    Each finding has its place, its evidence and what to do. Exit codes: 0 no
-    error, 1 there is one, 2 usage, 3 bad input.
+    Each finding has its place, its evidence and what to do; at the end stands
+    what could not be looked at, and why. Exit codes: 0 no error, 1 there is
+    one, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:

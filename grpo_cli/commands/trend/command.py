@@ -52,9 +52,9 @@ def trend(
 
     RUN is a folder, a pattern or files; every record is evaluated once, and a
     step is a batch of its own. A finding is a level that shifted, a drift that
-    began, or a limit that a framework publishes, with the command that shows
-    its worst token. p999 is right to 0.2 %. Exit codes: 0 done, 1 --fail-on
-    holds, 2 usage, 3 bad input.
+    began, or a limit that a framework publishes, with the commands that show
+    where it began, what may explain it, and its worst token. p999 is right to
+    0.2 %. Exit codes: 0 done, 1 --fail-on holds, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.json or options.format == "json"):
         conditions = [read_condition(one) for one in options.fail_on or ()]

@@ -141,7 +141,8 @@ def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]
 def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
     head = (f"step {finding.onset}", "bold magenta")
-    line = Text.assemble(head, f"  {finding.kind}  {finding.sentence}")
+    said = finding.sentence.replace(f" at step {finding.onset}:", ":", 1)
+    line = Text.assemble(head, f"  {finding.kind}  {said}")
     console.print(wrapped(line, screen.reading, 2))
 
 

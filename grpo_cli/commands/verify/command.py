@@ -95,7 +95,7 @@ def verify(
     stages: OwnBatch,
     rtol: Rtol = None,
     atol: Atol = None,
-    causes: Causes = 20,
+    causes: Causes = 12,
     source: ReadingOptions,
     chosen: RecordOption,
     page: PageOptions,

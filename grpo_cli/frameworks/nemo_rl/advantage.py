@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.decoupled import of_every_function
 from grpo_cli.objective.advantage.group import group_std
-from grpo_cli.objective.arithmetic.exact_sums import added
+from grpo_cli.objective.arithmetic.exact_sums import row_sums
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Moments, PerToken, Sample
@@ -44,21 +42,38 @@ def leave_one_out_std(
 
 
 def _against_others(rewards: F64, groups: Groups, std_eps: float) -> F64:
-    def against_others(rewards: list[float]) -> list[float]:
-        if min(rewards) == max(rewards):
-            return [0.0] * len(rewards)
-        return [_standardised(rewards, own, std_eps) for own in range(len(rewards))]
-
-    return groups.each(against_others, rewards)
+    return groups.map(lambda rows: _each_against_others(rows, std_eps), rewards)
 
 
-def _standardised(rewards: list[float], own: int, std_eps: float) -> float:
-    others = rewards[:own] + rewards[own + 1 :]
-    if min(others) == max(others):
-        return rewards[own] - others[0]
-    mean = added(others) / len(others)
-    squares = added([(other - mean) ** 2 for other in others])
-    return (rewards[own] - mean) / (math.sqrt(squares / (len(others) - 1)) + std_eps)
+_TOGETHER = 1 << 18
+"""Rewards that are compared at once: numpy's overhead is small, and so is memory."""
+
+
+def _each_against_others(rows: F64, std_eps: float) -> F64:
+    """[n, k] every element of [n, k] against the k − 1 others of its row."""
+    size = rows.shape[1]
+    flat = np.zeros(rows.size)
+    if size == 1:
+        return flat.reshape(rows.shape)
+    for start in range(0, rows.size, step := max(_TOGETHER // size, 1)):
+        row, own = np.divmod(np.arange(start, min(start + step, rows.size)), size)
+        places = np.arange(size - 1) + (np.arange(size - 1) >= own[:, None])
+        others = rows[row[:, None], places]
+        flat[start : start + step] = _standardised(rows[row, own], others, std_eps)
+    found: F64 = flat.reshape(rows.shape)
+    found[(rows == rows[:, :1]).all(axis=1)] = 0.0
+    return found
+
+
+def _standardised(own: F64, others: F64, std_eps: float) -> F64:
+    """[m] one reward each, [m], against others [m, k − 1]."""
+    count = others.shape[1]
+    mean = row_sums(others) / count
+    squares = row_sums(np.square(others - mean[:, None]))
+    spread = np.sqrt(squares / max(count - 1, 1)) + std_eps
+    alike = (others == others[:, :1]).all(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(alike, own - others[:, 0], (own - mean) / spread)
 
 
 def gdpo(

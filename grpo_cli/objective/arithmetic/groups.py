@@ -73,22 +73,6 @@ class Groups:
         """[R] each value less its group's mean, rounded once; 0 where all are equal."""
         return self.map(row_offsets, values)
 
-    def each(self, function: Callable[[list[float]], list[float]], values: F64) -> F64:
-        """[R] ``function`` applied to the values [R] of each group, as Python floats."""
-        order = self._order
-        flat = (values if order is None else values[order]).tolist()
-        out: list[float] = []
-        start = 0
-        for size in self.sizes.tolist():
-            out += function(flat[start : start + size])
-            start += size
-        result = np.array(out, dtype=np.float64)
-        if order is None:
-            return result
-        back = np.empty_like(result)
-        back[order] = result
-        return back
-
     def count_tokens(self, lengths: I64) -> I64:
         """[R] the tokens in the whole group of each response."""
         per_group = np.bincount(self.index, weights=lengths, minlength=self.count)

@@ -20,7 +20,7 @@ def _same(slope: F64) -> F64:
 
 
 def token(token_log_ratio: F64, *, log_ratio_clamp: float | None) -> Ratio:
-    """Token level: ρₜ = exp(dₜ).
+    """Token level: ρₜ = exp(dₜ), dₜ = log π_θ − log π_old.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -38,9 +38,9 @@ def token(token_log_ratio: F64, *, log_ratio_clamp: float | None) -> Ratio:
 
 
 def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None) -> Ratio:
-    """Sequence level, length-normalised: ρᵢ = exp((1/|oᵢ|) Σₜ dₜ), the same for all its tokens.
+    """Sequence level, length-normalised: ρᵢ = exp((1/|oᵢ|) Σₜ dₜ), dₜ = log π_θ − log π_old.
 
-    The gradient flows through every token of the mean.
+    All tokens of the response have it. The gradient flows through every token of the mean.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -61,6 +61,8 @@ def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: floa
 
 def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float) -> Ratio:
     """``sequence`` with ε added to the count: ρᵢ = exp(Σₜ dₜ / (|oᵢ| + ε)).
+
+    dₜ = log π_θ − log π_old of the token.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -93,7 +95,7 @@ def sequence_token(
 
 
 def product(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None) -> Ratio:
-    """Sequence level, the plain product: ρᵢ = exp(Σₜ dₜ).
+    """Sequence level, the plain product: ρᵢ = exp(Σₜ dₜ), dₜ = log π_θ − log π_old.
 
     References:
         Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740), as TRL's RLOOTrainer

@@ -101,14 +101,14 @@ def bapo(
     lower, upper = np.empty(len(ratio)), np.empty(len(ratio))
     lows = _steps("bapo_low_step", bapo_low_start, bapo_low_max, bapo_low_step)
     highs = _steps("bapo_high_step", bapo_high_start, bapo_high_max, bapo_high_step)
-    for tokens in _of_records(responses, records):
+    for tokens in of_records(responses, records):
         lower[tokens], upper[tokens] = _balanced(
             ratio[tokens], advantage[tokens], lows, highs, bapo_target
         )
     return _clipped(ratio, advantage, lower, upper, dual_clip)
 
 
-def _of_records(responses: Segments, records: Segments) -> Iterator[slice]:
+def of_records(responses: Segments, records: Segments) -> Iterator[slice]:
     """The tokens of each record."""
     ends = np.concatenate(([0], np.cumsum(responses.lengths)))
     cuts = ends[np.concatenate(([0], np.cumsum(records.lengths)))].tolist()
@@ -135,15 +135,22 @@ def _balanced(
 ) -> tuple[float, float]:
     """c_low and c_high; the sums are exactly rounded, so no order of the tokens changes them."""
     gains, losses = advantage > 0, advantage < 0
-    good, bad = ratio[gains], ratio[losses]
+    good, gained = ratio[gains], advantage[gains]
+    bad, lost = ratio[losses], -advantage[losses]
 
-    def enough(low: float, high: float) -> bool:
-        positive = added((np.minimum(good, high) * advantage[gains]).tolist())
-        negative = added((np.maximum(bad, low) * -advantage[losses]).tolist())
+    def positive(high: float) -> float:
+        return added((np.minimum(good, high) * gained).tolist())
+
+    def negative(low: float) -> float:
+        return added((np.maximum(bad, low) * lost).tolist())
+
+    def enough(positive: float, negative: float) -> bool:
         return negative <= 0 or positive >= target * negative
 
-    low = next((low for low in lows if enough(low, highs[0])), lows[-1])
-    high = next((high for high in highs if enough(low, high)), highs[-1])
+    least = positive(highs[0])
+    low = next((low for low in lows if enough(least, negative(low))), lows[-1])
+    against = negative(low)
+    high = next((high for high in highs if enough(positive(high), against)), highs[-1])
     return low, high
 
 

@@ -7,14 +7,18 @@ tokens' values, never by where they stand, so the order of the responses changes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate, side, times
+from grpo_cli.objective.surrogate.adaptive import of_records
 from grpo_cli.objective.surrogate.clip import clip
 
 
@@ -44,7 +48,10 @@ def kl_cov(
         2505.22617). verl's config has share 0.0002 and coefficient 0.1, SkyRL's 0.2 and 1.0.
     """
     held = np.zeros(len(ratio))
-    for tokens, order in _ranked(advantage, log_probs_new, log_ratio, responses, records):
+    covariance = _covariance(advantage, log_probs_new, responses, records)
+    keys = (responses.lengths[responses.index], log_ratio, log_probs_new, advantage, covariance)
+    for tokens in of_records(responses, records):
+        order = np.lexsort([key[tokens] for key in keys])
         count = max(1, int(kl_cov_ratio * len(order)))
         held[tokens][order[len(order) - count :]] = ppo_kl_coef
     gain = times(ratio, advantage)
@@ -96,13 +103,11 @@ def clip_cov(
         delta=None,
         dual_clip=None,
     )
-    free = base.clip == 0
+    covariance = _covariance(advantage, log_probs_new, responses, records)
+    inside = (covariance > clip_cov_lb) & (covariance < clip_cov_ub) & (base.clip == 0)
+    keys = (responses.lengths[responses.index], log_ratio, log_probs_new, advantage, covariance)
     out = np.zeros(len(ratio), np.bool_)
-    for tokens, order in _ranked(advantage, log_probs_new, log_ratio, responses, records):
-        covariance = _covariance(advantage[tokens], log_probs_new[tokens])[order]
-        inside = (covariance > clip_cov_lb) & (covariance < clip_cov_ub) & free[tokens][order]
-        count = max(1, int(clip_cov_ratio * len(order)))
-        out[tokens][_draw(order[inside], count, clip_cov_seed)] = True
+    out[_drawn(np.flatnonzero(inside), keys, responses, records, clip_cov_ratio, clip_cov_seed)] = 1
     bound = base.clip + side(out & (advantage > 0), out & (advantage < 0))
     assert base.grad_log_ratio is not None
     return Surrogate(
@@ -110,33 +115,44 @@ def clip_cov(
     )
 
 
-def _ranked(
-    advantage: F64, log_probs: F64, log_ratio: F64, responses: Segments, records: Segments
-) -> Iterator[tuple[slice, I64]]:
-    """Each record's tokens, and their indices in rising order of covariance."""
-    lengths = responses.lengths[responses.index]
-    end = 0
-    for count in records.sum(responses.lengths).tolist():
-        tokens = slice(end, end + count)
-        end += count
-        if count:
-            keys = (lengths, log_ratio, log_probs, advantage)
-            covariance = _covariance(advantage[tokens], log_probs[tokens])
-            yield tokens, np.lexsort((*(key[tokens] for key in keys), covariance))
+def _covariance(advantage: F64, log_probs: F64, responses: Segments, records: Segments) -> F64:
+    """[N] (A − Ā)·(log π_θ − its mean), the means being those of the token's record."""
+    counts = records.sum(responses.lengths)
+    ends = np.concatenate(([0], np.cumsum(counts))).tolist()
+
+    def centered(values: F64) -> F64:
+        flat = values.tolist()
+        means = [added(flat[start:end]) / max(end - start, 1) for start, end in pairwise(ends)]
+        return values - np.repeat(means, counts)
+
+    return centered(advantage) * centered(log_probs)
 
 
-def _covariance(advantage: F64, log_probs: F64) -> F64:
-    return _centered(advantage) * _centered(log_probs)
+def _drawn(
+    candidates: I64,
+    keys: Sequence[NDArray[Any]],
+    responses: Segments,
+    records: Segments,
+    share: float,
+    seed: int,
+) -> I64:
+    """Tokens chosen from the candidates of each record, at most max(1, ⌊share·N⌋).
 
-
-def _centered(values: F64) -> F64:
-    return values - added(values.tolist()) / len(values)
-
-
-def _draw(candidates: I64, count: int, seed: int) -> I64:
-    """``count`` of the candidates; a generator's raw bits are the same in every numpy."""
-    keys = np.random.PCG64(seed).random_raw(len(candidates))
-    return candidates[np.argsort(keys, kind="stable")[:count]]
+    Those of a record are put in the order of the keys, the last first, and then in that of random
+    numbers, which begin anew with each record; a generator's raw bits are the same in every numpy.
+    """
+    record = records.index[responses.index[candidates]]
+    ordered = np.lexsort([*(key[candidates] for key in keys), record])
+    candidates, record = candidates[ordered], record[ordered]
+    counts = np.bincount(record, minlength=records.count)
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    place = np.arange(len(record)) - firsts
+    drawn = np.random.PCG64(seed).random_raw(int(counts.max(initial=0)))
+    ordered = np.lexsort((place, drawn[place], record))
+    tokens = records.sum(responses.lengths).tolist()
+    most = np.array([max(1, int(share * count)) for count in tokens], np.int64)
+    kept: I64 = candidates[ordered[place < most[record]]]
+    return kept
 
 
 BAND = {

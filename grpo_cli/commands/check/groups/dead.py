@@ -59,9 +59,10 @@ def _dead(view: View) -> Iterator[Finding]:
     for group in np.flatnonzero(dead(view)).tolist():
         first = int(view.first_members[group])
         size, value = int(view.sizes[group]), float(values[first])
+        every = "both" if size == 2 else f"all {size}"
         yield Finding(
             "info",
-            f"all {size} {_what(view)} are {value:g}: no policy gradient",
+            f"{every} {_what(view)} are {value:g}: no policy gradient",
             "many of them waste samples: choose prompts of medium difficulty, or sample again "
             "(DAPO's dynamic sampling); whether they count in the denominator differs",
             {"size": size, "value": value},

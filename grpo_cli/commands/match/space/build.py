@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,15 @@ def build(base: Plan, chunk: Chunk, betas: Sequence[float], depth: Depth) -> Spa
 
 def _flatten(made: Space) -> None:
     """The conventions of all parts side by side."""
-    pieces = [_combined(number, part) for number, part in enumerate(made.parts)]
-    merged = {name: np.concatenate([piece.pop(name) for piece in pieces]) for name in [*pieces[0]]}
+    types: dict[str, np.dtype[Any]] = {}
+    columns: dict[str, bytearray] = {}
+    for number, part in enumerate(made.parts):
+        for name, piece in _combined(number, part).items():
+            types[name] = piece.dtype
+            columns.setdefault(name, bytearray()).extend(piece.tobytes())
+    merged: dict[str, NDArray[Any]] = {
+        name: np.frombuffer(column, types[name]) for name, column in columns.items()
+    }
     made.part, made.at = merged.pop("part"), merged.pop("at")
     made.beta, made.bits = merged.pop("beta"), merged.pop("bits")
     made.columns = merged

@@ -42,6 +42,8 @@ class Natures:
         self._alone = alone
         self._signs: dict[Key, bool] = {}
         self._tokens: dict[Key, bool] = {}
+        self._by_token: dict[Key, bool] = {}
+        self._objectives: dict[Key, Objective] = {}
 
     def of(self, plan: Plan) -> Nature:
         """The nature of a plan's policy term.
@@ -60,8 +62,25 @@ class Natures:
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        given = self._alone.advantages_given
-        return plan.objective(self._alone.settings, advantages_given=given)
+        wanted = plan.variant, tuple(plan.swapped.items()), tuple(plan.flags.items())
+        if wanted not in self._objectives:
+            given = self._alone.advantages_given
+            made = plan.objective(self._alone.settings, advantages_given=given)
+            self._objectives[wanted] = made
+        return self._objectives[wanted]
+
+    def by_token(self, plan: Plan) -> bool:
+        """Whether tokens have their own A, and s(|A|·sign A) = |A|·s(sign A) at each of them."""
+        objective, nature = self.objective(plan), self.of(plan)
+        if nature.per_response or not nature.by_sign or not nature.shared:
+            return False
+        read = {*objective.surrogate.choice.columns, *objective.correction.choice.columns}
+        if "response_advantage" in read or "advantage" in objective.correction.choice.columns:
+            return False
+        wanted = objective.surrogate.name
+        if wanted not in self._by_token:
+            self._by_token[wanted] = homogeneous_by_token(objective)
+        return self._by_token[wanted]
 
     def _per_response(self, objective: Objective) -> bool:
         wanted = advantage_key(objective)
@@ -82,8 +101,7 @@ def homogeneous(objective: Objective) -> bool:
 
     BAPO's is not: what it clips depends on the signs of the other responses.
     """
-    given = Bound("given", STAGES["advantage"].choices["given"], {})
-    objective = replace(objective, advantage=given)
+    objective = replace(objective, advantage=_GIVEN)
     batch = probe.probe()
     numbers = np.arange(batch.responses.count)
     signs, sizes = np.where(numbers % 2 == 0, 1.0, -1.0), 0.3 + numbers
@@ -96,3 +114,26 @@ def homogeneous(objective: Objective) -> bool:
         return bool(np.allclose(sums(signs * sizes), sides * sizes, rtol=1e-9, atol=1e-12))
     except GrpoError:
         return False
+
+
+def homogeneous_by_token(objective: Objective) -> bool:
+    """The same of tokens that have an advantage each, on the probe.
+
+    GMPO's is not: its ratio is the mean of all tokens', each clipped by its own sign.
+    """
+    objective = replace(objective, advantage=_GIVEN)
+    batch = probe.probe()
+    numbers = np.arange(batch.responses.total)
+    signs, sizes = np.where(numbers * 5 % 7 < 3, -1.0, 1.0), 0.3 + numbers % 11
+
+    def values(advantages: F64) -> F64:
+        return evaluate(replace(batch, token_advantages=advantages), objective).surrogate
+
+    try:
+        each = np.where(signs > 0, values(np.ones(len(signs))), values(-np.ones(len(signs))))
+        return bool(np.allclose(values(signs * sizes), each * sizes, rtol=1e-9, atol=1e-12))
+    except GrpoError:
+        return False
+
+
+_GIVEN = Bound("given", STAGES["advantage"].choices["given"], {})

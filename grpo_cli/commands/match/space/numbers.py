@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 from grpo_cli.commands.match.space import changes as space
 from grpo_cli.commands.match.space.changes import OWN, Change
 from grpo_cli.commands.match.space.natures import Natures
-from grpo_cli.commands.match.space.options import DIRECT, Options
+from grpo_cli.commands.match.space.options import (
+    DIRECT,
+    Options,
+    advantage_key,
+    policy_key,
+)
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
+from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
 
 
@@ -50,14 +56,38 @@ class Numbers:
 
         return self._tried(number, one)
 
-    def direct(self, row: Plan, advantage: Change, pair: Change) -> int:
-        """That of a policy term with its advantages."""
-        plan = space.changed(row, advantage, pair)
+    def direct(
+        self, row: Plan, advantage: Change, pair: Change, like: tuple[Objective | None, ...]
+    ) -> int:
+        """That of a policy term with its advantages.
+
+        Args:
+            row: the row.
+            advantage, pair: what is changed in it.
+            like: the objective with the first change, which has these advantages, and that with
+                the second, which has this policy term.
+        """
+        of_advantage, of_pair = like
+        if of_advantage is None or of_pair is None:
+            return -2
+        wanted = advantage_key(of_advantage), policy_key(of_pair)
 
         def number() -> int:
-            return DIRECT + self.options.direct(self.natures.objective(plan), plan)
+            known = self.options.directs.places.get(wanted)
+            if known is None:
+                plan = space.changed(row, advantage, pair)
+                by_token = self.natures.by_token(plan)
+                known = self.options.direct(wanted, plan, by_token=by_token)
+            return DIRECT + known
 
         return self._tried(number, pair)
+
+    def objective(self, row: Plan, one: Change) -> Objective | None:
+        """The row with a change; None where it cannot be."""
+        try:
+            return self.natures.objective(space.changed(row, one))
+        except GrpoError:
+            return None
 
     def kls(self, row: Plan, kl: Change, pairs: Sequence[Change]) -> list[int]:
         """[P] the KL's number beside each policy term; a ratio may weigh it."""

@@ -81,7 +81,7 @@ class Options:
 
     def policy(self, objective: Objective, plan: Plan) -> int:
         """The number of its ratio, surrogate and correction."""
-        return self.policies.place(_policy(objective), plan)
+        return self.policies.place(policy_key(objective), plan)
 
     def pair(self, advantage: int, policy: int) -> int:
         """The number of an advantage and a policy together."""
@@ -102,9 +102,19 @@ class Options:
             for advantages, policies in together.items()
         ]
 
-    def direct(self, objective: Objective, plan: Plan) -> int:
-        """The number of its policy term, advantage and all."""
-        return self.directs.place((advantage_key(objective), _policy(objective)), plan)
+    def direct(self, wanted: Key, plan: Plan, *, by_token: bool) -> int:
+        """The number of a policy term, advantage and all."""
+        return self.directs.place(wanted, plan, "by token" if by_token else "")
+
+    @cached_property
+    def by_policy(self) -> list[int]:
+        """The numbers of all policy terms with their advantages, those of one ratio together."""
+        policies = [repr(key[1]) for key in self.directs.places]  # type: ignore[index]
+        return sorted(range(len(policies)), key=policies.__getitem__)
+
+    def is_by_token(self, direct: int) -> bool:
+        """Whether a look at the tokens for A = 1, and one for A = -1, are enough for it."""
+        return bool(self.directs.stages[direct])
 
     def kl(self, objective: Objective, plan: Plan) -> int:
         """The number of its KL in the loss; −1 where there is none."""
@@ -114,7 +124,7 @@ class Options:
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
         ratio = key(objective.ratio) if weighted else None
         weighing = objective.correction.name.startswith("ms-swift/")
-        correction = correction_key(objective) if weighing else None
+        correction = (correction_key(objective), advantage_key(objective)) if weighing else None
         wanted = (key(bound, "beta" if self.solve else ""), ratio, correction)
         return self.kls.place(wanted, plan, "weighted" if weighted else "")
 
@@ -138,7 +148,8 @@ def advantage_key(objective: Objective) -> Key:
     return key(objective.advantage), key(objective.kl) if objective.kl_in_reward else None
 
 
-def _policy(objective: Objective) -> Key:
+def policy_key(objective: Objective) -> Key:
+    """What makes its policy term, but for the advantages."""
     return key(objective.ratio), key(objective.surrogate), correction_key(objective)
 
 

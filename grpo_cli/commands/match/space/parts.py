@@ -145,15 +145,17 @@ class Builder:
         """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
         found = np.full((len(advantages), len(pairs)), -2, np.int32)
         columns = [self.numbers.pair(row, one) for one in pairs]
+        with_pair = [self.numbers.objective(row, one) for one in pairs]
         for a, advantage in enumerate(advantages):
             number = self.numbers.advantage(row, advantage, quick=self._depth is Depth.QUICK)
+            own = self.numbers.objective(row, advantage)
             for p, pair in enumerate(pairs):
                 if advantage.count + pair.count > MOST_CHANGES:
                     continue
                 if number >= 0 and columns[p] >= 0 and nature.shared:
                     found[a, p] = self.options.pair(number, columns[p])
                 elif -2 not in (number, columns[p]) and self._worth(nature, advantage, pair):
-                    found[a, p] = self.numbers.direct(row, advantage, pair)
+                    found[a, p] = self.numbers.direct(row, advantage, pair, (own, with_pair[p]))
         return found
 
     def _worth(self, nature: Nature, advantage: Change, pair: Change) -> bool:

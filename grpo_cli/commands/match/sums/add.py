@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options
-from grpo_cli.commands.match.sums.vectors import Flags, Measured, Vectors
+from grpo_cli.commands.match.sums.vectors import Flags, Measured, Vectors, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.variants.plan import Plan
 
@@ -56,7 +57,8 @@ class Sums:
     def merge(self, other: Sums) -> None:
         """Adds other records."""
         for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            total: F64 = getattr(self, name)
+            total += getattr(other, name)
         self.records += other.records
 
 
@@ -66,35 +68,35 @@ def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
         work = Vectors(options, chunk, measured)
         classes, member, divisors, counted = work.weights()
         sums.counted += counted
-        advantages = work.advantages()
-        _add_policies(sums, options, advantages, work, classes, member, divisors)
-        for into, rows in (
-            (sums.direct, work.directs()),
-            (sums.kl, work.kls()),
-            (sums.entropy, work.entropies()),
+        _add_policies(sums, options, work, classes, member, divisors)
+        for into, found in (
+            (sums.direct, work.directs(classes)),
+            (sums.kl, work.kls() @ classes.T),
+            (sums.entropy, work.entropies() @ classes.T),
         ):
-            into += ((rows @ classes.T)[:, member] / divisors) if len(rows) else 0.0
+            into += found[:, member] / divisors
     sums.records += chunk.batch.records.count
 
 
 def _add_policies(
     sums: Sums,
     options: Options,
-    advantages: F64,
     work: Vectors,
     classes: F64,
-    member: np.ndarray,
+    member: NDArray[np.int64],
     divisors: F64,
 ) -> None:
+    which, advantages = distinct(work.advantages())
     for chosen, policies in options.asked_together:
-        signed = advantages[chosen]
+        own, back = np.unique(which[chosen], return_inverse=True)
+        signed = advantages[own]
         above, below = np.maximum(signed, 0.0), np.maximum(-signed, 0.0)
-        gain, loss = work.sides(policies, _somewhere(above), _somewhere(below))
-        gains = _products(above, gain, classes)[member]
-        losses = _products(below, loss, classes)[member]
+        places, gain, loss = work.sides(policies, _somewhere(above), _somewhere(below))
+        gains, losses = _products(above, gain, classes), _products(below, loss, classes)
         numbers = [options.pairs[a, s] for a in chosen for s in policies]
-        sums.policy[numbers] += _by_pair(gains + losses, divisors)
-        sums.size[numbers] += _by_pair(np.abs(gains) + np.abs(losses), divisors)
+        every = np.ix_(member, back, places)
+        sums.policy[numbers] += _by_pair((gains + losses)[every], divisors)
+        sums.size[numbers] += _by_pair((np.abs(gains) + np.abs(losses))[every], divisors)
 
 
 def _somewhere(sizes: F64) -> Flags:
@@ -114,7 +116,10 @@ def _products(advantages: F64, values: F64, classes: F64) -> F64:
     broken = ~np.isfinite(values)
     wrong = np.flatnonzero(broken.any(axis=1))
     finite = np.where(broken, 0.0, values) if len(wrong) else values
-    products = np.stack([(advantages * weights) @ finite.T for weights in classes])
+    if len(finite) < len(advantages):  # the weights multiply whatever is less
+        products = np.stack([advantages @ (finite * weights).T for weights in classes])
+    else:
+        products = np.stack([(advantages * weights) @ finite.T for weights in classes])
     for s in wrong:
         products[:, (advantages[:, broken[s]] > 0).any(axis=1), s] = np.nan
     return products

@@ -15,6 +15,10 @@ from grpo_cli.records import DecodedChunk
 
 T = TypeVar("T")
 
+_TOGETHER = 1 << 20
+"""Bytes of text whose records are evaluated together: hundreds of conventions look at the same
+columns, which should stay in the processor's cache."""
+
 
 class Data(Protocol):
     """What is asked about: records that can be gone over several times."""
@@ -33,7 +37,7 @@ class _OnPiece(Generic[T]):
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> tuple[T, list[InputError]]:
         result, bad = self.zero(), []
-        for chunk in chunks(decoded, with_headers=False):
+        for chunk in chunks(decoded, with_headers=False, together=_TOGETHER):
             if isinstance(chunk, Chunk):
                 self.work(chunk, result)
             else:

@@ -25,18 +25,6 @@ class Remembered(Groups):
         """As ``Groups`` has it."""
         return self._once("sum", values, super().sum).copy()
 
-    def each(self, function: Callable[[list[float]], list[float]], values: F64) -> F64:
-        """As ``Groups`` has it; rewards are few numbers, so that many groups have the same."""
-        known: dict[tuple[float, ...], list[float]] = {}
-
-        def once(group: list[float]) -> list[float]:
-            wanted = tuple(group)
-            if wanted not in known:
-                known[wanted] = function(group)
-            return known[wanted]
-
-        return super().each(once, values)
-
     def _once(self, name: str, values: F64, function: Callable[[F64], F64]) -> F64:
         wanted = name, values.tobytes()
         if wanted not in self._known:

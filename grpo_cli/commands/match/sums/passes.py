@@ -67,7 +67,10 @@ class _Add:
 def add_up(options: Options, measured: Measured, data: Data) -> Sums:
     """The sums of all options over the data."""
     work = _Add(options, measured)
-    total = work.zero()
+    total: Sums | None = None
     for part in data.fold(work, work.zero):
-        total.merge(part)
-    return total
+        if total is None:
+            total = part
+        else:
+            total.merge(part)
+    return work.zero() if total is None else total

@@ -121,13 +121,18 @@ class Terms:
         return self._policies[same]
 
     def _policy(self, inputs: Inputs, objective: Objective, measured: ExactMoments | None) -> F64:
+        self._set_advantage(inputs, objective, measured)
+        return self.policy_sums(inputs, objective)
+
+    def _set_advantage(
+        self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
+    ) -> None:
         given = self._given(inputs, objective, measured)
         if isinstance(given, PerToken):
             inputs["advantage"], inputs["response_advantage"] = given.values, None
         else:
             inputs["advantage"] = self.batch.responses.spread(given)
             inputs["response_advantage"] = given
-        return self.policy_sums(inputs, objective)
 
     def _given(
         self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
@@ -155,19 +160,22 @@ class Terms:
 
     def policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
         """[R] Σ c·s with the advantage that stands in the columns."""
+        values, empty = self.policy_values(inputs, objective)
+        sums = self.batch.responses.sum(values)
+        return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
+
+    def policy_values(self, inputs: Inputs, objective: Objective) -> tuple[F64, F64 | None]:
+        """[N] c·s with that advantage, and [R] what a response without tokens has, if anything."""
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         correction: Correction | None = inputs.call(objective.correction, "correction")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
-        sums = self.batch.responses.sum(values)
-        if surrogate.empty is not None:
-            sums = np.where(self.batch.responses.lengths > 0, sums, surrogate.empty)
-        return sums
+        return values, surrogate.empty
 
     def kl(self, objective: Objective) -> F64:
         """[R] Σ k."""
         self.set_ratio(self.inputs, objective)
         weighing = objective.correction.name.startswith("ms-swift/")
-        correction = key(objective.correction) if weighing else None
+        correction = (key(objective.correction), advantage_key(objective)) if weighing else None
         same = self._acting_kl(objective), id(self.inputs.get("ratio")), correction
         if same not in self._kls:
             self._kls[same] = self._kl_sums(objective, weighing=weighing)
@@ -177,6 +185,7 @@ class Terms:
         found: Kl = self.inputs.call(objective.kl, "kl")
         values = found.value
         if weighing:
+            self._set_advantage(self.inputs, objective, None)  # a mask may depend on its sign
             correction: Correction | None = self.inputs.call(objective.correction, "correction")
             if correction is not None and correction.kl_weight is not None:
                 values = correction.kl_weight * values

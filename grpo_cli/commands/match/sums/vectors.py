@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.options import DIRECT, Options
+from grpo_cli.commands.match.space.options import DIRECT, Options, advantage_key
 from grpo_cli.commands.match.sums.groups import Rounded
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken, Weights
 from grpo_cli.objective.statistics import ExactMoments, moments
@@ -21,6 +23,34 @@ from grpo_cli.variants.plan import Plan
 
 Flags = NDArray[np.bool_]
 Measured = Mapping[int, ExactMoments]
+Same = tuple[object, object]
+
+
+class Sides(NamedTuple):
+    """Policy terms for A = 1 and for A = −1, those that are one on the chunk once.
+
+    Attributes:
+        places: [S] which of them each term is.
+        gain, loss: [n, R].
+    """
+
+    places: NDArray[np.int64]
+    gain: F64
+    loss: F64
+
+
+def distinct(rows: Sequence[F64] | F64) -> tuple[NDArray[np.int64], F64]:
+    """Which of the distinct arrays each is, and those, stacked."""
+    known: dict[bytes, int] = {}
+    kept: list[F64] = []
+    places = []
+    for row in rows:
+        bits = row.tobytes()
+        if bits not in known:
+            known[bits] = len(kept)
+            kept.append(row)
+        places.append(known[bits])
+    return np.array(places, np.int64), np.array(kept)
 
 
 class Vectors(Terms):
@@ -30,6 +60,10 @@ class Vectors(Terms):
         super().__init__(chunk, Rounded)
         self._options = options
         self._measured = measured
+        self._signs: dict[bytes, F64] = {}
+        self._seen: dict[object, F64] = {}
+        self._of_tokens: dict[object, F64] = {}
+        self._signed: tuple[object, F64, F64] | None = None
 
     def _rows(self, plans: list[Plan], made: Callable[[int, Objective], F64]) -> F64:
         """[n, R]; a row of nan where the records cannot serve the plan."""
@@ -41,22 +75,18 @@ class Vectors(Terms):
                 rows[at] = np.nan
         return rows
 
-    def weights(self) -> tuple[F64, F64, F64, F64]:
+    def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
         """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
-        known: dict[bytes, int] = {}
         rows: list[F64] = []
-        member, divisors, counted = [], [], []
+        divisors, counted = [], []
         for at, plan in enumerate(self._options.weights.plans):
             found = self.weight(self.objective(plan), self._options.weights.stages[at])
             numerator, divisor = self._spread(found)
             counted.append(0.0 if found.counts is None else float(found.counts.sum()))
-            bits = numerator.tobytes()
-            if bits not in known:
-                known[bits] = len(rows)
-                rows.append(numerator)
-            member.append(known[bits])
+            rows.append(numerator)
             divisors.append(divisor)
-        return np.array(rows), np.array(member), np.array(divisors), np.array(counted)
+        member, classes = distinct(rows)
+        return classes, member, np.array(divisors), np.array(counted)
 
     def _spread(self, weights: Weights) -> tuple[F64, float]:
         """[R] the numerators and the divisor; each record's own count where that is its batch."""
@@ -81,8 +111,8 @@ class Vectors(Terms):
         assert not isinstance(found, PerToken)
         return np.asarray(found, dtype=np.float64)
 
-    def sides(self, wanted: Sequence[int], gaining: Flags, losing: Flags) -> tuple[F64, F64]:
-        """[S, R] Σ c·s for A = 1, and for A = −1, of policy terms; rows of nan where it fails.
+    def sides(self, wanted: Sequence[int], gaining: Flags, losing: Flags) -> Sides:
+        """Σ c·s of policy terms for A = 1, and for A = −1.
 
         Args:
             wanted: the numbers of the terms.
@@ -90,34 +120,79 @@ class Vectors(Terms):
             losing: [R] those of which the second is. Where no response is both, one look at the
                 tokens has both.
         """
-        both = bool((gaining & losing).any())
-        signs = [np.where(losing & ~gaining, -1.0, 1.0)]
-        signs += [np.full(len(losing), -1.0)] if both else []
-        signed = [(self.batch.responses.spread(one), one) for one in signs]
-        found = np.empty((len(signs), len(wanted), len(losing)))
-        known: dict[object, int] = {}
-        for row, at in enumerate(wanted):
-            objective = self.objective(self._options.policies.plans[at])
+        if (gaining & losing).any():
+            signs = [np.ones(len(losing)), np.full(len(losing), -1.0)]
+        else:
+            signs = [np.where(losing, -1.0, 1.0)]
+        signs = [self._signs.setdefault(one.tobytes(), one) for one in signs]
+        places, rows = distinct([self._looks(at, signs) for at in wanted])
+        return Sides(places, rows[:, 0], rows[:, -1])
+
+    def _looks(self, at: int, signs: Sequence[F64]) -> F64:
+        """[1 or 2, R] a policy term with these advantages, worked out once; nan where it fails."""
+        objective = self.objective(self._options.policies.plans[at])
+        try:
+            self.set_ratio(self.inputs, objective)
+            acting = self.acting(self.inputs, objective)
+            return np.array([self._look(objective, acting, one) for one in signs])
+        except (InputError, HyperparameterError):
+            return np.full((len(signs), self.batch.responses.count), np.nan)
+
+    def _look(self, objective: Objective, acting: object, signs: F64) -> F64:
+        wanted = acting, id(signs)
+        if wanted not in self._seen:
+            inputs = self.inputs
+            inputs["advantage"] = self.batch.responses.spread(signs)
+            inputs["response_advantage"] = signs
+            self._seen[wanted] = self.policy_sums(inputs, objective)
+        return self._seen[wanted]
+
+    def directs(self, classes: F64) -> F64:
+        """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
+        plans = self._options.directs.plans
+        found = np.full((len(plans), len(classes)), np.nan)
+        known: dict[object, F64] = {}
+        for at in self._options.by_policy:
+            objective = self.objective(plans[at])
             try:
-                self.set_ratio(self.inputs, objective)
-                like = known.setdefault(self.acting(self.inputs, objective), row)
-                for side, one in zip(found, signed, strict=True):
-                    side[row] = side[like] if like != row else self._side(objective, *one)
+                inputs = self.scored(objective)
+                self.set_ratio(inputs, objective)
+                same = advantage_key(objective), self.acting(inputs, objective)
+                if same not in known:
+                    known[same] = classes @ self._direct(at, inputs, objective, same)
+                found[at] = known[same]
             except (InputError, HyperparameterError):
-                found[:, row] = np.nan
-        return found[0], found[-1]
+                continue
+        return found
 
-    def _side(self, objective: Objective, advantage: F64, per_response: F64) -> F64:
-        inputs = self.inputs
-        inputs["advantage"], inputs["response_advantage"] = advantage, per_response
-        return self.policy_sums(inputs, objective)
+    def _direct(self, at: int, inputs: Inputs, objective: Objective, same: Same) -> F64:
+        measured = self._measured.get(DIRECT + at)
+        if not self._options.is_by_token(at):
+            return self._policy(inputs, objective, measured)
+        advantage, acting = same
+        if advantage not in self._of_tokens:
+            given = self._given(inputs, objective, measured)
+            assert isinstance(given, PerToken)
+            self._of_tokens[advantage] = given.values
+        sums: F64 = self.batch.responses.sum(
+            self._by_token(self._of_tokens[advantage], objective, acting)
+        )
+        return sums
 
-    def directs(self) -> F64:
-        """[D, R] Σ c·s with their own advantages."""
-        return self._rows(self._options.directs.plans, self._direct)
+    def _by_token(self, advantages: F64, objective: Objective, acting: object) -> F64:
+        """[N] c·s, from what it is for A = 1 and for A = −1; those of the last policy are kept."""
+        if self._signed is None or self._signed[0] != acting:
+            self.set_ratio(self.inputs, objective)
+            ones = np.ones(len(advantages))
+            self._signed = acting, self._tokens(objective, ones), -self._tokens(objective, -ones)
+        _, gain, loss = self._signed
+        values = np.where(advantages > 0.0, gain, loss)
+        values *= advantages
+        return values
 
-    def _direct(self, at: int, objective: Objective) -> F64:
-        return self.policy(objective, self._measured.get(DIRECT + at))
+    def _tokens(self, objective: Objective, advantages: F64) -> F64:
+        self.inputs["advantage"], self.inputs["response_advantage"] = advantages, None
+        return self.policy_values(self.inputs, objective)[0]
 
     def kls(self) -> F64:
         """[K, R] Σ k, or β·Σ k."""

@@ -72,7 +72,7 @@ CHANGES: tuple[tuple[str, Change], ...] = (
 
 def changed(case: Case) -> Iterator[Cause]:
     """Each of the changes that has no number to be solved for."""
-    if per_response(case) is not None:
+    if per_response(case) is not None and case.other_advantages:
         for words, change in CHANGES:
             yield Cause("advantage", words, partial(judged, change=change))
 

@@ -24,12 +24,10 @@ def effective(case: Case) -> F64 | None:
     wanted, a = case.expected_policy_gradient, per_response(case)
     if wanted is None or a is None or case.gradient is None:
         return None
-    responses, silent = case.batch.responses, case.without_policy.gradient
-    ones = np.ones(responses.count)
+    responses = case.batch.responses
     noise = case.tolerance.rtol * float(np.abs(case.gradient).max(initial=0.0))
     solved, left = np.full(responses.count, np.nan), np.full(responses.count, np.inf)
-    for sign in (1.0, -1.0):
-        slope = case.judged(sign * ones).gradient - silent
+    for sign, slope in zip((1.0, -1.0), case.unit_slopes, strict=True):
         square = responses.sum(slope * slope)
         size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
         misfit = np.abs(wanted - responses.spread(size) * slope)

@@ -118,6 +118,74 @@ class Case:
         return self.breakdown.gradient - self.without_policy.gradient
 
     @cached_property
+    def unit_slopes(self) -> tuple[F64, F64]:
+        """[N] the policy term's part of the gradient where every A is 1, and where it is −1."""
+        silent, ones = self.without_policy.gradient, np.ones(self.batch.responses.count)
+        return self.judged(ones).gradient - silent, self.judged(-ones).gradient - silent
+
+    @cached_property
+    def other_advantages(self) -> bool:
+        """Whether an advantage per response may give the gradient that is expected.
+
+        Not where the policy term is |A| times what it is for A = ±1, and no multiple of either
+        comes near the gradient of a response: whatever is in its place, it is not the advantage.
+        """
+        own, wanted = self.breakdown.response_advantage, self.expected_policy_gradient
+        if own is None or wanted is None or self._depends_on_advantages:
+            return True
+        gain, loss = self.unit_slopes
+        each = self.batch.responses.spread(own)
+        if not np.allclose(
+            np.where(each > 0, gain, -loss) * each, self.policy_gradient, rtol=1e-6, atol=1e-12
+        ):
+            return True
+        fits = self._multiple(wanted, gain) | self._multiple(wanted, loss)
+        return bool(fits.all())
+
+    @cached_property
+    def other_weights(self) -> bool:
+        """Whether weights of responses may: the gradient of each is a multiple of ours then."""
+        if self.gradient is None or self.objective.kl_aggregate is not None:
+            return True
+        return bool(self._multiple(self.gradient, self.breakdown.gradient).all())
+
+    @cached_property
+    def other_kl_weights(self) -> bool:
+        """Whether weights of responses that the KL has for itself may."""
+        if self.gradient is None:
+            return True
+        wanted = self.gradient - self.policy_gradient
+        return bool(self._multiple(wanted, self.without_policy.gradient).all())
+
+    @property
+    def _depends_on_advantages(self) -> bool:
+        """Whether more than the policy term does."""
+        read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
+        return self.objective.kl_in_reward or bool(read & {"advantage", "response_advantage"})
+
+    def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
+        """[R] whether a response's numbers may be a multiple of others, as far as any agree.
+
+        Where any multiple is off by δ at most, the one of least squares is by √T·δ.
+        """
+        responses = self.batch.responses
+        square = responses.sum(slope * slope)
+        size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
+        off = np.abs(wanted - responses.spread(size) * slope)
+        room = 4.0 * self._room * responses.spread(np.sqrt(responses.lengths))
+        return responses.sum((~(off <= room)).astype(np.int64)) == 0
+
+    @cached_property
+    def _room(self) -> float:
+        """How far off a gradient is at most that agrees."""
+        column = next(one for one in self.columns if one.of.key in ("gradient", "loss_gradient"))
+        top = float(np.abs(column.values).max(initial=0.0))
+        slack = 0.0 if column.slack is None else float(np.max(column.slack, initial=0.0))
+        within = self.tolerance
+        absolute = within.rtol * column.part * column.scale if within.atol is None else within.atol
+        return absolute + within.rtol * top + slack
+
+    @cached_property
     def expected_policy_gradient(self) -> F64 | None:
         """[N] what is expected of it, if the KL is right."""
         if self.gradient is None:

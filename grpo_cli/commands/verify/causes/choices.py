@@ -28,15 +28,24 @@ def any_choice(case: Case) -> Iterator[Cause]:
 
 def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
     own: Bound = getattr(case.objective, stage)
+    if stage == "aggregate" and not case.other_weights:
+        return
     for name, choice in STAGES[stage].choices.items():
         if name == own.name or (choice.given and stage == "advantage"):
             continue
         if neutral != ("/" not in name):
             continue
+        if stage == "advantage" and _per_response(choice) and not case.other_advantages:
+            continue
         bound = _bound(case, name, choice)
         if bound is not None:
             words = f"{_kind(stage, own.choice, choice)}{stage} {name} where {own.name} is meant"
             yield swapped(stage, words, bound)
+
+
+def _per_response(choice: Choice) -> bool:
+    """Whether an advantage is one per response, by what its function says to return."""
+    return choice.function.__annotations__.get("return") == "F64"
 
 
 def _kind(stage: str, own: Choice, other: Choice) -> str:

@@ -139,7 +139,7 @@ def _estimators(own: Bound) -> Iterator[Cause]:
 def reductions(case: Case) -> Iterator[Cause]:
     """The KL with a denominator of its own, which differs by more than a factor (that is β)."""
     own = case.objective.aggregate
-    if not case.objective.beta:
+    if not case.objective.beta or not case.other_kl_weights:
         return
     values = {**case.record.hyperparameters, **own.values}
     for name, choice in STAGES["aggregate"].choices.items():

@@ -62,6 +62,8 @@ def _formulas(case: Case, *, others: bool) -> Iterator[Cause]:
     own = case.objective.advantage
     if own.choice.given or case.batch.rewards is None or case.batch.rewards.ndim > 1:
         return
+    if not case.other_advantages:
+        return
     ddof, eps = own.values.get("std_ddof"), own.values.get("std_eps")
     mine = ("mean", f"std {ddof}") if ddof is not None else _OWN.get(own.name, ("", ""))
     pairs = [(centre, scale) for centre in _CENTRES for scale in _SCALES]
@@ -70,6 +72,8 @@ def _formulas(case: Case, *, others: bool) -> Iterator[Cause]:
         usual = 1e-8 if eps is None else float(eps)
         for epsilon in _EPS if others else (usual,):
             if epsilon == eps and (others or pair == mine):
+                continue
+            if others and pair[1] == "1":  # has no eps
                 continue
             words = _words(pair, mine, epsilon, eps)
             yield Cause("advantage", words, partial(_with, pair=pair, epsilon=epsilon))
