@@ -561,3 +561,41 @@ def test_the_bounds_on_the_weights_are_verls(factor, told):
         row for row in engines(1.3 * factor, 0.7 * factor).rows if row["code"] == "rollout-mismatch"
     ]
     assert ("beyond what verl corrects" in row["message"]) == told
+
+
+ENDED = "end-of-text"
+
+
+def finished(words: list[list[int]], masks: list[list[int]]) -> list[Row]:
+    """A record of responses of such ids and masks."""
+    draw = random.Random(7)
+    log_probs = [[-draw.expovariate(2.0) for _ in row] for row in words]
+    rewards = [float(at % 2) for at in range(len(words))]
+    return [{NEW: log_probs, "rewards": rewards, "token_ids": words, "loss_mask": masks}]
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "taken", "is_end"),
+    [
+        ("one last token", [[5, 6, 2], [7, 8, 9, 2], [8, 2], [9, 9, 9]], [1, 1, 1, 0], True),
+        ("one before padding", [[5, 2, 0, 0], [7, 8, 2, 0], [8, 9, 9, 2]], [3, 2, 1], True),
+        (
+            "one that counts elsewhere",
+            [[5, 6, 2], [7, 8, 9, 2], [8, 2], [9, 2]],
+            [1, 1, 1, 0],
+            True,
+        ),
+        ("padding", [[5, 0, 0, 0], [7, 8, 0, 0], [8, 9, 9, 0], [9, 9, 9, 9]], [3, 2, 1, 0], False),
+        ("one pad", [[5, 6, 2], [7, 8, 2], [8, 9, 2], [9, 9, 9]], [1, 1, 1, 0], False),
+        ("a line's end behind one word", [[5, 4, 2], [7, 8, 4, 2], [4, 2], [9, 9]], [1] * 3, False),
+        ("a word", [[5, 2, 2], [7, 8, 9, 2], [8, 2], [9, 9, 9]], [1, 1, 1, 0], False),
+        ("several words", [[5, 6, 2], [7, 8, 9, 3], [8, 2], [9, 9, 9]], [1, 1, 1, 0], False),
+        ("two responses", [[5, 6, 2], [7, 8, 9, 2], [8, 1], [9, 9, 9]], [1, 1, 0, 0], False),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_an_end_of_text_of_an_unknown_vocabulary(what, words, taken, is_end):
+    taken = [*taken, *[0] * (len(words) - len(taken))]
+    masks = [[1] * (len(row) - last) + [0] * last for row, last in zip(words, taken, strict=True)]
+    codes = found(finished(words, masks)).codes
+    assert (ENDED in codes) is is_end, what
