@@ -94,15 +94,15 @@ class Bundle(NamedTuple):
 
 
 def bundled(pieces: Iterable[Piece], size: int) -> Iterator[Bundle]:
-    """The pieces, so many together as have ``size`` bytes."""
+    """The pieces, small ones together: so many as have half of ``size`` bytes."""
     waiting: list[Piece] = []
-    room = size
+    room = size // 2
     for piece in pieces:
         waiting.append(piece)
         room -= piece.size
         if room <= 0:
             yield Bundle(tuple(waiting))
-            waiting, room = [], size
+            waiting, room = [], size // 2
     if waiting:
         yield Bundle(tuple(waiting))
 

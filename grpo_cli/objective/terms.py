@@ -46,7 +46,11 @@ class Term(NamedTuple):
     @property
     def weighted(self) -> F64:
         """[R] the sums times ``factor``."""
-        return self.factor * self.sums
+        return self.weighted_of(slice(None))
+
+    def weighted_of(self, responses: slice) -> F64:
+        """The same of some responses."""
+        return self.weights.numerator[responses] / self.weights.divisor * self.sums[responses]
 
     def counted(self, responses: slice = slice(None)) -> float:
         """What its weights count in these responses: whole numbers, so that the sum is exact."""
