@@ -30,6 +30,9 @@ typer.testing._get_command = cache(typer.testing._get_command)
 def pytest_configure(config: pytest.Config) -> None:
     """The package is tested as users run it: pytest rewrites the asserts of a plugin's package."""
     config.pluginmanager.rewrite_hook._must_rewrite.discard("grpo_cli")
+    from grpo_cli.commands import main  # not before the line above
+
+    main.application = cache(main.application)  # every file that asks for it has the same one
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import Notices
+from grpo_cli.engine.fold import Notices, Pieces
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
@@ -45,7 +45,7 @@ class Outcome:
     """
 
     totals: Totals
-    pieces: list[Any] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=Pieces)
     skipped: Skipped = field(default_factory=Skipped)
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
@@ -203,7 +203,7 @@ class Evaluation:
             manifest=self._manifest,
         ):
             outcome.merge(part)
-            rows, outcome.pieces = outcome.pieces, []
+            rows, outcome.pieces = outcome.pieces, Pieces()
             if self._progress is not None:
                 self._progress(piece.size, part.totals.tokens)
             yield rows

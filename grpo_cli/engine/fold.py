@@ -10,12 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Generic, NamedTuple, TypeVar
+from pickle import PickleBuffer
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.variants.trainer import named_row
 
 Notices = dict[str, None]
+_LARGE = 1 << 16  # bytes of a text that are worth a call of the system
+
+
+class Pieces(list[Any]):
+    """Output in order, whose large texts go to another process from where they lie in memory."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _pieces, ([_lying(one) if protocol >= 5 else one for one in self],)
+
+
+def _lying(piece: Any) -> Any:
+    large = isinstance(piece, bytes) and len(piece) >= _LARGE
+    return PickleBuffer(piece) if large else piece
+
+
+def _pieces(received: list[Any]) -> Pieces:
+    """Pieces of what came, which some engines hand over as views of their own memory."""
+    return Pieces(bytes(one) if isinstance(one, memoryview) else one for one in received)
 
 
 @dataclass
@@ -75,15 +94,15 @@ class Bundle(NamedTuple):
 
 
 def bundled(pieces: Iterable[Piece], size: int) -> Iterator[Bundle]:
-    """The pieces, so many together as have ``size`` bytes."""
+    """The pieces, small ones together: so many as have half of ``size`` bytes."""
     waiting: list[Piece] = []
-    room = size
+    room = size // 2
     for piece in pieces:
         waiting.append(piece)
         room -= piece.size
         if room <= 0:
             yield Bundle(tuple(waiting))
-            waiting, room = [], size
+            waiting, room = [], size // 2
     if waiting:
         yield Bundle(tuple(waiting))
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from grpo_cli.engine import memory
 from grpo_cli.engine.fold import Bundle
+from grpo_cli.engine.passing import receive, send
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
 
@@ -92,7 +93,7 @@ class _Worker:
         """
         number, piece = self.given.popleft()
         try:
-            return number, piece, self.connection.recv()
+            return number, piece, receive(self.connection)
         except (EOFError, OSError):
             raise _died(piece) from None
 
@@ -185,7 +186,7 @@ def _serve(work: Callable[[Work], object], connection: Connection) -> None:
             piece = connection.recv()
         except (EOFError, OSError):
             return
-        connection.send(_outcome(work, piece))
+        send(connection, _outcome(work, piece))
 
 
 def _outcome(work: Callable[[Work], object], piece: Work) -> object:

@@ -122,16 +122,14 @@ class Totals:
         self.ratio.add(summary.ratio_sums[cut.responses])
 
     def _add_record_means(self, summary: Summary, records: slice) -> None:
-        breakdown = summary.breakdown
-        for term in breakdown.terms:
-            values = breakdown.record_value(term.name)[records]
-            self._term(term.name).add(term.coefficient, values)
+        for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
+            self._term(term.name).add(term.coefficient, values[records])
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
 
     def _add_terms(self, summary: Summary, responses: slice) -> None:
         for term in summary.breakdown.terms:
             total = self._term(term.name)
-            total.add(term.coefficient, term.weighted[responses])
+            total.add(term.coefficient, term.weighted_of(responses))
             total.counted += term.counted(responses)
         for name, other, product in summary.products:
             self._product(name, other).add(product[responses])

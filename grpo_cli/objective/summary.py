@@ -70,6 +70,11 @@ class Summary:
             return factor * self.responses.sum(part.slope * part.slope)
 
     @cached_property
+    def record_values(self) -> list[F64]:
+        """[M] Σ w·value of each term in each record."""
+        return [self.breakdown.record_value(term.name) for term in self.breakdown.terms]
+
+    @cached_property
     def products(self) -> list[tuple[str, str, F64]]:
         """[R] the parts of ‖Σ g_part/D_part‖², each part of the gradient having a denominator D."""
         if self.shared:

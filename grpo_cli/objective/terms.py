@@ -1,4 +1,4 @@
-"""The terms of J, each a weighted sum over tokens: policy, KL, entropy."""
+"""The terms of J, each a weighted sum over tokens: policy, KL, entropy; the entropy bonus."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Weights
 
 POLICY, KL, ENTROPY = "policy", "kl", "entropy"
@@ -45,7 +46,11 @@ class Term(NamedTuple):
     @property
     def weighted(self) -> F64:
         """[R] the sums times ``factor``."""
-        return self.factor * self.sums
+        return self.weighted_of(slice(None))
+
+    def weighted_of(self, responses: slice) -> F64:
+        """The same of some responses."""
+        return self.weights.numerator[responses] / self.weights.divisor * self.sums[responses]
 
     def counted(self, responses: slice = slice(None)) -> float:
         """What its weights count in these responses: whole numbers, so that the sum is exact."""
@@ -92,3 +97,19 @@ def gradient_parts(terms: Sequence[Term]) -> Iterator[GradientPart]:
             part = term.coefficient * other
             total = np.add(total, part, out=part)
         yield GradientPart(first.name, weights, 1.0, total)
+
+
+def bonus(entropies: F64, *, entropy_coef: float) -> F64:
+    """J gains entropy_coef · Σₜ w·Hₜ, H being the entropy of π_θ at each token, nats.
+
+    The entropy is not a function of the log-prob of the token taken, so the bonus has no part in
+    the gradient that is shown.
+
+    References:
+        Williams and Peng, 1991; He et al., Skywork-OR1, 2025 (arXiv 2505.22312).
+    """
+    del entropy_coef  # the pipeline multiplies by it
+    return entropies
+
+
+BONUS = Choice(bonus)

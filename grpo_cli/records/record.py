@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.decode.text import decode
-from grpo_cli.records.origin import Origin
+from grpo_cli.records.places import Origin
 
 DROPPED: Any = ...
 """Stands for a value that is not kept, since its text says it all."""

@@ -11,7 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
-from grpo_cli.records.origin import Origin
+from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
 
 Notices = dict[str, None]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import BinaryIO
 
 from grpo_cli.errors import GrpoError, UsageError
@@ -71,7 +70,7 @@ def _opened(path: str, flag: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:
 @contextmanager
 def _renamed(path: str, flag: str, place: Path) -> Iterator[BinaryIO]:
     # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
-    written = place.parent / f".{place.name}.{token_hex(4)}"
+    written = place.parent / f".{place.name}.{os.urandom(4).hex()}"
     try:
         with _opened(path, flag, lambda: open(written, "xb", opener=_private)) as stream:
             yield stream

@@ -12,8 +12,8 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.entropy import BONUS
 from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.terms import BONUS
 from grpo_cli.papers import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
 

@@ -13,9 +13,9 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import objective
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.entropy import BONUS
 from grpo_cli.objective.objective import Stage
 from grpo_cli.objective.row import Row, Use
+from grpo_cli.objective.terms import BONUS
 
 T = TypeVar("T")
 Variant = Row[Bound]

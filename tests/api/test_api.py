@@ -156,8 +156,9 @@ def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
     assert found.signature == evaluate(DAPO, "dapo", epsilon_high=0.25, delta=3).signature
     weights = evaluate(EMPTY, "dapo", reward_weights=np.array([1.0, 0.5])).signature
     assert "reward_weights=1,0.5" in weights
-    wanted = match(DAPO, loss="0.0256", betas=[0.0]).document()
-    assert match(DAPO, loss=np.float32(0.0256), betas=[0.0]).document() == wanted  # type: ignore[arg-type]
+    few: Any = {"betas": [0.0], "stages": {"aggregate": "token-mean", "kl": "none"}}
+    wanted = match(DAPO, loss="0.0256", **few).document()
+    assert match(DAPO, loss=np.float32(0.0256), **few).document() == wanted
     assert compare(EMPTY, "dr", epsilon=np.float32(0.25)).variants[0].signature
     assert verify({**EMPTY, "expected": {"loss": 0.0}}, "dr", epsilon=np.int64(1)).verified == 1
 

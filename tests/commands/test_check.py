@@ -310,6 +310,37 @@ def test_groups_that_differ_between_records_are_uneven():
     assert row["evidence"]["sizes"] == {"3": 1, "4": 3}
 
 
+@pytest.mark.parametrize(("size", "bound"), [(4, 14.0), (100, 50.0)])
+@pytest.mark.parametrize("factor", [0.99, -1.01])
+def test_an_advantage_is_too_large_from_five_times_the_root_of_its_group(size, bound, factor):
+    """Or five times 2.8, or the range of the rewards: no group of G gives more than (G − 1)/√G."""
+    row = {
+        "log_probs_new": [[-0.5 - at / size] for at in range(size)],
+        "log_probs_old": [[-0.6 - at / size] for at in range(size)],
+        "rewards": [1.0] + [0.0] * (size - 1),
+        "advantages": [-0.1] * (size - 1) + [factor * bound],
+    }
+    told = [one for one in found([row]).rows if one["code"] == "advantage-scale"]
+    assert len(told) == (abs(factor) > 1.0)
+    if told:
+        assert told[0]["evidence"] == {"advantage": factor * bound, "bound": bound}
+        assert told[0]["response"] == size - 1
+
+
+def test_where_the_trained_ids_leave_the_sampled_ones_is_told():
+    row = {
+        "log_probs_new": [[-0.5, -0.7, -0.9], [-0.4, -0.6, -0.8], [-1.0, -0.1, -0.3]],
+        "rewards": [1.0, 0.0, 0.5],
+        "token_ids": [[5, 6, 7], [5, 6, 8], [4, 9, 2]],
+        "sampled_ids": [[5, 6, 7], [5, 6, 9], [3, 9, 2]],
+    }
+    (told,) = [one for one in found([row]).rows if one["code"] == "retokenised"]
+    assert (told["response"], told["token"]) == (1, 2)
+    assert told["evidence"] == {"responses": 2, "of": 3, "key": "sampled_ids"}
+    assert "of 2 of 3 responses" in told["message"]
+    assert "here from token 2 on" in told["message"]
+
+
 def test_a_copied_row_and_a_copied_record_are_duplicates():
     name = "trl-1.16.0-dapo.jsonl"
     rows = copy.deepcopy(load(name))
@@ -530,3 +561,41 @@ def test_the_bounds_on_the_weights_are_verls(factor, told):
         row for row in engines(1.3 * factor, 0.7 * factor).rows if row["code"] == "rollout-mismatch"
     ]
     assert ("beyond what verl corrects" in row["message"]) == told
+
+
+ENDED = "end-of-text"
+
+
+def finished(words: list[list[int]], masks: list[list[int]]) -> list[Row]:
+    """A record of responses of such ids and masks."""
+    draw = random.Random(7)
+    log_probs = [[-draw.expovariate(2.0) for _ in row] for row in words]
+    rewards = [float(at % 2) for at in range(len(words))]
+    return [{NEW: log_probs, "rewards": rewards, "token_ids": words, "loss_mask": masks}]
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "taken", "is_end"),
+    [
+        ("one last token", [[5, 6, 2], [7, 8, 9, 2], [8, 2], [9, 9, 9]], [1, 1, 1, 0], True),
+        ("one before padding", [[5, 2, 0, 0], [7, 8, 2, 0], [8, 9, 9, 2]], [3, 2, 1], True),
+        (
+            "one that counts elsewhere",
+            [[5, 6, 2], [7, 8, 9, 2], [8, 2], [9, 2]],
+            [1, 1, 1, 0],
+            True,
+        ),
+        ("padding", [[5, 0, 0, 0], [7, 8, 0, 0], [8, 9, 9, 0], [9, 9, 9, 9]], [3, 2, 1, 0], False),
+        ("one pad", [[5, 6, 2], [7, 8, 2], [8, 9, 2], [9, 9, 9]], [1, 1, 1, 0], False),
+        ("a line's end behind one word", [[5, 4, 2], [7, 8, 4, 2], [4, 2], [9, 9]], [1] * 3, False),
+        ("a word", [[5, 2, 2], [7, 8, 9, 2], [8, 2], [9, 9, 9]], [1, 1, 1, 0], False),
+        ("several words", [[5, 6, 2], [7, 8, 9, 3], [8, 2], [9, 9, 9]], [1, 1, 1, 0], False),
+        ("two responses", [[5, 6, 2], [7, 8, 9, 2], [8, 1], [9, 9, 9]], [1, 1, 0, 0], False),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_an_end_of_text_of_an_unknown_vocabulary(what, words, taken, is_end):
+    taken = [*taken, *[0] * (len(words) - len(taken))]
+    masks = [[1] * (len(row) - last) + [0] * last for row, last in zip(words, taken, strict=True)]
+    codes = found(finished(words, masks)).codes
+    assert (ENDED in codes) is is_end, what

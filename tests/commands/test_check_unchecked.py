@@ -12,7 +12,11 @@ from test_check import looked
 
 from grpo_cli.commands.check.rules import table
 
-NEEDS = {(rule.code, need) for rule in table() for need in rule.needs}
+NEEDS = {
+    (rule.code, need)
+    for rule in table()
+    for need in (*rule.needs, *filter(None, (rule.beside, rule.better)))
+}
 LENGTHS = [3, 8, 5]
 
 
@@ -73,6 +77,27 @@ def test_a_setting_is_found_wherever_records_have_it():
     assert (told["about"], told["partly"], told["records"]) == ("truncation", "by equal lengths", 1)
 
 
+@pytest.mark.parametrize(
+    ("said", "cut"),
+    [
+        ({"finish_reasons": ["stop", "length", "stop"]}, 1),
+        ({"truncated": [0, 1, 1]}, 2),
+        ({"is_truncated": [False, False, False]}, 0),
+    ],
+)
+def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
+    """Not their lengths: of these three the longest has just the length of the limit."""
+    (one,) = rows()
+    one["max_completion_length"] = max(LENGTHS)
+    told = [row for row in looked([one]).findings.rows if row["code"] == "length-cap"]
+    assert ["exactly the greatest length, 8" in row["message"] for row in told] == [True]
+    told = [row for row in looked([one | said]).findings.rows if row["code"] == "length-cap"]
+    assert [row["evidence"]["responses"] for row in told] == [cut] * (cut > 0)
+    del one["max_completion_length"]
+    assert [one["about"] for one in lacking([one])] == ["truncation"]
+    assert lacking([one | said]) == []
+
+
 def test_what_is_printed(grpo, dump):
     def last(*made: dict[str, Any]) -> str:
         out = grpo("check", str(dump("".join(json.dumps(one) + "\n" for one in made)))).stdout
@@ -87,9 +112,9 @@ def test_what_is_printed(grpo, dump):
     bare = {name: one[name] for name in ("id", "log_probs_new", "log_probs_old", "rewards")}
     assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
         "not looked at in all 2 records: padding, ends and loops by id (no token_ids or tokens), "
-        "retokenised ids (no token_ids, no sampled_token_ids), advantages against rewards (no "
-        "advantages), truncation other than by equal lengths (no max_completion_length), rollout "
-        "mismatch (no log_probs_rollout)"
+        "retokenised ids (no token_ids, no sampled_token_ids or sampled_ids), advantages against "
+        "rewards (no advantages), truncation other than by equal lengths (no max_completion_length "
+        "or truncated), rollout mismatch (no log_probs_rollout)"
     )
 
 

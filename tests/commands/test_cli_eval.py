@@ -170,6 +170,18 @@ def test_stdin_is_read_without_an_argument(grpo, dump):
         assert record["source"] == "<stdin>"
 
 
+def test_what_is_read_twice_says_so(grpo, dump, tmp_path):
+    """Standard input is kept, under no name of a user's; a file that can be read again is not."""
+    path = dump({}, {})
+    flags = ("-v", "lite-ppo", "--json")
+    file, piped = grpo("eval", str(path), *flags), grpo("eval", *flags, stdin=path.read_text())
+    note = "grpo: note: standard input was kept in a temporary file: two passes\n"
+    assert note not in file.stderr
+    assert note in piped.stderr
+    totals = [json.loads(one.stdout)["total"] for one in (file, piped)]
+    assert totals[0] == totals[1]
+
+
 def test_a_bad_record_stops_but_keeps_what_came_before(grpo, dump):
     path = str(dump({}, BAD, {}))
     result = grpo("eval", path, "--json")

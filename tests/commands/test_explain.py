@@ -285,3 +285,10 @@ def test_rows_of_one_response_are_told_to_be_grouped(tmp_path):
     found = codes(write(tmp_path / "a", rows), variant="dr")
     assert "--group-by uid" in found["ungrouped"]
     assert "ungrouped" not in codes(write(tmp_path / "b", [ON_POLICY]), variant="dr")
+
+
+def test_what_does_not_hold_is_not_said(tmp_path):
+    """Moved ratios, live groups, a reference that differs: its sign and its gradient alone."""
+    found = codes(write(tmp_path / "a", telling()))
+    assert {*found} in ({"negative", "gradient"}, {"positive", "gradient"})
+    assert "on-policy" in codes(write(tmp_path / "b", [ON_POLICY]), variant="dapo")

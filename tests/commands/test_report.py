@@ -35,15 +35,23 @@ def run(tmp_path_factory):
     return folder, drifting(folder)
 
 
+@pytest.fixture(scope="module")
+def pages() -> dict[tuple[str, ...], str]:
+    """Flags → the page of the run; made once for all tests that look at it."""
+    return {}
+
+
 @pytest.fixture
-def report(grpo, run, tmp_path):
+def report(grpo, run, pages, tmp_path):
     def make(*flags: str) -> str:
         out = tmp_path / "report.html"
         flags = flags if "--jobs" in flags else ("--jobs", "1", *flags)
-        result = grpo("report", str(run[0]), "-v", "dr", "--html", "-o", str(out), *flags)
-        assert result.exit_code == 0, result.stderr
-        assert result.stdout == ""
-        return out.read_text(encoding="utf-8")
+        if flags not in pages:
+            result = grpo("report", str(run[0]), "-v", "dr", "--html", "-o", str(out), *flags)
+            assert result.exit_code == 0, result.stderr
+            assert result.stdout == ""
+            pages[flags] = out.read_text(encoding="utf-8")
+        return pages[flags]
 
     return make
 

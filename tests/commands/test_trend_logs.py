@@ -90,6 +90,39 @@ def test_verl_and_slime_average_differently(tmp_path: Path) -> None:
     assert abs(verl - slime) > 1e-4
 
 
+LENGTHS, SCORES = [[3, 1, 4], [2, 6, 5]], [[1.0, 0.0, 0.5], [-2.0, 0.25, 0.0]]
+BY_HAND = {
+    "trl": {
+        "completions/mean_length": 3.5,
+        "completions/min_length": 1,
+        "completions/max_length": 6,
+        "reward": -0.25 / 6,
+    },
+    "verl": {
+        "critic/score/mean": -0.25 / 6,
+        "critic/score/max": 1.0,
+        "critic/score/min": -2.0,
+        "response_length/mean": 3.5,
+        "response_length/max": 6,
+        "response_length/min": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("names", BY_HAND)
+def test_lengths_and_rewards_of_a_step_by_hand(tmp_path: Path, names: str) -> None:
+    """Two records of one step, neither of which has both the shortest and the longest."""
+    rows = [
+        {"step": 0, "log_probs_new": [[-0.5] * length for length in lengths], "rewards": scores}
+        for lengths, scores in zip(LENGTHS, SCORES, strict=True)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
+    made.read()
+    for name, value in BY_HAND[names].items():
+        assert made.logged[0][name] == pytest.approx(value, rel=1e-15), name
+
+
 def test_nemo_rl(tmp_path: Path) -> None:
     """Six tokens on which NeMo-RL's own ClippedPGLossFn was run, in float64."""
     ratios, engine = [[1.5, 0.9], [0.7, 1.1, 1.3, 4.0]], [[1.0, 3.0], [0.4, 1.0, 1.2, 0.9]]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from grpo_cli import evaluate
-from grpo_cli.commands.verify.metrics import METRICS
+from grpo_cli.commands.verify.quantities import METRICS
 
 RATIOS = [1.3, 2.0, 0.7, 1.0]
 RECORD = {

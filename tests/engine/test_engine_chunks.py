@@ -11,7 +11,8 @@ import pytest
 from files import evaluation
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
-from grpo_cli.engine import Evaluation
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 
 RECORD = {
@@ -79,3 +80,12 @@ def test_a_record_without_tokens_is_not_on_policy(tmp_path):
     still = {**same, "log_probs_old": same["log_probs_new"]}
     found = run(tmp_path / "data.jsonl", [*moved, still, *moved], level=None)
     assert found.total["on_policy_records"] == 1
+
+
+def test_a_reader_that_is_read_again_counts_again(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(RECORD) + "\n{}\n" + json.dumps(RECORD) + "\n")
+    reader = Reader([str(path)], PLAIN, skip=True)
+    for _ in range(2):
+        assert sum(len(chunk.records) for chunk in reader) == 2
+        assert reader.skipped.count == 1

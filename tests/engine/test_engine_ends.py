@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +20,8 @@ import pytest
 from files import evaluation
 
 from grpo_cli.engine import pool
+from grpo_cli.engine.fold import Pieces
+from grpo_cli.engine.passing import receive
 from grpo_cli.engine.pool import WorkerError
 from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import plan
@@ -43,6 +48,15 @@ def dies(records, breakdown) -> list[bytes]:
     if any(record.line == 3000 for record in records):
         os.kill(os.getpid(), signal.SIGKILL)
     return [b""] * len(records)
+
+
+def large_texts(records, breakdown) -> list[bytes]:
+    return [b"%d" % record.line * 2**16 + b"." for record in records]
+
+
+def dies_while_it_sends(records, breakdown) -> list[bytes]:
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    return [b"x" * 2**24]
 
 
 def processes(path: Path) -> list[str]:
@@ -84,6 +98,32 @@ def started(
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+def test_large_texts_come_as_they_were_sent(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text((LINE + "\n") * 40)
+    run = evaluation(path, plan("dr"), encode=large_texts, jobs=2, block_bytes=1 << 14)
+    found = [piece for pieces in run for piece in pieces]
+    assert found == [b"%d" % line * 2**16 + b"." for line in range(1, 41)]
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pieces_are_texts_whatever_hands_them_over(protocol):
+    pieces = Pieces([b"", b"x" * 2**17, b"y" * 2**16])
+    assert pickle.loads(pickle.dumps(pieces, protocol)) == pieces
+    assert copy.copy(pieces) == pieces
+    buffers: list[pickle.PickleBuffer] = []
+    text = pickle.dumps(pieces, 5, buffer_callback=buffers.append)
+    views = [memoryview(bytearray(buffer.raw())) for buffer in buffers]
+    assert len(views) == 2
+    assert pickle.loads(text, buffers=views) == pieces
+
+
+def test_a_worker_that_dies_while_it_sends(large, monkeypatch):
+    monkeypatch.setattr(pool, "receive", lambda connection: (time.sleep(0.5), receive(connection)))
+    with pytest.raises(WorkerError, match=r"died on"):
+        list(evaluation(large, plan("dr"), encode=dies_while_it_sends, jobs=2))
 
 
 def test_a_worker_that_dies(large):
@@ -199,10 +239,11 @@ def test_workers_end_with_an_error_that_is_kept(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text(good + good.replace("-2.0", "2.0") + good * 50)
     found = evaluation(path, plan("dr"), encode=_nothing, jobs=2, block_bytes=100)
+    others = multiprocessing.active_children()
     with pytest.raises(InputError) as kept:
         list(found)
     assert kept.value.line == 2
-    workers = multiprocessing.active_children()
+    workers = {*multiprocessing.active_children()} - {*others}
     for worker in workers:
         worker.join(10)
     assert not [worker for worker in workers if worker.is_alive()]

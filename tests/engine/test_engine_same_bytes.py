@@ -48,7 +48,7 @@ def made(number: int, rng: random.Random) -> dict:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = random.Random(SEED)
     file = tmp_path_factory.mktemp("data") / "data.jsonl"
-    file.write_text("".join(json.dumps(made(n, rng)) + "\n\n" * (n % 3) + "\n" for n in range(150)))
+    file.write_text("".join(json.dumps(made(n, rng)) + "\n\n" * (n % 3) + "\n" for n in range(90)))
     return file
 
 
@@ -63,7 +63,7 @@ def run(path: Path, variant: str, batch: str = "input", **options) -> tuple[list
 @pytest.mark.parametrize("variant", ["grpo", "gspo", "lite-ppo"])
 def test_jobs_and_blocks(path, variant, batch):
     expected = run(path, variant, batch, jobs=1)
-    assert len(expected[0]) == 150
+    assert len(expected[0]) == 90
     for block_bytes in (1, 700, 5000):
         assert run(path, variant, batch, jobs=1, block_bytes=block_bytes) == expected
     assert run(path, variant, batch, jobs=2, block_bytes=3000) == expected

@@ -17,6 +17,7 @@ from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather
 from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.tables.pieces import kind_of
 from grpo_cli.variants.plan import plan
 
 pa = pytest.importorskip("pyarrow")
@@ -211,6 +212,24 @@ def test_npz(tmp_path, padded):
     (tmp_path / "bad.npz").write_bytes((tmp_path / "in.npz").read_bytes()[:50])
     with pytest.raises(InputError, match=r"bad.npz: the file is damaged"):
         evaluate(tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "kind"),
+    [
+        (b"PK\x03\x04", "a.npz", "npz"),
+        (b"PK\x03\x04", "a.pt", "torch"),
+        (b"PK\x03\x04", "a.pth", "torch"),
+        (b"PK\x03\x04", "a.jsonl", None),
+        (b'{"a": 1}', "a.pt", None),
+        (b'{"a": 1}', "a.npz", None),
+        (struct.pack("<Q", 80) + b"{", "a", "safetensors"),
+        (struct.pack("<Q", 80) + b"[", "no.safetensors", None),
+        (struct.pack("<Q", 1 << 40) + b"{", "huge.safetensors", None),
+    ],
+)
+def test_the_kind_of_a_file(head, name, kind):
+    assert kind_of(head, name) == kind
 
 
 class _Trap:

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+COPY = "mutants-"
+"""In a copy's path, and so in the names of tests that are called after files."""
 LEFT_OUT = ("parity", "clusters", "faults", "house", "benchmarks", "mutation", "fuzz")
 """Folders whose tests are of processes and of what is known to be broken, not of a line."""
 PLUGIN = """
@@ -69,13 +71,14 @@ class Covered(NamedTuple):
         What is read when a file is imported was run by whichever test came first: of those lines it
         is the tests that run any line of the file.
         """
-        of_file, failing = self.lines.get(path, {}), set(self.failing)
+        of_file = self.lines.get(path, {})
         at = range(first, last + 1)
         if not inside:
             at = range(1, 1 + max(map(int, of_file), default=0))
         numbers = {n for line in at for n in of_file.get(str(line), ())}
         ordered = sorted(numbers, key=lambda number: (sizes[number], number))
-        return [self.tests[number] for number in ordered if self.tests[number] not in failing]
+        names = [self.tests[number] for number in ordered]
+        return [one for one in names if one not in self.failing and COPY not in one]
 
 
 def collected(root: Path, package: str, jobs: int, cache: Path | None) -> Covered:
@@ -87,7 +90,7 @@ def collected(root: Path, package: str, jobs: int, cache: Path | None) -> Covere
         jobs: how many collect at once.
         cache: where to remember it; None: in the temporary folder, by what the tree holds.
     """
-    cache = cache or Path(tempfile.gettempdir()) / f"mutants-{_state(root)}.json"
+    cache = cache or Path(tempfile.gettempdir()) / f"{COPY}{_state(root)}.json"
     if cache.exists():
         return Covered(**json.loads(cache.read_text()))
     (root / "mutant_contexts.py").write_text(PLUGIN)

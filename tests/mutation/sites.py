@@ -38,7 +38,8 @@ class Mutant:
 
     Attributes:
         path: the file, from the root.
-        line: the 1-based line on which it begins, and ``end`` on which it ends.
+        line: the 1-based line on which it begins.
+        first, last: the lines of the statement that it is in: what runs any of them may notice.
         start, stop: what is replaced, as offsets in the file's text.
         new: what stands there instead.
         kind: what is done.
@@ -47,7 +48,8 @@ class Mutant:
 
     path: str
     line: int
-    end: int
+    first: int
+    last: int
     start: int
     stop: int
     new: str
@@ -75,6 +77,9 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
     found, tree = [], ast.parse(text)
     functions = (ast.FunctionDef, ast.Lambda)
     bodies = [(one.lineno, one.end_lineno) for one in ast.walk(tree) if isinstance(one, functions)]
+    statements = [
+        (one.lineno, one.end_lineno) for one in ast.walk(tree) if isinstance(one, ast.stmt)
+    ]
     for node, new, kind in _walk(tree):
         start, stop = (
             offset(node.lineno, node.col_offset),
@@ -82,8 +87,9 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
         )
         if new != text[start:stop]:
             inside = any(first <= node.lineno <= last for first, last in bodies)
-            lines_of = (node.lineno, node.end_lineno)
-            found.append(Mutant(name, *lines_of, start, stop, new, kind, inside))
+            around = [(a, b) for a, b in statements if a <= node.lineno and node.end_lineno <= b]
+            of = min(around, key=lambda lines: lines[1] - lines[0])
+            found.append(Mutant(name, node.lineno, *of, start, stop, new, kind, inside))
     return [one for one in dict.fromkeys(found) if _parses(one.applied(text))]
 
 

@@ -12,7 +12,12 @@ from grpo_cli.batch import Batch, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import pipeline
+from grpo_cli.objective.advantage.weighed import weighed
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.finite import check_finite
+from grpo_cli.objective.surrogate.clip import window
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import plan
 
 # Two groups; the second is one response. Tokens per response: 2, 1, 3.
@@ -285,3 +290,78 @@ def test_bapo_does_not_try_millions_of_bounds():
         evaluate(variant="bapo", bapo_low_step=1e-12)
     same = evaluate(variant="bapo", bapo_low_step=0.0, bapo_high_step=0.0)
     close(same.surrogate, evaluate(variant="bapo", bapo_low_max=0.6, bapo_high_max=1.2).surrogate)
+
+
+MEASURED = [name for name, one in STAGES["advantage"].choices.items() if one.measure is not None]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_record_s_own_statistics_are_those_of_the_record_alone(name: str):
+    both = replace(
+        twice(BATCH),
+        rewards=np.array([1.0, 0.0, 0.5, 0.25, 2.0, 1.5]),
+        values=np.linspace(-1.0, 1.0, 12),
+    )
+    width = (
+        {"response_length": 4, "global_batch_size": 3} if name == "skyrl/batch-normalised" else {}
+    )
+    made = plan("dr", stages={"advantage": name}, hyperparameters=width, batch="record")
+    found = pipeline.evaluate(both, made.objective({}, advantages_given=False)).advantage
+    for at in (0, 1):
+        rewards, values = both.rewards[3 * at :][:3], both.values[6 * at :][:6]
+        alone = evaluate(replace(BATCH, rewards=rewards, values=values), advantage=name, **width)
+        np.testing.assert_array_equal(found[6 * at :][:6], alone.advantage)
+
+
+def twice(batch: Batch) -> Batch:
+    """Two records of the same responses."""
+    columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+    return Batch(
+        responses=Segments(np.tile(batch.responses.lengths, 2)),
+        records=Segments(np.tile(batch.records.lengths, 2)),
+        groups=np.concatenate([batch.groups, batch.groups + batch.group_count]),
+        group_count=2 * batch.group_count,
+        **{name: np.tile(getattr(batch, name), 2) for name in columns},
+    )
+
+
+def test_every_choice_says_what_it_does():
+    for stage, known in STAGES.items():
+        for name, choice in known.choices.items():
+            assert choice.function.__doc__, (stage, name)
+    group = STAGES["advantage"].choices["group-mean"]
+    assert weighed(group).function.__doc__ == group.function.__doc__
+
+
+def test_on_the_bound_is_inside():
+    """torch.clamp passes the gradient on there, and TRL counts ``>`` and ``<``."""
+    ratio, sign = np.array([1.5, 1.5, 0.5, 0.5]), np.array([1.0, -1.0, 1.0, -1.0])
+    half, more = np.full(4, 0.5), np.full(4, 1.5)
+    found = window(ratio, sign, half, more)
+    np.testing.assert_array_equal(found.value, ratio * sign)
+    np.testing.assert_array_equal(found.grad_log_ratio, ratio * sign)
+    assert not found.clip.any()
+    beyond = window(np.nextafter([1.5, 0.5], [2.0, 0.0]), sign[:2], half[:2], more[:2])
+    np.testing.assert_array_equal(beyond.grad_log_ratio, 0.0)
+    assert beyond.clip.tolist() == [1, -1]
+
+
+def test_a_choice_is_the_same_in_whatever_order_and_type_its_numbers_come():
+    clip = STAGES["surrogate"].choices["clip"]
+    first = Bound("clip", clip, {"epsilon_low": 0, "epsilon_high": 1})
+    second = Bound("clip", clip, {"epsilon_high": 1.0, "epsilon_low": 0.0})
+    assert repr(first.key) == repr(second.key)
+
+
+@pytest.mark.parametrize(("old", "said"), [(-709.6, "the sum over"), (-809.6, "not finite")])
+def test_what_is_not_finite_is_told_with_its_record(old: float, said: str):
+    """Three tokens of 9e307 in the second record's third response; or each beyond a double."""
+    both = replace(twice(BATCH), advantages=np.full(6, -1.0))
+    changed = both.log_probs_old.copy()
+    changed[9:] = both.log_probs_new[9:] + old + 0.5
+    batch = replace(both, log_probs_old=changed)
+    made = plan("dr").objective({}, advantages_given=True)
+    with np.errstate(over="ignore"), pytest.raises(InputError, match=said) as told:
+        check_finite(pipeline.evaluate(batch, made))
+    assert told.value.record == 1
+    assert told.value.path == "response 2" + ("" if "sum" in said else ", token 0")

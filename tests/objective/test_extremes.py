@@ -26,6 +26,12 @@ def test_a_kl_that_beta_keeps_out_may_overflow():
         evaluate({**HUGE, "advantages": [1.0, -1.0]}, **chosen, beta=0.1)
 
 
+def test_the_token_is_named_where_only_one_term_overflows():
+    losing = {**HUGE, "advantages": [-1.0, 1.0]}
+    with pytest.raises(InputError, match=r"response 0, token 0: .* surrogate -inf, kl 0\.1"):
+        evaluate(losing, "grpo")
+
+
 @pytest.mark.parametrize("kl", ["k1", "k2", "k3", "slime/low_var_kl"])
 def test_an_infinite_ratio_times_no_kl_is_0(kl):
     record = {**HUGE, "log_probs_ref": [[-1.0, -1.0], [-1.0]], "advantages": [0.0, 0.0]}

@@ -14,6 +14,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read
 from grpo_cli.records.open import streams as sources
 from grpo_cli.records.open.blocks import Block, Source, spans
+from grpo_cli.records.open.ranges import _bytes_of
 from grpo_cli.records.open.streams import blocks
 
 packed = partial(gzip.compress, mtime=0)  # the same bytes at any time
@@ -236,3 +237,9 @@ def test_wherever_the_bytes_are_cut_the_lines_are_the_same(parts, end, bom, data
     for (line, lines), (following, _) in pairwise(found):
         assert following == line + len(lines)
     assert not found or found[0][0] == 1
+
+
+def test_a_range_of_a_file_is_that_range(tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    assert _bytes_of(str(tmp_path / "a"), 3, 7) == b"3456"
+    assert _bytes_of(str(tmp_path / "a"), 0, 99) == b"0123456789"

@@ -102,8 +102,8 @@ def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
     assert b"30" in outcome.err
 
 
-@pytest.mark.parametrize("key", ["id", "step", "uid"])
-def test_memory_is_flat_in_groups_and_steps(key):
+@pytest.mark.parametrize("own", ['"id": #, "step": #', '"uid": #'], ids=["id-step", "uid"])
+def test_memory_is_flat_in_groups_and_steps(own):
     """A group, an id and a step of its own for each of many records."""
-    row = f'{{"log_probs": [-0.5, -1], "rewards": [1, 0], "{key}": #, "group_ids": [#, -1]}}\n'
+    row = f'{{"log_probs": [-0.5, -1], "rewards": [1, 0], {own}, "group_ids": [#, -1]}}\n'
     assert _grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 6_000) < 12

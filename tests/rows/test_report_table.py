@@ -12,7 +12,7 @@ from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.rows_view import print_rows
 from grpo_cli.commands.eval.totals_view import summary
-from grpo_cli.engine.rows.fields import names
+from grpo_cli.engine.rows.fields import TABLE, names
 from grpo_cli.terminal.numbers import aligned, shown, token_text, visible
 from grpo_cli.terminal.screen import Screen, written
 
@@ -164,3 +164,24 @@ def test_a_long_document_waits_on_disk(monkeypatch):
             document.add(b'{"id":1}')
         document.write(stream, {}, {})
     assert len(orjson.loads(stream.getvalue())["records"]) == 100
+
+
+FIRST_TO_GO = {
+    "record": "line denominator clip_fraction_low clip_fraction_high ratio_min groups policy "
+    "ratio_mean response_count source kl dead_groups ratio_max tokens clip_fraction",
+    "response": "clip_fraction_low clip_fraction_high ratio_min weight policy ratio_mean group kl "
+    "ratio_max clip_fraction length",
+    "token": "token_id weight advantage surrogate correction kl log_ratio",
+}
+
+
+@pytest.mark.parametrize("level", FIRST_TO_GO)
+def test_what_a_narrow_table_goes_without(level: str) -> None:
+    """The first to go first; never who it is, J, the loss and what the level is looked at for."""
+    fields = TABLE[level]
+    spare = [field for field in fields if field.spare]
+    assert len({field.spare for field in spare}) == len(spare)
+    ordered = sorted(spare, key=lambda field: -field.spare)
+    assert [field.name for field in ordered] == FIRST_TO_GO[level].split()
+    hidden = {"denominator_of", "variant", "signature"} if level == "record" else set()
+    assert {field.name for field in fields if field.hidden} == hidden

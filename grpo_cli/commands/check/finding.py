@@ -50,7 +50,8 @@ class Rule:
         about: what is not looked at without what it needs, in words.
         needs: what records must have beside what it judges: ``a|b`` is either of two. It is not
             asked of those that lack one.
-        better: the setting without which it sees a part only; partly: which.
+        beside: keys besides, one of which it needs, that no objective reads: ``a|b``.
+        better: the setting, or else keys, without which it sees a part only; partly: which.
     """
 
     code: str
@@ -63,5 +64,6 @@ class Rule:
     yields: bool = False
     about: str = ""
     needs: tuple[str, ...] = ()
+    beside: str = ""
     better: str = ""
     partly: str = ""

@@ -110,12 +110,12 @@ class View:
         return name in self.columns and name not in self.derived
 
     def tells(self, name: str) -> bool:
-        """Whether the records say something of that name at all."""
+        """Whether the records have that column, as all of a view have or none."""
         if name in LOG_PROBS:
             return self.has(name)
         if name == "rewards":
             return self.rewards is not None or "rewards" in self.names
-        return name in self.names or (bool(self.values) and name in self.values[0])
+        return name in self.names
 
     def key(self, name: str) -> str:
         """What the user calls the column."""

@@ -21,7 +21,7 @@ class Lack(NamedTuple):
 
 
 def missing(rule: Rule, view: View) -> tuple[str, ...]:
-    """What the rule needs and the records of a view lack."""
+    """The columns that the rule needs and the records of a view lack."""
     return tuple(need for need in rule.needs if not any(map(view.tells, need.split("|"))))
 
 
@@ -29,20 +29,30 @@ def lacks(rules: Sequence[Rule], view: View) -> Counter[Lack]:
     """How many records of the view lack what a family of rules needs."""
     found: dict[Lack, int] = {}
     for rule in rules:
-        without = missing(rule, view)
-        if without:
-            found[Lack(rule.about, "", without)] = len(view.counts)
-        elif rule.better and (count := _without(rule.better, view)):
-            found[Lack(rule.about, rule.partly, (rule.better,))] = count
-    return Counter(found)
+        without, count = missing(rule, view), len(view.counts)
+        if rule.beside:
+            bare = sum(_bare(rule.beside, value) for value in view.values)
+            found[Lack(rule.about, "", (*without, rule.beside))] = bare
+            count -= bare
+        found[Lack(rule.about, "", without)] = count
+        if rule.better:
+            found[Lack(rule.about, rule.partly, (rule.better,))] = _worse(rule.better, view)
+    return Counter({lack: count for lack, count in found.items() if lack.missing and count})
 
 
-def _without(setting: str, view: View) -> int:
-    """The records that lack a setting."""
+def _bare(names: str, value: Mapping[str, Any]) -> bool:
+    return all(value.get(name) is None for name in names.split("|"))
+
+
+def _worse(better: str, view: View) -> int:
+    """The records that have none of these, the first of which is a setting."""
+    setting, _, others = better.partition("|")
     fields = read_fields(view.values[0])
-    if not fields.hyperparameters and "hyperparameters" not in fields.names:
-        return len(view.counts)
-    return sum(setting not in read_settings(value, fields) for value in view.values)
+    known = fields.hyperparameters or "hyperparameters" in fields.names
+    return sum(
+        not (known and setting in read_settings(value, fields)) and _bare(others, value)
+        for value in view.values
+    )
 
 
 def as_json(rules: Sequence[Rule], counts: Mapping[Lack, int]) -> Iterator[dict[str, Any]]:

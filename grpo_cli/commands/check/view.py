@@ -89,8 +89,8 @@ def _not_checked(lacks: Sequence[Row], records: int) -> str:
 
 
 def _names(missing: Sequence[Sequence[str]]) -> str:
-    """What is missing in words; of many names for one thing the first."""
-    return ", no ".join(" or ".join(names if len(names) < 4 else names[:1]) for names in missing)
+    """What is missing in words; of many names for one thing the first two."""
+    return ", no ".join(" or ".join(names if len(names) < 4 else names[:2]) for names in missing)
 
 
 def _place(row: Row) -> str:

@@ -19,7 +19,6 @@ from grpo_cli.commands.options.source import (
     tell_notes,
 )
 from grpo_cli.engine import Reader
-from grpo_cli.engine.cluster.parts import Parts
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 
@@ -74,6 +73,8 @@ def convert(
         )
         run = Conversion(reader, as_table=kind == "parquet", as_json=json)
         if check_parts(output, reader, resume=resume):
+            from grpo_cli.engine.cluster.parts import Parts  # of a cluster
+
             parts = Parts(str(output), f".{kind}", PACKS[kind])
             run.write_parts(manifest(parts, reader, {"convert": kind}, resume=resume))
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from grpo_cli.commands.convert.work import Convert, Converted, Together, Unnamed, blaming
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
+from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical
@@ -98,7 +99,7 @@ class Conversion:
         whole = self._whole
         for _, part in self._reader.map(self._work, manifest=listed):
             whole.merge(part)
-            pieces, whole.pieces = whole.pieces, []
+            pieces, whole.pieces = whole.pieces, Pieces()
             self._told = tell_errors(whole.skipped, self._told, as_json=self._as_json)
             yield pieces
             if whole.error is not None:

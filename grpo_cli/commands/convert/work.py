@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import alike
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -47,7 +48,7 @@ class Converted:
         error: the one at which work stopped, when it was not to be skipped.
     """
 
-    pieces: list[Any] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=Pieces)
     records: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     error: InputError | None = None

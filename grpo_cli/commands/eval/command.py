@@ -6,13 +6,12 @@ import typer
 
 from grpo_cli.commands.check.cheap import cheap
 from grpo_cli.commands.eval.formats import format_of
-from grpo_cli.commands.eval.parts import manifest_of, write_parts
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options.advice import advised
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
-from grpo_cli.commands.options.place import destination
+from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import RecordOption
 from grpo_cli.engine import Evaluation
 from grpo_cli.terminal.messages import failures
@@ -44,7 +43,11 @@ def evaluate(
         reader = reading.reader(places, chosen.record)
         bar = Bar(places, wanted=printing.bar(format), nodes=lambda: reader.nodes)
         encode = printing.encode(format, wanted)
-        manifest = manifest_of(printing, wanted, plan, reader)
+        manifest = None
+        if check_parts(printing.output, reader, resume=printing.resume):
+            from grpo_cli.commands.eval.parts import manifest_of, write_parts  # of a cluster
+
+            manifest = manifest_of(printing, wanted, plan, reader)
         evaluation = Evaluation(
             reader,
             plan,

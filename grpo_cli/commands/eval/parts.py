@@ -10,7 +10,7 @@ from grpo_cli.commands.eval.formats.csv import head
 from grpo_cli.commands.eval.formats.parquet import write_batches
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.options.place import check_parts, manifest
+from grpo_cli.commands.options.place import manifest
 from grpo_cli.engine import Reader
 from grpo_cli.engine.cluster.manifest import Manifest
 from grpo_cli.engine.cluster.parts import Pack, Parts, joined
@@ -25,16 +25,12 @@ _PACKS: Mapping[str, Callable[[Printing], Pack]] = {
 """Format → what makes a part of its rows."""
 
 
-def manifest_of(
-    options: PrintingOptions, wanted: Printing, plan: Plan, reader: Reader
-) -> Manifest | None:
-    """The manifest of the parts that are asked for; None where one file or stream is.
+def manifest_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: Reader) -> Manifest:
+    """The manifest of the parts that are asked for.
 
     Raises:
         UsageError: where rows cannot go to parts, or there are some of something else.
     """
-    if not check_parts(options.output, reader, resume=options.resume):
-        return None
     assert options.output is not None
     if options.kind not in _PACKS or options.level == "batch" or options.limit:
         kinds = ", ".join(_PACKS)

@@ -74,8 +74,8 @@ class Run:
             self._origins.merge(part.origins)
             if self._origins.clash is not None and not self._one_run:
                 raise two_runs(self._origins.clash, self._reader.paths, self._command)
-            for step, sums in part.steps.items():
-                self._shelf.add(step, sums)
+            for step in [*part.steps]:  # given away, since the next piece is read beside the part
+                self._shelf.add(step, part.steps.pop(step))
             self.notices |= part.notices
             self.missing = part.missing | self.missing
             for signature, step in part.signatures.items():

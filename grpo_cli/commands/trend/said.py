@@ -85,6 +85,15 @@ EACH = "rewards/"
 _CUT_OFF = (True, 1, "length", "max_tokens", "truncated")
 
 
+def cut_off(value: Mapping[str, Any]) -> list[bool] | None:
+    """Of each response that a record says so of, whether it was cut; None where it does not."""
+    endings = next((value[name] for name in ENDINGS if value.get(name) is not None), None)
+    if endings is None:
+        return None
+    plain = endings.tolist() if hasattr(endings, "tolist") else endings  # of a table's column
+    return [one in _CUT_OFF for one in (plain if isinstance(plain, list) else [plain])]
+
+
 def says_more(keys: Iterable[str]) -> bool:
     """Whether records with these keys say what ``measure_said`` adds."""
     return any(key in SAID or key.startswith(EACH) for key in keys)
@@ -96,11 +105,10 @@ def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
         if name.startswith(EACH) and isinstance(value[name], list):
             given = [one for one in value[name] if isinstance(one, int | float)]
             add_function(sums, name, np.array(given, dtype=np.float64))
-    endings = next((value[name] for name in ENDINGS if value.get(name) is not None), None)
+    endings = cut_off(value)
     if endings is not None:
-        each = endings if isinstance(endings, list) else [endings]
-        sums.counts["cut_off"] += sum(one in _CUT_OFF for one in each)
-        sums.counts["endings"] += len(each)
+        sums.counts["cut_off"] += sum(endings)
+        sums.counts["endings"] += len(endings)
     meta = value.get("meta")
     for holder in (value, meta if isinstance(meta, dict) else {}):
         versions = next((holder[name] for name in VERSIONS if name in holder), None)

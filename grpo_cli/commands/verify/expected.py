@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.metrics import METRICS
-from grpo_cli.commands.verify.quantities import KEYS, QUANTITIES, Quantity, nothing
+from grpo_cli.commands.verify.quantities import KEYS, METRICS, QUANTITIES, Quantity, nothing
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO, Protocol
 
@@ -80,7 +80,7 @@ class _Disk:
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
-        written = self._path / f".{name}.{token_hex(4)}"
+        written = self._path / f".{name}.{os.urandom(4).hex()}"
         try:
             with written.open("x+b") as stream:
                 yield stream

@@ -9,9 +9,8 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
-from grpo_cli.records.origin import Origin, Row
 from grpo_cli.records.parse.numbers import is_number
-from grpo_cli.records.places import got
+from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import Raw, listed
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}

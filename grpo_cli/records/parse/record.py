@@ -8,7 +8,6 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records import fields
 from grpo_cli.records.decode.text import as_object
-from grpo_cli.records.origin import Origin
 from grpo_cli.records.parse import log
 from grpo_cli.records.parse.columns import (
     Shape,
@@ -23,7 +22,7 @@ from grpo_cli.records.parse.groups import read_groups
 from grpo_cli.records.parse.numbers import finite, is_number, per_response
 from grpo_cli.records.parse.rewards import read_advantages, read_rewards
 from grpo_cli.records.parse.settings import read_settings, trainer_weights
-from grpo_cli.records.places import got
+from grpo_cli.records.places import Origin, got
 from grpo_cli.records.record import Record
 
 

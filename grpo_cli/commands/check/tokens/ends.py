@@ -23,6 +23,7 @@ _END_WORDS = frozenset(
 _PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "[PAD]", "<|pad|>"})
 
 _SEVERAL = 2
+_MANY = 3
 
 
 def _specials(view: View) -> tuple[frozenset[int], frozenset[int]]:
@@ -105,7 +106,10 @@ def _nowhere_else(view: View, ids: I64, last: I64, runs: I64) -> np.ndarray:
 
 
 def _masked_end(view: View) -> Iterator[Finding]:
-    """The first token that the mask takes behind the last one that counts is the end of text."""
+    """The first token that the mask takes behind the last one that counts is the end of text.
+
+    It is by its id; or, of a vocabulary that nobody knows, by where it stands (``_like_an_end``).
+    """
     if view.mask is None or view.ids is None:
         return
     ends, _ = _specials(view)
@@ -124,6 +128,7 @@ def _masked_end(view: View) -> Iterator[Finding]:
         -1,
     )
     hit = np.isin(first, list(ends)) & ~np.isin(counted, list(ends)) & (after != first)
+    hit |= _like_an_end(view, inside & (after != first), last, first, counted)
     for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
         start = int(view.records.starts[record])
         part = slice(start, start + int(view.counts[record]))
@@ -143,6 +148,33 @@ def _masked_end(view: View) -> Iterator[Finding]:
             **view.at(row),
             token=int(following[row] - written.starts[row]),
         )
+
+
+def _like_an_end(view: View, followed: Any, last: I64, first: I64, counted: I64) -> Any:
+    """[R] whether what the mask takes is an end of text, to judge by where it stands.
+
+    Behind responses of several lengths it takes one token which is the same in all of them, and
+    stands nowhere but there, or as the last one that counts.
+
+    Args:
+        view: the records.
+        followed: [R] whether the mask takes a token behind, and not the same one again.
+        last: [R] where the last token stands that counts.
+        first, counted: [R] the token that the mask takes, and that last one.
+    """
+    found = np.zeros(len(last), np.bool_)
+    of_record, ids = view.records.index, view.ids
+    assert ids is not None
+    for record in np.flatnonzero(view.records.sum(followed.astype(np.int64)) >= _MANY).tolist():
+        mine = of_record == record
+        rows = np.flatnonzero(followed & mine)
+        words, lengths = np.unique(first[rows]), last[rows] - view.written.starts[rows]
+        if len(words) > 1 or len(np.unique(lengths)) < 2 or len(np.unique(counted[rows])) < 2:
+            continue
+        everywhere = np.count_nonzero(ids[mine[view.written.index]] == words[0])
+        at_ends = np.count_nonzero((first[mine] == words[0]) | (counted[mine] == words[0]))
+        found[rows] = everywhere == at_ends
+    return found
 
 
 RULES = (

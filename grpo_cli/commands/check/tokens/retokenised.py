@@ -27,7 +27,7 @@ def _look(view: View) -> Iterator[Finding]:
     """
     if not view.values or "token_ids" not in view.names or view.ids is None:
         return
-    key = next((key for key in _KEYS if key in view.values[0]), None)
+    key = next((key for key in _KEYS if any(key in value for value in view.values)), None)
     if key is None:
         return
     for record, value in enumerate(view.values):
@@ -71,6 +71,7 @@ RULES = (
         _look,
         explains=True,
         about="retokenised ids",
-        needs=("token_ids", "|".join(_KEYS)),
+        needs=("token_ids",),
+        beside="|".join(_KEYS),
     ),
 )
