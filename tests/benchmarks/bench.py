@@ -95,11 +95,11 @@ class Bench:
             goal, ours = "≤ 2 / 2.5", grpo("eval", str(path), *BATCH)
             others = {
                 "compare": ("--variants", "grpo,dr,dapo,gspo", "--jobs", "1"),
-                "convert": ("-o", str(self.folder / "out.jsonl")),
+                "convert": ("--jobs", "1", "-o", str(self.folder / "out.jsonl")),
                 "convert ": ("-o", str(self.folder / "out.parquet")),
                 "check": ("--jobs", "1"),
                 "verify": ("--jobs", "1"),
-                "split": ("-n", "4"),
+                "split": ("-n", "4", "--jobs", "1"),
             }
             expecting = dumps.expecting(path)
             for name, more in others.items():
