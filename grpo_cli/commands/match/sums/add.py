@@ -58,8 +58,8 @@ class Sums:
     def merge(self, other: Sums) -> None:
         """Adds other records."""
         for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            total: F64 = getattr(self, name)
-            total += getattr(other, name)
+            # Not in place: what came from another process cannot be written to.
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.records += other.records
 
 
