@@ -201,6 +201,18 @@ def test_the_same_in_a_record_that_training_has_moved(fault):
     assert {(row["code"], row["severity"]) for row in new} == {(code, severity)}
 
 
+def test_a_fault_of_one_record_hides_none_of_another():
+    """Rules that explain a column stop where all records are explained, not where one is."""
+    name = "trl-1.16.0-grpo.jsonl"
+    rows = copy.deepcopy(load(name))
+    planted = {rows[1]["id"]: "shifted: next", rows[5]["id"]: "temperature: scaled"}
+    for row in rows:
+        if row["id"] in planted:
+            LOG_PROB_FAULTS[planted[row["id"]]][2](row)
+    told = {row["record"]: row["code"] for row in new_in(rows, name)}
+    assert told == {name: LOG_PROB_FAULTS[fault][0] for name, fault in planted.items()}
+
+
 def test_one_shifted_response_is_found_in_its_place():
     rows = copy.deepcopy(load("trl-1.16.0-gspo.jsonl"))
     values = rows[0][OLD][0]

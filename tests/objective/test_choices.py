@@ -365,3 +365,14 @@ def test_what_is_not_finite_is_told_with_its_record(old: float, said: str):
         check_finite(pipeline.evaluate(batch, made))
     assert told.value.record == 1
     assert told.value.path == "response 2" + ("" if "sum" in said else ", token 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("verl/decoupled", [2, 0, 3]), ("verl/bypass", [2, 1, 3])]
+)
+def test_whether_the_kl_counts_what_verl_rejects(name: str, counts: list[int]):
+    """Its response mask loses e^1.3; in bypass mode the policy loss alone does."""
+    bounds = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+    found = evaluate(correction=name, kl="k3", beta=1.0, aggregate="token-mean", **bounds)
+    assert found.policy.weights.counts.tolist() == [2, 0, 3]
+    assert found.term("kl").weights.counts.tolist() == counts

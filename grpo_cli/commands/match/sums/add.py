@@ -6,6 +6,7 @@ term that is |A| times what it is for A = ±1 needs one look at the tokens, what
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options
-from grpo_cli.commands.match.sums.vectors import Flags, Measured, Vectors, distinct
+from grpo_cli.commands.match.sums.vectors import Measured, Vectors, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.variants.plan import Plan
 
@@ -71,11 +72,16 @@ def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
         _add_policies(sums, options, work, classes, member, divisors)
         for into, found in (
             (sums.direct, work.directs(classes)),
-            (sums.kl, work.kls() @ classes.T),
-            (sums.entropy, work.entropies() @ classes.T),
+            (sums.kl, _by_class(work.kls(), classes)),
+            (sums.entropy, _by_class(work.entropies(), classes)),
         ):
             into += found[:, member] / divisors
     sums.records += chunk.batch.records.count
+
+
+def _by_class(rows: Iterable[F64], classes: F64) -> F64:
+    """[n, C] Σ w·row of rows [R] by the weights [C, R]."""
+    return np.array([classes @ row for row in rows]).reshape(-1, len(classes))
 
 
 def _add_policies(
@@ -90,19 +96,15 @@ def _add_policies(
     for chosen, policies in options.asked_together:
         own, back = np.unique(which[chosen], return_inverse=True)
         signed = advantages[own]
-        above, below = np.maximum(signed, 0.0), np.maximum(-signed, 0.0)
-        places, gain, loss = work.sides(policies, _somewhere(above), _somewhere(below))
-        gains, losses = _products(above, gain, classes), _products(below, loss, classes)
+        gaining, losing = (np.asarray((side > 0.0).any(axis=0)) for side in (signed, -signed))
+        places, gain, loss = work.sides(policies, gaining, losing)
+        gains = _products(np.maximum(signed, 0.0), gain, classes)
+        np.maximum(np.negative(signed, out=signed), 0.0, out=signed)
+        losses = _products(signed, loss, classes)
         numbers = [options.pairs[a, s] for a in chosen for s in policies]
         every = np.ix_(member, back, places)
         sums.policy[numbers] += _by_pair((gains + losses)[every], divisors)
         sums.size[numbers] += _by_pair((np.abs(gains) + np.abs(losses))[every], divisors)
-
-
-def _somewhere(sizes: F64) -> Flags:
-    """[R] whether any of the advantages [A, R] is not 0 there."""
-    found: Flags = np.asarray((sizes > 0.0).any(axis=0))
-    return found
 
 
 def _by_pair(values: F64, divisors: F64) -> F64:

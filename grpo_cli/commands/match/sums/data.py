@@ -15,16 +15,17 @@ from grpo_cli.records import DecodedChunk
 
 T = TypeVar("T")
 
-_TOGETHER = 1 << 20
-"""Bytes of text whose records are evaluated together: hundreds of conventions look at the same
-columns, which should stay in the processor's cache."""
+TOGETHER = 1 << 22
+"""Bytes of text whose records are evaluated together."""
 
 
 class Data(Protocol):
     """What is asked about: records that can be gone over several times."""
 
-    def fold(self, work: Callable[[Chunk, T], None], zero: Callable[[], T]) -> Iterator[T]:
-        """``zero`` with ``work`` done on its chunks, part by part."""
+    def fold(
+        self, work: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
+    ) -> Iterator[T]:
+        """``zero`` with ``work`` done on its chunks of so many bytes, part by part."""
         ...  # pragma: no cover
 
 
@@ -34,10 +35,11 @@ class _OnPiece(Generic[T]):
 
     work: Callable[[Chunk, T], None]
     zero: Callable[[], T]
+    together: int
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> tuple[T, list[InputError]]:
         result, bad = self.zero(), []
-        for chunk in chunks(decoded, with_headers=False, together=_TOGETHER):
+        for chunk in chunks(decoded, with_headers=False, together=self.together):
             if isinstance(chunk, Chunk):
                 self.work(chunk, result)
             else:
@@ -51,10 +53,12 @@ class Stream:
 
     reader: Reader
 
-    def fold(self, work: Callable[[Chunk, T], None], zero: Callable[[], T]) -> Iterator[T]:
+    def fold(
+        self, work: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
+    ) -> Iterator[T]:
         """Piece by piece, in as many processes as the reader has."""
         self.reader.skipped = Skipped(self.reader.most_errors)
-        for _, (result, bad) in self.reader.map(_OnPiece(work, zero), by_columns=True):
+        for _, (result, bad) in self.reader.map(_OnPiece(work, zero, together), by_columns=True):
             for error in bad:
                 self.reader.bad(error)
             yield result
@@ -66,8 +70,11 @@ class Few:
 
     chunks: Sequence[Chunk]
 
-    def fold(self, work: Callable[[Chunk, T], None], zero: Callable[[], T]) -> Iterator[T]:
+    def fold(
+        self, work: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
+    ) -> Iterator[T]:
         """All at once."""
+        del together
         result = zero()
         for chunk in self.chunks:
             work(chunk, result)

@@ -64,11 +64,18 @@ class _Add:
         return Sums.zero(self.options)
 
 
+_FEW_AT_ONCE, _MANY_AT_ONCE = 1 << 20, 1 << 22
+"""Bytes of text: so that hundreds of columns of tokens take little memory, and so that numpy's
+overhead is small."""
+
+
 def add_up(options: Options, measured: Measured, data: Data) -> Sums:
     """The sums of all options over the data."""
     work = _Add(options, measured)
     total: Sums | None = None
-    for part in data.fold(work, work.zero):
+    for part in data.fold(
+        work, work.zero, _FEW_AT_ONCE if options.directs.plans else _MANY_AT_ONCE
+    ):
         if total is None:
             total = part
         else:

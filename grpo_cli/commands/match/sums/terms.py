@@ -32,6 +32,7 @@ class Terms:
         self._ratios: dict[object, Ratio] = {}
         self._tops: dict[int, float] = {}
         self._kls: dict[object, F64] = {}
+        self._kl_weights: dict[object, F64 | None] = {}
         self._far: float | None = None
         self._far_old: float | None = None
         self._scored: dict[object, Inputs] = {}
@@ -184,13 +185,19 @@ class Terms:
     def _kl_sums(self, objective: Objective, *, weighing: bool) -> F64:
         found: Kl = self.inputs.call(objective.kl, "kl")
         values = found.value
-        if weighing:
-            self._set_advantage(self.inputs, objective, None)  # a mask may depend on its sign
-            correction: Correction | None = self.inputs.call(objective.correction, "correction")
-            if correction is not None and correction.kl_weight is not None:
-                values = correction.kl_weight * values
+        if weighing and (weight := self._kl_weight(objective)) is not None:
+            values = weight * values
         sums: F64 = self.batch.responses.sum(values)
         return sums
+
+    def _kl_weight(self, objective: Objective) -> F64 | None:
+        """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""
+        wanted = key(objective.correction), advantage_key(objective)
+        if wanted not in self._kl_weights:
+            self._set_advantage(self.inputs, objective, None)
+            correction: Correction | None = self.inputs.call(objective.correction, "correction")
+            self._kl_weights[wanted] = None if correction is None else correction.kl_weight
+        return self._kl_weights[wanted]
 
     def _acting_kl(self, objective: Objective) -> object:
         """What a KL is on this chunk: its clamps, where no token reaches them, do nothing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -39,13 +40,13 @@ class Sides(NamedTuple):
     loss: F64
 
 
-def distinct(rows: Sequence[F64] | F64) -> tuple[NDArray[np.int64], F64]:
+def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:
     """Which of the distinct arrays each is, and those, stacked."""
     known: dict[bytes, int] = {}
     kept: list[F64] = []
     places = []
     for row in rows:
-        bits = row.tobytes()
+        bits = blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
         if bits not in known:
             known[bits] = len(kept)
             kept.append(row)
@@ -65,15 +66,13 @@ class Vectors(Terms):
         self._of_tokens: dict[object, F64] = {}
         self._signed: tuple[object, F64, F64] | None = None
 
-    def _rows(self, plans: list[Plan], made: Callable[[int, Objective], F64]) -> F64:
-        """[n, R]; a row of nan where the records cannot serve the plan."""
-        rows = np.empty((len(plans), self.batch.responses.count))
+    def _rows(self, plans: list[Plan], made: Callable[[int, Objective], F64]) -> Iterator[F64]:
+        """[R] of each plan; nan where the records cannot serve it."""
         for at, plan in enumerate(plans):
             try:
-                rows[at] = made(at, self.objective(plan))
+                yield made(at, self.objective(plan))
             except (InputError, HyperparameterError):
-                rows[at] = np.nan
-        return rows
+                yield np.full(self.batch.responses.count, np.nan)
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
         """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
@@ -99,8 +98,8 @@ class Vectors(Terms):
             numerator = numerator / np.repeat(counts, records.lengths)
         return numerator, float(weights.divisor)
 
-    def advantages(self) -> F64:
-        """[A, R]."""
+    def advantages(self) -> Iterator[F64]:
+        """[R] each."""
         return self._rows(self._options.advantages.plans, self._advantage)
 
     def _advantage(self, at: int, objective: Objective) -> F64:
@@ -194,8 +193,8 @@ class Vectors(Terms):
         self.inputs["advantage"], self.inputs["response_advantage"] = advantages, None
         return self.policy_values(self.inputs, objective)[0]
 
-    def kls(self) -> F64:
-        """[K, R] Σ k, or β·Σ k."""
+    def kls(self) -> Iterator[F64]:
+        """[R] Σ k, or β·Σ k, of each."""
         return self._rows(self._options.kls.plans, self._kl)
 
     def _kl(self, at: int, objective: Objective) -> F64:
@@ -205,8 +204,8 @@ class Vectors(Terms):
         sums = self.kl(objective)
         return sums if self._options.solve else objective.beta * sums
 
-    def entropies(self) -> F64:
-        """[E, R] coefficient · Σ H."""
+    def entropies(self) -> Iterator[F64]:
+        """[R] coefficient · Σ H of each."""
 
         def bonus(at: int, objective: Objective) -> F64:
             del at
