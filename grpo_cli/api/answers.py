@@ -110,11 +110,20 @@ class Unserved(Answer):
 
 
 @dataclass(frozen=True)
+class Replaced(Answer):
+    """A variant whose own hyperparameters the records replace: the own value, and that used."""
+
+    variant: str
+    hyperparameters: Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
 class Compared(Answer):
     """What ``compare`` returns."""
 
     variants: Sequence[ComparedVariant]
     differences: Sequence[FamilyDifference]
+    replaced: Sequence[Replaced]
     skipped: Sequence[Unserved]
     records: int
     groups: int

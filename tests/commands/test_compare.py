@@ -223,3 +223,23 @@ def test_a_term_without_a_coefficient_tells_no_rows_apart(tmp_path):
     (told,) = compared(path, "gspo", "slime/gspo").document()["differences"]
     assert told["stages"] == []
     assert told["hyperparameters"]["std_eps"] == [1e-8, 1e-6]
+
+
+def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
+    path = str(dump({"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}))
+    words = ("compare", path, "-v", "grpo,dapo,gspo")
+    found = json.loads(grpo(*words, "--json").stdout)["replaced"]
+    assert found == [  # what grpo explain says of them, and the record
+        {"variant": "dapo", "hyperparameters": {"epsilon_high": [0.28, 0.2]}},
+        {
+            "variant": "gspo",
+            "hyperparameters": {"epsilon_low": [0.0003, 0.2], "epsilon_high": [0.0004, 0.2]},
+        },
+    ]
+    shown = grpo(*words).stdout.replace("\n  ", " ")
+    assert (
+        "from the records, not the variant's own: gspo epsilon_low 0.2 (own 0.0003), "
+        "gspo epsilon_high 0.2 (own 0.0004), dapo epsilon_high 0.2 (own 0.28)\n"
+    ) in shown
+    given = grpo(*words, "--epsilon-low", "0.2", "--epsilon-high", "0.2", "--json").stdout
+    assert json.loads(given)["replaced"] == []

@@ -222,7 +222,7 @@ def test_findings_hang_and_break_between_words():
     found = Finding("nll", "shift", 30, said, COMMAND, 59, None)
     screen = Screen(80, height=24)
     console = screen.console()
-    print_findings(console, screen, [found, replace(found, kind="drift")])
+    print_findings(console, screen, [found, replace(found, kind="drift")], 60)
     lines = written(console).splitlines()
     assert max(map(len, lines)) <= 80
     short = said.replace(" at step 30", "")  # the line begins with it

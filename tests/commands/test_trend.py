@@ -700,3 +700,15 @@ def test_every_kind_of_finding_has_commands_that_run(
                 ["--record", "30/0", "--from", "canonical"],
                 ["--where", "step==30", "--from", "canonical"],
             )
+
+
+@pytest.mark.parametrize(
+    ("values", "passed"), [([1.2], True), ([1.2, 1.0], False), ([1.0, 1.2, 1.3], True)]
+)
+def test_a_limit_of_a_few_steps_is_passed_by_most_of_them(values, passed):
+    assert bool(findings(run_of("mismatch.mult", values))) is passed
+
+
+def test_a_few_steps_are_no_run(grpo, dump):
+    shown = grpo("trend", str(dump({"step": 1}, {"step": 2}))).stdout.replace("\n", " ")
+    assert "no limit passed; shifts and drifts are looked for in 16 steps, there are 2" in shown

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial as bound
 from typing import Any
 
-from grpo_cli.commands.compare.families import differences
+from grpo_cli.commands.compare.families import differences, replaced
 from grpo_cli.commands.compare.sides import Partial, S, Side, Work
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
@@ -101,6 +101,7 @@ class Comparison:
         return {
             "variants": self.rows(),
             "differences": differences(self.sides),
+            "replaced": replaced(self.sides),
             "skipped": self.reasons(),
             **self.counts,
         }

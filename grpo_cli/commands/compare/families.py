@@ -1,4 +1,8 @@
-"""Rows of one family, as ``gspo`` and ``verl/gspo``: what their signatures tell apart."""
+"""What signatures tell apart: rows of one family, as ``gspo`` and ``verl/gspo``; a row and its own.
+
+A record's hyperparameters replace those that a row has of its own, GSPO's ε of 0.0003 by a clip of
+0.2: nothing else in the numbers shows it.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,25 @@ def differences(sides: Sequence[Side]) -> list[dict[str, Any]]:
     for side in sides:
         families.setdefault(side.plan.variant.rpartition("/")[2], []).append(side)
     return [row for first, *others in families.values() for row in _of_family(first, others)]
+
+
+def replaced(sides: Sequence[Side]) -> list[dict[str, Any]]:
+    """For each row the surrogate's hyperparameters whose own value the records replace: both."""
+    found = []
+    for side in sides:
+        plan, piece = side.plan, _pieces(side).get("surrogate")
+        own = plan.row.surrogate
+        if piece is None or piece.name != own.name:
+            continue
+        said = dict(piece.values)
+        values = {
+            name: [value, said[name]]
+            for name, value in own.values.items()
+            if name in said and said[name] != value and name not in plan.flags
+        }
+        if values:
+            found.append({"variant": plan.variant, "hyperparameters": values})
+    return found
 
 
 def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:

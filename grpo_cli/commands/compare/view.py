@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def print_comparison(console: Console, screen: Screen, document: Mapping[str, An
         _print_rows(console, screen, rows)
         _print_meaning(console, document)
         _print_differences(console, screen, document["differences"])
+        _print_replaced(console, screen, document["replaced"])
     if document["skipped"]:
         _print_skipped(console, screen, document["skipped"])
 
@@ -126,6 +128,29 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[Mapping[
         )
         line = Text(f"{first} and {', '.join(others)} differ in {said}{more}")
         console.print(wrapped(line, screen.reading, 2))
+
+
+def _print_replaced(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says which rows have other values of the records than their own, the furthest off first."""
+    told = [
+        f"{row['variant']} {name} {_value(used)} (own {_value(own)})"
+        for row in sorted(rows, key=_distance, reverse=True)
+        for name, (own, used) in row["hyperparameters"].items()
+    ]
+    if told:
+        more = f" and {len(told) - _MOST:,} more (see --json)" if len(told) > _MOST else ""
+        line = f"from the records, not the variant's own: {', '.join(told[:_MOST])}{more}"
+        console.print()
+        console.print(wrapped(Text(line), screen.reading, 2))
+
+
+_MOST = 6
+
+
+def _distance(row: Mapping[str, Any]) -> float:
+    """How many times as large, or as small, one of the values is."""
+    pairs = [pair for pair in row["hyperparameters"].values() if all(pair) and None not in pair]
+    return max((abs(math.log(abs(used / own))) for own, used in pairs), default=0.0)
 
 
 def _value(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.rows.rows import rows
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import failures, say
@@ -51,7 +52,9 @@ def show(
     with failures():
         plan = objective.plan()
         reader = Reader(_paths(files, options), source.reading(options.record))
-        raw, record = next(reader.records())
+        records = reader.records()
+        raw, record = next(records)
+        others = _others(records, record) if options.record is None else {}
         with advising("show", reader, objective):
             breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
         _check(record, breakdown, options)
@@ -64,10 +67,19 @@ def show(
                 drawn, without = figure(_picture(record, breakdown, options))
                 stream.write(drawn.encode())
             _tell(without, options)
-        notes = reader.notes(plan)
+        notes = reader.notes(plan) | others
         if options.html is None and options.svg is None:
             _print(_picture(record, breakdown, options), notes, options)
         tell_notes(notes, quiet=options.quiet)
+
+
+def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> dict[str, None]:
+    """Says that there are more records, where there are; what is wrong with them is not asked."""
+    with suppress(GrpoError):
+        for _, other in records:
+            told = f"{shown(first.name)} is the first record: --record {shown(other.name)}, …"
+            return {f"{told} shows another": None}
+    return {}
 
 
 def _paths(files: list[str] | None, options: ShowOptions) -> list[str]:

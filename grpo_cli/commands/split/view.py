@@ -13,7 +13,7 @@ from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
-_SPARE = ("gradient_difference", "norm")
+_SPARE = ("norm", "along_global")
 
 
 def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from grpo_cli.terminal.numbers import shown
 
 
 class Limit(NamedTuple):
-    """A bound that a framework publishes; a run is told of it when most of five steps pass it."""
+    """A bound that a framework publishes; told when most of five steps pass it, or of all."""
 
     metric: str
     bound: float
@@ -125,9 +125,10 @@ def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterat
     known = [step for step in steps if step.metrics[limit.metric] is not None]
     values = _values(limit.metric, known)
     passed = values > limit.bound if limit.above else values < limit.bound
+    most = min(_MOST, len(known) // 2 + 1)
     for at in np.flatnonzero(passed).tolist():
         window = passed[at : at + _OF]
-        if window.sum() < _MOST:
+        if window.sum() < most:
             continue
         worst = int(values.argmax() if limit.above else values.argmin())
         sentence = (

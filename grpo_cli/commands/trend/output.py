@@ -74,7 +74,7 @@ def _print(
 ) -> None:
     """Prints the steps, as many as leave room on the screen for what they come to."""
     screen = screen_of(stream)
-    conclusion = _conclusion(screen, found, compared)
+    conclusion = _conclusion(screen, found, compared, len(steps))
     below = lines_of(conclusion, screen)
 
     def draw(console: Console, screen: Screen) -> None:
@@ -90,9 +90,11 @@ def _print(
     print_page(stream, draw, "page" if asked or long else "print", notes=notes)
 
 
-def _conclusion(screen: Screen, found: Sequence[Finding], compared: Beside | None) -> str:
+def _conclusion(
+    screen: Screen, found: Sequence[Finding], compared: Beside | None, count: int
+) -> str:
     console = screen.console()
-    print_findings(console, screen, found)
+    print_findings(console, screen, found, count)
     if compared is not None:
         print_beside(console, screen, compared)
     return written(console)
