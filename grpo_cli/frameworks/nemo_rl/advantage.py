@@ -7,7 +7,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.objective.advantage.decoupled import of_every_function
 from grpo_cli.objective.advantage.group import group_std
-from grpo_cli.objective.arithmetic.exact_sums import row_sums
+from grpo_cli.objective.arithmetic.exact_sums import row_offsets, row_sums
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Moments, PerToken, Sample
@@ -53,13 +53,17 @@ def _each_against_others(rows: F64, std_eps: float) -> F64:
     """[n, k] every element of [n, k] against the k − 1 others of its row."""
     size = rows.shape[1]
     flat = np.zeros(rows.size)
+    # A common offset changes nothing, and however large it is it must cost no digit.
+    offsets = row_offsets(rows)
     if size == 1:
         return flat.reshape(rows.shape)
     for start in range(0, rows.size, step := max(_TOGETHER // size, 1)):
         row, own = np.divmod(np.arange(start, min(start + step, rows.size)), size)
         places = np.arange(size - 1) + (np.arange(size - 1) >= own[:, None])
         others = rows[row[:, None], places]
-        flat[start : start + step] = _standardised(rows[row, own], others, std_eps)
+        alike = (others == others[:, :1]).all(axis=1)
+        scores = _standardised(offsets[row, own], offsets[row[:, None], places], std_eps)
+        flat[start : start + step] = np.where(alike, rows[row, own] - others[:, 0], scores)
     found: F64 = flat.reshape(rows.shape)
     found[(rows == rows[:, :1]).all(axis=1)] = 0.0
     return found
@@ -71,9 +75,9 @@ def _standardised(own: F64, others: F64, std_eps: float) -> F64:
     mean = row_sums(others) / count
     squares = row_sums(np.square(others - mean[:, None]))
     spread = np.sqrt(squares / max(count - 1, 1)) + std_eps
-    alike = (others == others[:, :1]).all(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(alike, own - others[:, 0], (own - mean) / spread)
+        found: F64 = (own - mean) / spread
+    return found
 
 
 def gdpo(
