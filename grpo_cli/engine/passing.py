@@ -16,10 +16,19 @@ _SOCKETS = hasattr(socket, "AF_UNIX")  # whether that is what connections are
 
 
 def send(connection: Connection, result: object) -> None:
-    """Sends a result; its large buffers from where they lie, as pickle's protocol 5 has it."""
-    buffers: list[pickle.PickleBuffer] = []
-    message = pickle.dumps(result, 5, buffer_callback=buffers.append if _SOCKETS else None)
-    views = [buffer.raw() for buffer in buffers]
+    """Sends a result; its large texts from where they lie, as pickle's protocol 5 has it.
+
+    Arrays, which may be written to here, are copied: so they may be where they come.
+    """
+    views: list[memoryview] = []
+
+    def goes_along(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.readonly:
+            views.append(view)
+        return not view.readonly
+
+    message = pickle.dumps(result, 5, buffer_callback=goes_along if _SOCKETS else None)
     connection.send((message, [len(view) for view in views]))
     if views:
         with _socket(connection) as stream:

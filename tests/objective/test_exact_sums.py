@@ -159,6 +159,19 @@ def test_a_large_common_offset_costs_no_digit():
     assert found == pytest.approx([-(3**-0.5), 2 * 3**-0.5, -(3**-0.5)], rel=1e-15)
 
 
+def test_a_large_common_offset_costs_no_digit_against_the_others_either():
+    # 1e15 off, the rewards 0, 1, 3: against 1 and 3 it is (0 − 2)/√2; against 0 and 3,
+    # (1 − 1.5)/√4.5; against 0 and 1, (3 − 0.5)/√0.5.
+    record = {
+        "log_probs_new": [[-1.0]] * 3,
+        "log_probs_old": [[-1.0]] * 3,
+        "rewards": [1e15, 1e15 + 1, 1e15 + 3],
+    }
+    made = evaluate(record, variant="nemo-rl/grpo", beta=0, std_eps=0)
+    found = [float(one[0]) for one in made.advantages]
+    assert found == pytest.approx([-(2**0.5), -0.5 / 4.5**0.5, 2.5 / 0.5**0.5], rel=1e-15)
+
+
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-290])
 def test_ties_of_offsets_are_rounded_to_even(size, scale):
