@@ -12,7 +12,6 @@ _KEYS = (
     "sampled_token_ids",
     "sampled_ids",
     "rollout_token_ids",
-    "rollout_ids",
     "generated_token_ids",
     "engine_token_ids",
 )
