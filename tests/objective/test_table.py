@@ -110,19 +110,29 @@ def test_everything_is_finite_and_contributions_add_up_to_the_objective(name: st
 
 
 def test_gradient_is_that_of_the_objective(name: str):
+    jumps = 0
     for seed in SEEDS:
         batch, objective = random_batch(seed), held(objective_of(name))
         found = evaluate(batch, objective)
         direction = np.random.default_rng(seed).normal(size=batch.responses.total)
-        step = 1e-6
-        above, below = (
-            evaluate(replace(batch, log_probs_new=batch.log_probs_new + s * direction), objective)
-            for s in (step, -step)
-        )
-        slope = (above.record_objective[0] - below.record_objective[0]) / (2 * step)
+        rise = risen(batch, objective, direction, 1e-6)
         parts = found.gradient * direction
-        off = abs(parts.sum() - slope)
-        assert off <= 1e-7 * np.abs(parts).sum() + 1e-9, f"seed {seed}"
+        off = abs(parts.sum() - rise / 2e-6)
+        room = 1e-7 * np.abs(parts).sum() + 1e-9
+        if off > room and abs(risen(batch, objective, direction, 1e-7)) > 0.5 * abs(rise):
+            jumps += 1  # the rows that choose tokens by rank: two of them change places here
+            continue
+        assert off <= room, f"seed {seed}"
+    assert jumps <= len(SEEDS) / 20
+
+
+def risen(batch: Batch, objective: Objective, direction: np.ndarray, step: float) -> float:
+    """J a step ahead, less J a step back: a tenth for a tenth of the step, but for a jump."""
+    above, below = (
+        evaluate(replace(batch, log_probs_new=batch.log_probs_new + s * direction), objective)
+        for s in (step, -step)
+    )
+    return float(above.record_objective[0] - below.record_objective[0])
 
 
 def test_order_of_the_responses_changes_no_bit(name: str):
