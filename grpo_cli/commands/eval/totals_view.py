@@ -30,7 +30,7 @@ def summary(total: Total, signature: str, width: int | None = None) -> Table:
     for name, number in zip(_ALIGNED, numbers, strict=True):
         lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
-        lines.add_row(_label(name), Text(f" {text}"))
+        lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
     lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
