@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -142,17 +142,21 @@ class Run:
         measured = number if number >= DIRECT else self._advantages[number]
         return Candidate(plan, self.factors[factor], measured=measured)
 
-    def released(self) -> tuple[list[Candidate], int]:
-        """The rows as they stand, nearest to the number first; and how many they are by name."""
+    def released(self) -> dict[str, int]:
+        """The rows as they stand and the convention of each, nearest to the number first."""
         bare = np.flatnonzero((self.space.at == 0) & np.isfinite(self.every))
         off = np.abs(self.every[bare] - self._question.target.value)
-        found: dict[str, Candidate] = {}
+        found: dict[str, int] = {}
         for convention in bare[np.argsort(off, kind="stable")].tolist():
             row = self.space.parts[self.space.part[convention]].plan.variant
-            if row not in found:
-                found[row] = self._candidate(convention, 0)
-                found[row].rows = self.space.same.get(row, [row])
-        return [*found.values()], sum(len(one.rows) for one in found.values())
+            found.setdefault(row, convention)
+        return found
+
+    def as_released(self, convention: int, names: Iterable[str]) -> Candidate:
+        """A row as it stands, under its names."""
+        one = self._candidate(convention, 0)
+        one.rows = list(names)
+        return one
 
     def nearest(self) -> list[Candidate]:
         """The plain conventions that come nearest, and what would make them fit."""

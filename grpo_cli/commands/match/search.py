@@ -151,11 +151,19 @@ class Search:
         return answer, run
 
     def _released(self, run: Run) -> Released:
-        found, tried = run.released()
-        recorded = next((one for one in found if self.recorded in one.rows), None)
-        if recorded is not None:
-            recorded.rows = list(dict.fromkeys([self.recorded, *recorded.rows]))
-        return Released(tried, found[0] if found else None, recorded)
+        found = run.released()
+        names = {row: run.space.same.get(row, [row]) for row in found}
+        tried = sum(map(len, names.values()))
+        nearest = next((run.as_released(found[row], names[row]) for row in found), None)
+        recorded = next(
+            (
+                run.as_released(found[row], dict.fromkeys([self.recorded, *names[row]]))
+                for row in found
+                if self.recorded in names[row]
+            ),
+            None,
+        )
+        return Released(tried, nearest, recorded)
 
     def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
         """The answer with a round ε, where chance does not give it."""
