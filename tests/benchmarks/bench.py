@@ -63,7 +63,7 @@ class Bench:
             ours = grpo("eval", str(path), *BATCH)
             goal = "≤ 1.3" if path is self.long else "≤ 2.0"
             self.show(f"eval / `orjson.loads`, {path.stem}", ours, peer("orjson_loop", path), goal)
-            self.beside(path, ours, "numpy_json numpy_orjson torch numba duckdb polars")
+            self.beside(path, ours, "numpy_json numpy_orjson torch numba jax duckdb polars")
 
     def beside(self, path: Path, ours: list[str], names: str) -> None:
         """Each peer against ours, its number against ours."""
