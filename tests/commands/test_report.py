@@ -326,13 +326,17 @@ def test_the_least_of_a_step_are_its_sample():
 
 @pytest.mark.parametrize(
     ("budget", "first", "second", "lost"),
-    [  # tokens of a step's groups: 10, 11, 12, 13; what a finding points at costs nothing
-        (80, [70, WORST, 30, FOUND], [50, 20, 40], 0),  # 11 + 12 + 11 + 10 + 12 = 56
-        (56, [70, WORST, 30, FOUND], [50, 20, 40], 0),
-        (55, [70, WORST, 30, FOUND], [50, 20], 1),
-        (44, [70, WORST, 30, FOUND], [50, 20], 1),
-        (43, [WORST, 30, FOUND], [20], 3),
-        (22, [WORST, FOUND], [], 5),
+    [
+        # What a finding points at costs nothing. In this order: the worst, 11 tokens; the first
+        # sampled group of step 1, 11, and of step 3, 12; the second ones, 12 and 10.
+        (56, [70, WORST, 30, FOUND], [20, 40], 0),
+        (55, [WORST, 30, FOUND], [20, 40], 1),
+        (46, [WORST, 30, FOUND], [20, 40], 1),
+        (45, [WORST, 30, FOUND], [20], 2),
+        (34, [WORST, 30, FOUND], [20], 2),
+        (33, [WORST, FOUND], [20], 3),
+        (22, [WORST, FOUND], [20], 3),
+        (21, [WORST, FOUND], [], 4),
         (11, [WORST, FOUND], [], 4),
         (10, [FOUND], [], 5),
         (0, [FOUND], [], 5),
@@ -340,5 +344,5 @@ def test_the_least_of_a_step_are_its_sample():
 )
 def test_a_budget_of_tokens(budget, first, second, lost):
     kept = Kept({3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)})
-    assert within(kept, 3, budget) == lost
+    assert within(kept, 2, budget) == lost
     assert kept_blocks(kept) == {3: first, 1: second}
