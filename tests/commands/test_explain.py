@@ -394,11 +394,11 @@ NO_KL, STILL = ("beta", "β = 0"), ("on-policy", "every ratio is exactly 1")
                 *(NO_KL, STILL, ("gradient", "")),
             ],
         ),
-        (  # k3 at d = 1, 0.5, −0.5 and −0.4, times 0.04
-            [DEAD | {"log_probs_ref": [[-2.0, -2.5], [-1.0, -0.1]]}],
+        (  # k3 at d = 1, 0.8, −0.5 and −0.4, times 0.04
+            [DEAD | {"log_probs_ref": [[-2.0, -2.8], [-1.0, -0.1]]}],
             {},
             [
-                ("kl", "the KL penalty, 0.00714956, outweighs"),
+                ("kl", "the KL penalty, 0.00857754, outweighs"),
                 ("all-dead", "every A is 0"),
                 *(STILL, ("gradient", "")),
             ],

@@ -1,4 +1,4 @@
-"""``grpo split``: every aggregation's row against its weights, added up micro-batch by micro-batch."""
+"""``grpo split``: every aggregation against its weights, added up micro-batch by micro-batch."""
 
 from __future__ import annotations
 
