@@ -62,12 +62,18 @@ class StepSums:
 
     def __init__(self, sums: Sums) -> None:
         self.sums = sums
+        self.counts, self.extremes = sums.counts, sums.extremes
         self.responses = Responses(sums.rows)
+        self._values = sums.sums.values()
 
-    @property
-    def tokens(self) -> int:
-        """The tokens that count."""
-        return self.sums.counts["tokens"]
+    def value(self, name: str) -> float:
+        """A sum; 0 where there is nothing of it."""
+        return self._values.get(name, 0.0)
+
+    def mean(self, name: str, over: str) -> float | None:
+        """A sum divided by a count; None where nothing was counted."""
+        count = self.counts[over]
+        return self.value(name) / count if count else None
 
 
 def _counted(read: Callable[[Totals], float]) -> Callable[[StepSums], float | None]:
@@ -81,12 +87,12 @@ def _counted(read: Callable[[Totals], float]) -> Callable[[StepSums], float | No
 
 
 def _mean(name: str, over: str) -> Callable[[StepSums], float | None]:
-    return lambda step: step.sums.mean(name, over)
+    return lambda step: step.mean(name, over)
 
 
 def _share(part: str, whole: str) -> Callable[[StepSums], float | None]:
     def value(step: StepSums) -> float | None:
-        counts = step.sums.counts
+        counts = step.counts
         return counts[part] / counts[whole] if counts[whole] else None
 
     return value
@@ -103,7 +109,7 @@ def _ess(step: StepSums) -> float | None:
     totals = step.sums.totals
     if totals is None or not totals.tokens:
         return None
-    return _effective(totals.ratio.value(), step.sums.sums["ratio_squared"].value(), totals.tokens)
+    return _effective(totals.ratio.value(), step.value("ratio_squared"), totals.tokens)
 
 
 def _effective(total: float, square: float, count: int) -> float | None:
@@ -120,40 +126,39 @@ def _ratio_tail(step: StepSums) -> float | None:
 
 
 def _negative_log_prob(step: StepSums) -> float | None:
-    mean = step.sums.mean("log_prob", "log_prob")
+    mean = step.mean("log_prob", "log_prob")
     return None if mean is None else -mean + 0.0
 
 
 # ---- the trainer against the engine: d = log π_trainer − log π_engine, of tokens that it sampled
 
 
-def _mismatch(read: Callable[[Sums, int], float | None]) -> Callable[[StepSums], float | None]:
+def _mismatch(read: Callable[[StepSums, int], float | None]) -> Callable[[StepSums], float | None]:
     def value(step: StepSums) -> float | None:
-        count = step.sums.counts["mismatch"]
-        return read(step.sums, count) if count else None
+        count = step.counts["mismatch"]
+        return read(step, count) if count else None
 
     return value
 
 
-def _mismatch_k1(sums: Sums, count: int) -> float:
+def _mismatch_k1(step: StepSums, count: int) -> float:
     """Mean of −d: of KL(engine ‖ trainer)."""
-    return -sums.sums["mismatch_d"].value() / count + 0.0
+    return -step.value("mismatch_d") / count + 0.0
 
 
-def _mismatch_k3(sums: Sums, count: int) -> float:
+def _mismatch_k3(step: StepSums, count: int) -> float:
     """Mean of e^d − 1 − d, of the same."""
-    return (sums.sums["mismatch_weight"].value() - sums.sums["mismatch_d"].value()) / count - 1.0
+    return (step.value("mismatch_weight") - step.value("mismatch_d")) / count - 1.0
 
 
-def _mismatch_chi2(sums: Sums, count: int) -> float:
+def _mismatch_chi2(step: StepSums, count: int) -> float:
     """Mean of e^2d, less 1."""
-    return sums.sums["mismatch_square"].value() / count - 1.0
+    return step.value("mismatch_square") / count - 1.0
 
 
-def _mismatch_ess(sums: Sums, count: int) -> float | None:
+def _mismatch_ess(step: StepSums, count: int) -> float | None:
     """(Σ e^d)² / (N·Σ e^2d)."""
-    total, square = sums.sums["mismatch_weight"], sums.sums["mismatch_square"]
-    return _effective(total.value(), square.value(), count)
+    return _effective(step.value("mismatch_weight"), step.value("mismatch_square"), count)
 
 
 _of_length = partial(_looked_up, "", "signal", "length")
@@ -235,7 +240,7 @@ def values(sums: Sums) -> dict[str, float | None]:
     found = {one.name: one.read(step) for one in ALL}
     for name in sums.counts:
         if name.startswith(EACH):
-            found[name + MEAN] = sums.mean(name, name)
+            found[name + MEAN] = step.mean(name, name)
     return {
         name: None if value is None or not math.isfinite(value) else value
         for name, value in found.items()

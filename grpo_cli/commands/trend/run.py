@@ -70,7 +70,9 @@ class Run:
             UsageError: where files are of several runs.
         """
         task = self._task = self._with_statistics()
-        for _, part in self._reader.map(task, bundles=True):
+        for _, part in self._reader.map(
+            task, beside=None if task.apart else task.beside, bundles=True
+        ):
             self._origins.merge(part.origins)
             if self._origins.clash is not None and not self._one_run:
                 raise two_runs(self._origins.clash, self._reader.paths, self._command)
