@@ -32,6 +32,7 @@ class Metric(NamedTuple):
         log: whether it is positive and spans orders of magnitude.
         drift: in which direction a drift is a finding: 1 up, −1 down, 0 neither, since a healthy
             run learns. A shift is one in either.
+        whole: whether it is a whole number.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Metric(NamedTuple):
     worst: str | None = None
     log: bool = False
     drift: int = 0
+    whole: bool = False
 
 
 def _looked_up(
@@ -177,7 +179,13 @@ ALL = (
     Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 24, watched=False),
     Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 11),
     _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift=1),
-    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 21, watched=False),
+    _of_length(
+        "length_p95",
+        lambda step: step.responses.length_quantile(0.95),
+        21,
+        watched=False,
+        whole=True,
+    ),
     _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
     Metric("truncated", "signal", _share("cut_off", "endings"), 9),
     Metric("repetition", "signal", _mean("repetition", "repetition"), 19, drift=1),
@@ -234,14 +242,10 @@ def functions(step: Mapping[str, object]) -> list[str]:
 COUNTS = ("records", "responses", "tokens")
 
 
-def values(sums: Sums) -> dict[str, float | None]:
-    """Every metric of a step; what is not finite is None."""
-    step = StepSums(sums)
+def values(step: StepSums) -> dict[str, float | None]:
+    """Every metric of a step, then those of single reward functions."""
     found = {one.name: one.read(step) for one in ALL}
-    for name in sums.counts:
+    for name in step.counts:
         if name.startswith(EACH):
             found[name + MEAN] = step.mean(name, name)
-    return {
-        name: None if value is None or not math.isfinite(value) else value
-        for name, value in found.items()
-    }
+    return found
