@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.trend.measure import DECILES
@@ -68,6 +68,11 @@ class StepSums:
         self.responses = Responses(sums.rows)
         self._values = sums.sums.values()
 
+    @cached_property
+    def objective(self) -> float | None:
+        """J of the step; None where it cannot be evaluated, or has no token."""
+        return _counted(lambda totals: totals.objective)(self)
+
     def value(self, name: str) -> float:
         """A sum; 0 where there is nothing of it."""
         return self._values.get(name, 0.0)
@@ -98,6 +103,10 @@ def _share(part: str, whole: str) -> Callable[[StepSums], float | None]:
         return counts[part] / counts[whole] if counts[whole] else None
 
     return value
+
+
+def _loss(step: StepSums) -> float | None:
+    return None if step.objective is None else -step.objective + 0.0
 
 
 def _kl(step: StepSums) -> float | None:
@@ -192,8 +201,8 @@ ALL = (
     Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
     Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift=1),
     # ---- what is done with it
-    Metric("objective", "update", _counted(lambda totals: totals.objective), 30, watched=False),
-    Metric("loss", "update", _counted(lambda totals: -totals.objective), 1, worst="gradient"),
+    Metric("objective", "update", lambda step: step.objective, 30, watched=False),
+    Metric("loss", "update", _loss, 1, worst="gradient"),
     _of_kl("kl", _kl, 28, watched=False),
     _of_kl("kl_k1", _mean("kl_k1", "kl"), 29, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),

@@ -73,8 +73,8 @@ def _sampling_ratio(step: StepSums) -> float | None:
     return step.mean("mismatch_weight", "mismatch")
 
 
-_SHORTEST = _lengths(lambda step: int(step.responses.lengths.min()))
-_LONGEST = _lengths(lambda step: int(step.responses.lengths.max()))
+_SHORTEST = _lengths(lambda step: min(step.responses.lengths))
+_LONGEST = _lengths(lambda step: max(step.responses.lengths))
 
 NAMES: Mapping[str, Mapping[str, Read]] = {
     "trl": {
@@ -97,8 +97,8 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
     },
     "verl": {
         "critic/score/mean": _as("reward_mean"),
-        "critic/score/max": _rewards(lambda step: float(step.responses.rewards.max())),
-        "critic/score/min": _rewards(lambda step: float(step.responses.rewards.min())),
+        "critic/score/max": _rewards(lambda step: max(step.responses.rewards)),
+        "critic/score/min": _rewards(lambda step: min(step.responses.rewards)),
         "response_length/mean": _as("length_mean"),
         "response_length/max": _LONGEST,
         "response_length/min": _SHORTEST,
