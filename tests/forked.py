@@ -11,7 +11,6 @@ import gc
 import marshal
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
