@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.fold import Bundle, Notices, OnPiece, Told, bundled
+from grpo_cli.engine.fold import Bundle, OnPiece, Told, bundled
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -34,6 +34,7 @@ from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
 from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 

@@ -16,10 +16,10 @@ from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import Notices
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
 _AUTOMATIC = StepOf()

@@ -16,7 +16,6 @@ from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import Notices
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -25,6 +24,7 @@ from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
+from grpo_cli.records.translate import Notices
 
 _Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 """What became of a chunk, and [R] its rewards."""
