@@ -70,6 +70,14 @@ class Plan:
             self._cache[key] = self._build(record, advantages_given=advantages_given)
         return self._cache[key]
 
+    def aggregate(self, record: Mapping[str, Value]) -> Bound:
+        """The objective's aggregation alone.
+
+        Raises:
+            InputError: when a hyperparameter of it that has no usual value is nowhere given.
+        """
+        return self._bind(*self._choice("aggregate"), {**record, **self.flags})
+
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
         bound: dict[str, Bound | None] = {}
