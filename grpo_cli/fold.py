@@ -23,7 +23,7 @@ import numpy as np
 
 from grpo_cli.engine.evaluation import Outcome, Task
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import Notices, Told
+from grpo_cli.engine.fold import Told
 from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.statistics import ExactMoments
@@ -31,6 +31,7 @@ from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Sp
 from grpo_cli.records.decode.chunks import in_chunks
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import plan
 from grpo_cli.variants.trainer import other_row
 

@@ -38,7 +38,8 @@ class Hyperparameter(NamedTuple):
         optional: whether None ("off") is allowed.
         aliases: the frameworks' names for the same thing.
         counts: what of an optimiser step it counts, over all processes: "tokens", "responses",
-            "microbatches", "ranks", or the microbatches of a "generation"; "" for none of it.
+            "microbatches", "ranks", the microbatches of a "generation", or the "tokens at a time"
+            of the micro-batches that the ranks evaluate side by side; "" for none of it.
     """
 
     meaning: str
@@ -510,7 +511,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         low=0.0,
         open_low=True,
         optional=True,
-        counts="tokens",
+        counts="tokens at a time",
     ),
     "opd_kl_coef": Hyperparameter(
         "what the distance to the teacher counts in the advantage", aliases=("teacher_kl_coef",)

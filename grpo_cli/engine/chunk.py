@@ -138,8 +138,7 @@ def whole(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
 def _of_one_layout(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:
     """Checked records that follow each other in one layout."""
     group: list[Record] = []
-    key: object = None
-    room = 0
+    key, room = None, _TOKENS
     for item in items:
         own = None if isinstance(item, InputError) else layout(item)
         if group and (room <= 0 or own != key):

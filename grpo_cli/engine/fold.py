@@ -14,9 +14,10 @@ from pickle import PickleBuffer
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
+from grpo_cli.records.buffers import Beside
+from grpo_cli.records.translate import Notices
 from grpo_cli.variants.trainer import named_row
 
-Notices = dict[str, None]
 _LARGE = 1 << 16  # bytes of a text that are worth a call of the system
 
 
@@ -42,7 +43,7 @@ class Told:
     """What there is to tell of some input once.
 
     Attributes:
-        notices: sentences.
+        notices: sentences, and the line that first gave rise to each.
         named: the row that its first object names, "" for none; None where it has no object.
     """
 
@@ -53,6 +54,13 @@ class Told:
         """Adds what there is to tell of the input that follows."""
         self.notices |= later.notices
         self.named = later.named if self.named is None else self.named
+
+    def stop(self, line: int | None) -> None:
+        """Forgets what lies behind a line, at which work on one file stopped."""
+        if line is not None:
+            behind = [said for said, at in self.notices.items() if at is not None and at > line]
+            for said in behind:
+                del self.notices[said]
 
     def heard(self, decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
         """The same objects; what the first of them says of itself is kept."""
@@ -114,6 +122,7 @@ class OnPiece(Generic[T]):
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
     by_columns: bool = False
+    beside: Beside | None = None
 
     def __call__(self, piece: Piece | Bundle) -> tuple[T, Told]:
         """What a piece comes to, and what is to be told of it once."""
@@ -123,7 +132,12 @@ class OnPiece(Generic[T]):
         """What pieces that follow each other come to as one."""
         told = Told()
         decoded = (
-            self.reading.decoded(piece, told.notices, by_columns=self.by_columns)
+            self.reading.decoded(
+                piece, told.notices, by_columns=self.by_columns, beside=self.beside
+            )
             for piece in pieces
         )
-        return self.work(told.heard(chain.from_iterable(decoded))), told
+        result = self.work(told.heard(chain.from_iterable(decoded)))
+        if (error := getattr(result, "error", None)) is not None:  # an evaluation's
+            told.stop(error.line)
+        return result, told

@@ -14,7 +14,8 @@ from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, can
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
 
-Notices = dict[str, None]
+Notices = dict[str, int | None]
+"""What is told once, and the line that first gave rise to it."""
 Mapped = tuple[tuple[str, Path], ...]
 _PARTNERS = {one: other for pair in EITHER for one, other in (pair, pair[::-1])}
 _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
@@ -50,7 +51,7 @@ def worth_a_look(raw: Raw, notices: Notices) -> bool:
     """Whether an object may be of some format, by its keys; else it is a record as it is."""
     found, said = _known(tuple(raw.value))
     if said and raw.value[MASKS[0]] is not None:
-        notices[said] = None
+        notices.setdefault(said, raw.line)
     return found
 
 
@@ -78,7 +79,7 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         raise InputError(f"--map needs one record in each object; this one has {len(made)}")
     for one in made:
         _map(one, value, mapped)
-        notices |= dict.fromkeys(_told(chosen, one))
+        notices |= dict.fromkeys(_told(chosen, one), raw.line) | notices
         size = raw.size // len(made)
         origin = Origin(one.spelled)
         yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)

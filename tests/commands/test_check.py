@@ -192,6 +192,15 @@ def test_a_fault_of_the_log_probs_is_found_and_nothing_else(name, fault):
     assert all(row["line"] == 2 and row["evidence"] and row["advice"] for row in new)
 
 
+@pytest.mark.parametrize(("chance", "codes"), [(1.1e-9, []), (0.9e-9, ["prompt-included"])])
+def test_what_all_responses_begin_with_by_chance(chance, codes):
+    """Two of three responses begin as the other does, each by e^(two tokens' log-probs)."""
+    rows = [[math.log(chance) / 4, math.log(chance) / 4, -1.0 - at] for at in range(3)]
+    ids = [[5, 6, 7 + at] for at in range(3)]
+    findings = found([{NEW: rows, "token_ids": ids, "rewards": [1, 0, 1]}]).rows
+    assert [one["code"] for one in findings if one["code"] == "prompt-included"] == codes
+
+
 @pytest.mark.parametrize("fault", ["shifted: next", "padding", "probabilities", "extreme ratio"])
 def test_the_same_in_a_record_that_training_has_moved(fault):
     code, severity, plant = LOG_PROB_FAULTS[fault]

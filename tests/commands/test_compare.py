@@ -12,6 +12,7 @@ from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
 from grpo_cli.commands.compare.compare import Comparison
+from grpo_cli.commands.compare.sides import NUMBERS
 from grpo_cli.engine import Reader
 from grpo_cli.engine import chunk as chunk_module
 from grpo_cli.errors import InputError
@@ -243,3 +244,73 @@ def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
     ) in shown
     given = grpo(*words, "--epsilon-low", "0.2", "--epsilon-high", "0.2", "--json").stdout
     assert json.loads(given)["replaced"] == []
+
+
+def grouped(lengths: list[int], rewards: list[float]) -> list[dict]:
+    """Three groups as a record each; in the first all rewards are the same."""
+    sizes, found = (3, 4, 5), []
+    for at, size in enumerate(sizes):
+        start = sum(sizes[:at])
+        found.append(record(at, lengths[start : start + size], rewards[start : start + size]))
+    return found
+
+
+def joined(records: list[dict]) -> dict:
+    """The same as one record, whose own gradient is the batch's."""
+    columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "rewards")
+    one = {name: [row for part in records for row in part[name]] for name in columns}
+    return one | {"group_ids": [at for at, part in enumerate(records) for _ in part["rewards"]]}
+
+
+LENGTHS = [5, 9, 2, 7, 9, 3, 9, 1, 9, 4, 9, 6]
+REWARDS = [0.5] * 3 + [1.0, 0.0, 0.5, 0.2] + [0.3, 0.9, 0.1, 0.6, 0.0]
+COMPARED = {  # the rows, and the coefficient of the KL
+    "dr": 0.0,
+    "grpo": 0.3,
+    "skyrl/regular": 0.3,  # whose KL has a denominator of its own
+    "gspo": 0.0,
+    "cispo": 0.0,
+    "bnpo": 0.3,
+}
+
+
+def test_every_number_of_a_row(tmp_path):
+    """The quarter of the longest, 3 of 12 responses, takes 3/5 of each of those of 9 tokens."""
+    records = grouped(LENGTHS, REWARDS)
+    one = joined(records)
+    path = write(tmp_path / "a", records)
+    plans = [
+        plan(name, hyperparameters={"beta": beta} if beta else None)
+        for name, beta in COMPARED.items()
+    ]
+    document = Comparison(plans, Reader([str(path)])).document()
+    sizes = {"records": 3, "groups": 3, "responses": 12, "tokens": sum(LENGTHS)}
+    assert {name: document[name] for name in sizes} == sizes
+    first = np.concatenate(evaluate(one, "dr").gradient)
+    for row, (name, beta) in zip(document["variants"], COMPARED.items(), strict=True):
+        alone = evaluate(one, name, **({"beta": beta} if beta else {}))
+        total = {key: alone.total[key] for key in NUMBERS}
+        assert (row["signature"], row["denominator"]) == (
+            alone.signature,
+            alone.total["denominator"],
+        )
+        assert {key: row[key] for key in total} == pytest.approx(total, rel=1e-11), name
+        whole = np.concatenate(alone.gradient)
+        parts = [whole]
+        if name == "skyrl/regular":
+            policy = np.concatenate(evaluate(one, name, beta=0.0).gradient)
+            parts = [policy, whole - policy]
+        cosine = first @ whole / math.sqrt(first @ first) / math.sqrt(whole @ whole)
+        size = sum(np.abs(part) for part in parts)
+        sums = [float(part.sum()) for part in alone.per_response(size)]
+        signs = [np.sign(values[0]) for values in alone.advantages]
+        longest = 0.6 * sum(s for s, length in zip(sums, LENGTHS, strict=True) if length == 9)
+        wanted = {
+            "cosine": cosine,
+            "longest_quarter": longest / sum(sums),
+            "longest_quarter_tokens": 3 * 9 / sum(LENGTHS),
+            "positive_advantage": sum(np.extract(np.equal(signs, 1), sums)) / sum(sums),
+            "negative_advantage": sum(np.extract(np.equal(signs, -1), sums)) / sum(sums),
+        }
+        assert {key: row[key] for key in wanted} == pytest.approx(wanted, rel=1e-9), name
+        assert row["positive_advantage"] + row["negative_advantage"] < 1.0 or not beta

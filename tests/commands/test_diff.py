@@ -217,3 +217,103 @@ def test_the_command(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes])
     document = json.loads(capsysbinary.readouterr().out)
     assert document["partings"][0]["second"] == 5.0
     assert not application("diff")(["diff", words[1], words[1]], standalone_mode=False)
+
+
+def test_every_number_of_what_parts(tmp_path: Path) -> None:
+    """The first place that is too far apart, and the largest distance of all in its record."""
+
+    def change(records: Records) -> None:
+        one = at(records)
+        one["log_probs_new"][0][0] += 1e-9  # less than the tolerance
+        one["log_probs_new"][1][-1] -= 0.25
+        one["log_probs_new"][2][0] -= 0.5
+        one["rewards"][1] += 0.125
+        one["rewards"][2] -= 2.0
+        one["group_ids"] = ["p", "q", "p"]
+        one["hyperparameters"] = {"beta": 5e-7, "epsilon": 0.25, "dual_clip": 3.0}
+
+    known = at(run())
+    width = len(known["log_probs_new"][1])
+    found = answer(tmp_path, change, 1e-6)
+    assert (found.agreed, found.steps, found.records) == (0, 1, 4)
+    tokens = [len(row) for one in run()[:4] for row in one["log_probs_new"]]
+    assert found.tokens == sum(tokens)
+    rows = [
+        (one.column, one.response, one.token, one.first, one.second, one.difference)
+        for one in found.partings
+    ]
+    new, reward = known["log_probs_new"][1][-1], known["rewards"][1]
+    settings = {"epsilon_low": 0.25, "epsilon_high": 0.25, "dual_clip": 3.0}
+    assert [row[:5] for row in rows] == [
+        ("groups", 1, None, "with response 0", "with response 1"),
+        ("rewards", 1, None, reward, reward + 0.125),
+        ("hyperparameters", None, None, dict.fromkeys(settings), settings),
+        ("log_probs_new", 1, width - 1, new, new - 0.25),
+    ]
+    sizes = [row[5] for row in rows]
+    assert sizes == [None, pytest.approx(2.0), None, pytest.approx(0.5)]
+
+
+def test_rewards_of_several_functions_part_at_their_response(tmp_path: Path) -> None:
+    def several(records: Records) -> None:
+        for one in records:
+            one["rewards"] = [[reward, 1.0, -reward] for reward in one["rewards"]]
+
+    first, second = run(), run()
+    several(first)
+    several(second)
+    at(second)["rewards"][2][0] += 1.0
+    (parting,) = written(tmp_path, first, second).partings
+    assert (parting.response, parting.difference) == (2, pytest.approx(1.0))
+    assert parting.first == at(first)["rewards"][2][0]
+    at(second)["rewards"] = [row[:2] for row in at(second)["rewards"]]
+    (tmp_path / "more").mkdir()
+    (parting,) = written(tmp_path / "more", first, second).partings
+    assert (parting.first, parting.second) == ("shape (3, 3)", "shape (3, 2)")
+
+
+def test_a_response_that_is_longer_in_one_run(tmp_path: Path) -> None:
+    def longer(records: Records) -> None:
+        one = at(records)
+        del one["tokens"]
+        for name in ("log_probs_new", "log_probs_rollout"):
+            one[name][1] = [*one[name][1], -0.5]
+
+    found = answer(tmp_path, longer)
+    width = len(at(run())["log_probs_new"][1])
+    told = [(one.column, one.response, one.first, one.second) for one in found.partings]
+    assert told == [
+        ("tokens", None, "there", "absent"),
+        ("log_probs_rollout", 1, f"{width} tokens", f"{width + 1} tokens"),
+        ("log_probs_new", 1, f"{width} tokens", f"{width + 1} tokens"),
+    ]
+    (tmp_path / "more").mkdir()
+
+    def with_token(records: Records) -> None:
+        for name, more in (("tokens", "z"), ("log_probs_new", -0.5), ("log_probs_rollout", -0.5)):
+            at(records)[name][1].append(more)
+
+    parting = answer(tmp_path / "more", with_token).partings[0]
+    assert (parting.token, parting.first, parting.second) == (width, "no token", "z")
+
+
+def test_steps_that_either_run_has_alone(tmp_path: Path) -> None:
+    def other(records: Records) -> None:
+        del records[2:4]
+        for one in records[2:]:
+            one["step"] += 1
+
+    found = answer(tmp_path, other)
+    assert found.only == [(1, 1), (1, 2), (2, 3)]
+    assert (found.steps, found.agreed, found.same) == (1, 0, False)
+
+
+def test_steps_that_go_back_are_told(tmp_path: Path) -> None:
+    paths = []
+    for name, order in (("a", [0, 1, 2]), ("b", [0, 2, 1])):
+        lines = [json.dumps(one) for step in order for one in run()[2 * step : 2 * step + 2]]
+        paths.append(tmp_path / f"{name}.jsonl")
+        paths[-1].write_text("\n".join(lines))
+    found = compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
+    (note,) = found.notes
+    assert note.startswith("the steps of run 2 go back from 2 to 1: ")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from planted import DUMPS, record, telling, write
 from grpo_cli import evaluate
 from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.page import described, page
+from grpo_cli.commands.explain.rising import Steps, rising
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.papers import UNSERVED
@@ -292,3 +295,166 @@ def test_what_does_not_hold_is_not_said(tmp_path):
     found = codes(write(tmp_path / "a", telling()))
     assert {*found} in ({"negative", "gradient"}, {"positive", "gradient"})
     assert "on-policy" in codes(write(tmp_path / "b", [ON_POLICY]), variant="dapo")
+
+
+UNEQUAL = {"log_probs_new": [[-1.0] * 2, [-1.0] * 6], "rewards": [1.0, 0.0]}
+MOVED = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-1.1]], "rewards": [1, 0]}
+MANY = {"log_probs_new": [[-1.0] * 8, [-1.0] * 2], "log_probs_old": [[-1.1] * 8, [-1.0] * 2]}
+FAR = ON_POLICY | {"log_probs_ref": [[-6.0, -7.0], [-8.0, -9.0]]}
+LOGS = {"log_probs_new": [[-3.0, -2.0], [-0.1, -0.2], [-0.3, -0.1]], "rewards": [1, 0, 0.2]}
+TURNED = LOGS | {"log_probs_new": [*reversed(LOGS["log_probs_new"])], "rewards": [1, 0.2, 0]}
+DEAD = ON_POLICY | {"rewards": [1.0, 1.0]}
+NO_KL, STILL = ("beta", "β = 0"), ("on-policy", "every ratio is exactly 1")
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "wanted"),
+    [  # by hand, as the comments have it
+        (  # A = ±√0.5 over 8 tokens: 6A/8, 2A/8; the norm is A/√8
+            [UNEQUAL],
+            {"variant": "dapo"},
+            [
+                ("positive", "A < 0 take away 0.53033, those with A > 0 add 0.176777"),
+                ("lengths", "(2 to 6 tokens), and longer responses weigh more"),
+                *(NO_KL, STILL, ("gradient", "0.25")),
+            ],
+        ),
+        (
+            [ON_POLICY],
+            {"variant": "dapo"},
+            [("centred", "over responses of equal length"), NO_KL, STILL, ("gradient", "0.353553")],
+        ),
+        (  # e^0.1·0.5/2 each; 1.10517·0.25·√2
+            [MOVED],
+            {"variant": "dr"},
+            [("cancels", "with A > 0 add, those with A < 0"), NO_KL, ("gradient", "0.390737")],
+        ),
+        (  # A = ±0.5 over two responses: 0.5·2/2, 0.5·(e^5.9 + 1)/2; 91.2593 of 92.0094
+            [SPIKE],
+            {"variant": "dr"},
+            [
+                ("positive", "A < 0 take away 91.5094, those with A > 0 add 0.5"),
+                (
+                    "one-token",
+                    "99% of all contributions: record 0, response 1, token 0, ratio 365.037, A "
+                    "-0.5; no upper clip",
+                ),
+                ("ratio", "ratios reach 365.037"),
+                *(NO_KL, ("gradient", "91.2604")),
+            ],
+        ),
+        (  # 8·e^0.1·0.5/2 and 2·0.5/2
+            [MANY | {"rewards": [1, 0]}],
+            {"variant": "dr"},
+            [
+                ("negative", "A > 0 add 2.21034, those with A < 0 -0.5"),
+                ("sums", "10 tokens over 2 (responses)"),
+                *(NO_KL, ("gradient", "0.85773")),
+            ],
+        ),
+        (  # a loss of 1.71034/2
+            [MANY | {"rewards": [0.5, 0]}],
+            {"variant": "dr"},
+            [("negative", "1.10517"), NO_KL, ("gradient", "0.428865")],
+        ),
+        (  # k3 at d = 5, 5, 6.5 and 8.5: (4.00674 + (5.5015 + 7.5002)/2)/2
+            [FAR],
+            {"hyperparameters": {"beta": 1.0}},
+            [("kl", "the KL penalty, 5.2538, outweighs"), STILL, ("gradient", "0.611677")],
+        ),
+        (  # A = 0.6, −0.4, −0.2 over σ = 0.52915: 1.13389·5/6; (0.75593·0.3 + 0.37796·0.4)/6
+            [LOGS],
+            {"variant": "cispo"},
+            [
+                ("positive", "A < 0 add 0.0629941, those with A > 0 take away 0.944911: the"),
+                ("one-token", "56% of all contributions: record 0, response 0, token 0, ratio 1"),
+                *(NO_KL, STILL, ("gradient", "")),
+            ],
+        ),
+        (  # A = 0.6, −0.2, −0.4: (0.2·0.3 + 0.4·5)/6; 0.2 of 0.34333 + 0.6·0.4/6
+            [TURNED],
+            {"variant": "gpg"},
+            [
+                ("negative", "so where A < 0 it adds 0.343333 to J"),
+                ("one-token", "52% of all contributions: record 0, response 2, token 0, ratio 1"),
+                *(NO_KL, STILL, ("gradient", "")),
+            ],
+        ),
+        (
+            [DEAD],
+            {"variant": "dr"},
+            [("dead", "so A = 0"), NO_KL, STILL, ("no-gradient", "nothing")],
+        ),
+        (
+            [DEAD, ON_POLICY, DEAD],
+            {"variant": "dr"},
+            [
+                ("centred", "equal length"),
+                ("dead-groups", "2 of 3 groups"),
+                *(NO_KL, STILL, ("gradient", "")),
+            ],
+        ),
+        (  # k3 at d = 1, 0.8, −0.5 and −0.4, times 0.04
+            [DEAD | {"log_probs_ref": [[-2.0, -2.8], [-1.0, -0.1]]}],
+            {},
+            [
+                ("kl", "the KL penalty, 0.00857754, outweighs"),
+                ("all-dead", "every A is 0"),
+                *(STILL, ("gradient", "")),
+            ],
+        ),
+    ],
+)
+def test_all_that_is_said(records, options, wanted, tmp_path):
+    found = codes(write(tmp_path / "a", records), **options)
+    assert [*found] == [code for code, _ in wanted]
+    for code, part in wanted:
+        assert part in found[code]
+
+
+def test_ratios_above_ten_are_told(tmp_path):
+    for ratio, told in ((10.5, True), (9.5, False)):
+        one = SPIKE | {"log_probs_old": [[-0.5] * 2, [-0.1 - math.log(ratio), -0.5]]}
+        assert ("ratio" in codes(write(tmp_path / "a", [one]), variant="dr")) == told
+
+
+def steps_of(losses, rewards, penalties) -> Steps:
+    """Records of two chunks."""
+    cut = [[np.array(one[:3]), np.array(one[3:])] for one in (losses, rewards, penalties)]
+    return Steps(*cut)
+
+
+def standard_errors(values) -> float:
+    places = range(len(values))
+    r = statistics.correlation(places, values)
+    return r * math.sqrt((len(values) - 2) / (1 - r * r))
+
+
+WAVES = [0.0, 0.9, -0.4, 1.3, 0.2, 1.1, 0.5, 1.6, 0.3, 1.9]
+NEARLY, JUST = ([one + by * at for at, one in enumerate(WAVES)] for by in (0.016, 0.018))
+
+
+def test_a_rise_is_one_from_two_standard_errors_on():
+    straight = [0.1 * at for at in range(10)]
+    assert 2.02 > standard_errors(JUST) > 2.0 > standard_errors(NEARLY) > 1.98
+    for losses, rewards in ((JUST, straight), (straight, JUST)):
+        assert [*rising(steps_of(losses, rewards, losses))]
+    for losses, rewards in ((NEARLY, straight), (straight, NEARLY)):
+        assert not [*rising(steps_of(losses, rewards, losses))]
+    assert not [*rising(steps_of(straight[:3], straight[:3], straight[:3]))]
+    assert [*rising(steps_of(straight[:4], straight[:4], straight[:4]))]
+
+
+def test_how_much_of_a_rise_is_the_kl():
+    losses = [0.1 * at + 0.01 * (at % 3) for at in range(10)]
+    rewards = [2.0 + 0.2 * at for at in range(10)]
+    for share, told in ((0.7, "70% of that is the KL penalty"), (1.5, "100% of that is the KL")):
+        penalties = [share * one for one in losses]
+        (found,) = rising(steps_of(losses, rewards, penalties))
+        assert f"; {told}" in found.text
+        first, last = (math.fsum(few) / 2 * share for few in (losses[:2], losses[-2:]))
+        assert f"from {first:.4g} to {last:.4g}" in found.text
+    assert "rises from 0.055 to 0.86 while the mean reward rises from 2.1 to 3.7" in found.text
+    assert "over 10 records" in found.text
+    (found,) = rising(steps_of(losses, rewards, [0.45 * one for one in losses]))
+    assert "that is the policy term, not the KL" in found.text

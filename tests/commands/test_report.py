@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from drifting import BEGINS, drifting
 
-from grpo_cli.commands.report.choose import choose
+from grpo_cli.commands.report.choose import FOUND, WORST, Group, Kept, choose, sample, within
 from grpo_cli.commands.trend.step import Finding, Place, Step
 
 BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
@@ -204,7 +204,14 @@ def test_a_record_of_several_groups_is_cut_into_them(grpo, dump, tmp_path):
     assert grpo("report", path, "-v", "dr", "-o", str(out)).exit_code == 0
     found = blocks(out.read_text(encoding="utf-8"))
     first, second = found["run"]["groups"]["3"]
-    assert (first["group"], first["tokens"], second["group"], second["tokens"]) == ("a", 5, "b", 2)
+    numbers = ("group", "tokens", "responses", "length_mean", "length_max", "clip_fraction")
+    # by hand: A = ±0.5; e^0.3 is above 1.2 where A > 0, e^−0.4 below 0.8 where A < 0
+    assert [first[name] for name in numbers] == ["a", 5, 2, 2.5, 3, 1 / 5]
+    assert [second[name] for name in numbers] == ["b", 2, 2, 1.0, 1, 1 / 2]
+    for group, far in ((first, 0.5), (second, 0.4)):
+        assert group["log_ratio_max"] == pytest.approx(far)
+        assert group["reward_mean"] == 0.5
+        assert group["reward_std"] == pytest.approx(0.5**0.5)
     whole = json.loads(grpo("eval", path, "-v", "dr", "--level", "response", "--json").stdout)
     for group, rows in ((first, (0, 2)), (second, (1, 3))):
         block = found[group["block"]]
@@ -300,3 +307,42 @@ def test_groups_are_sampled_without_regard_to_their_place():
         for n in range(1000)
     )
     assert first == pytest.approx(500, abs=60)
+
+
+def groups(*priorities: int) -> list[Group]:
+    return [Group({}, priority, 10 + at, "tokens") for at, priority in enumerate(priorities)]
+
+
+def kept_blocks(kept: Kept) -> dict[int, list[int]]:
+    """The priorities of the groups that have their tokens."""
+    return {step: [one.priority for one in few if one.block] for step, few in kept.steps.items()}
+
+
+def test_the_least_of_a_step_are_its_sample():
+    some = groups(7, WORST, 3, 9, FOUND, 5)
+    for most, wanted in ((0, []), (1, [3]), (2, [3, 5]), (9, [3, 5, 7, 9])):
+        assert [one.priority for one in sample(some, most)] == [WORST, FOUND, *wanted]
+
+
+@pytest.mark.parametrize(
+    ("budget", "first", "second", "lost"),
+    [
+        # What a finding points at costs nothing. In this order: the worst, 11 tokens; the first
+        # sampled group of step 1, 11, and of step 3, 12; the second ones, 12 and 10.
+        (56, [70, WORST, 30, FOUND], [20, 40], 0),
+        (55, [WORST, 30, FOUND], [20, 40], 1),
+        (46, [WORST, 30, FOUND], [20, 40], 1),
+        (45, [WORST, 30, FOUND], [20], 2),
+        (34, [WORST, 30, FOUND], [20], 2),
+        (33, [WORST, FOUND], [20], 3),
+        (22, [WORST, FOUND], [20], 3),
+        (21, [WORST, FOUND], [], 4),
+        (11, [WORST, FOUND], [], 4),
+        (10, [FOUND], [], 5),
+        (0, [FOUND], [], 5),
+    ],
+)
+def test_a_budget_of_tokens(budget, first, second, lost):
+    kept = Kept({3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)})
+    assert within(kept, 2, budget) == lost
+    assert kept_blocks(kept) == {3: first, 1: second}

@@ -195,6 +195,29 @@ def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):
     assert [row["id"] for row in json.loads(skipped.stdout)["records"]] == [0, 1, 2, 4, 5, 6, 7, 8]
 
 
+def test_advantages_of_many_records_say_what_each_says_alone(grpo, tmp_path):
+    """A number per response; where one differs, its response is named within its own record."""
+    rows = []
+    for at, rewards in enumerate([[1.0, 0.0], [0.3, 0.5], [2.0, -1.0], [0.1, 0.7]]):
+        mean = sum(rewards) / 2
+        advantages = [reward - mean for reward in rewards]
+        if at == 2:
+            advantages[1] *= 1.5
+        rows.append(RECORD | {"id": at, "rewards": rewards, "expected": {"advantages": advantages}})
+    path = tmp_path / "rows.jsonl"
+    alone = []
+    for row in rows:
+        path.write_text(json.dumps(row))
+        alone += json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    together = json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
+    assert [row | {"line": None} for row in together] == [row | {"line": None} for row in alone]
+    assert [row["agrees"] for row in together] == [True, True, False, True]
+    first = together[2]["first"]
+    assert (first["response"], first["token"]) == (1, None)
+    assert (first["expected"], first["got"], first["differing"], first["of"]) == (-2.25, -1.5, 1, 2)
+
+
 def test_what_is_remembered_is_not_said_of_other_settings(grpo, tmp_path):
     """β twice as large in two records whose β are not the same: each is told its own."""
     more = {"log_probs_ref": [[-1.3, -0.1], [-1.4]]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from functools import partial
 from itertools import permutations
@@ -35,6 +36,14 @@ def run(path: Path, records: list[dict], *, level: str | None = "token") -> Eval
     found = evaluation(path, plan("dr"), encode=encode, skip=True)
     found.rows = [json.loads(piece) for pieces in found for piece in pieces]
     return found
+
+
+def test_chunks_of_standard_input_can_be_read_again(monkeypatch):
+    text = b"".join(json.dumps({**RECORD, "id": at}).encode() + b"\n" for at in range(3))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    reader = Reader(["-"])
+    again = [[one.name for chunk in reader for one in chunk.records] for _ in range(2)]
+    assert again == [[0, 1, 2]] * 2
 
 
 @pytest.mark.parametrize("key", ["log_probs_old", "advantages", "mask", "group_ids", "tokens"])

@@ -145,6 +145,31 @@ def test_any_size_and_order_gives_the_bytes_of_one_process(files, cluster, varia
         assert answer(files, variant, rows=rows, on="ray", task_bytes=size) == expected
 
 
+SGLANG = b'{"meta_info": {"output_token_logprobs": [[-1.0, 7]]}, "reward": 1}'
+BAD = b'{"log_probs_new": [[0.5]], "rewards": [1]}'
+GOOD = BAD.replace(b"0.5", b"-0.5")
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(SGLANG, b"}"), (SGLANG, BAD), (GOOD, SGLANG.replace(b"-1.0", b"0.5"))]
+)
+def test_nothing_is_told_of_what_follows_the_error_that_ends_a_run(tmp_path, cluster, first, last):
+    """Whatever is read together with it."""
+    masked = {"log_probs_new": [[-1.0]], "rewards": [1], "loss_mask": [[1]], "response_mask": [[1]]}
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([first, last, json.dumps(masked).encode()]))
+    expected = answer([str(path)], "dr", skip=False)
+    assert expected[1].startswith(f"{path}:2: ")
+    told = " ".join(expected[2][1])
+    assert "read as sglang" in told
+    assert "response_mask" not in told
+    for size in (1, 100, 1 << 20):
+        assert answer([str(path)], "dr", skip=False, block_bytes=size, jobs=1) == expected
+    cluster(2)
+    assert answer([str(path)], "dr", skip=False, on="ray", task_bytes=1 << 20) == expected
+    assert "response_mask" in " ".join(answer([str(path)], "dr")[2][1])
+
+
 @pytest.mark.parametrize(("size", "times"), [(1, 1), (2, 1), (3, 1), (5, 1), (8, 1), (2_000, 99)])
 def test_lines_of_many_ranges(tmp_path, cluster, lines, size, times):
     path = tmp_path / "a.jsonl"

@@ -207,6 +207,39 @@ def test_packed_columns_are_those_of_records_looked_at(grpo, tmp_path, monkeypat
     assert parquet.read_table(packed).equals(parquet.read_table(looked_at))
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_has_a_column_of_its_own(grpo, tmp_path, monkeypatch, packed):
+    """Numbers of tokens and responses; whatever else the record has is JSON."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from grpo_cli.records.tables.parquet import Table
+
+    if not packed:
+        monkeypatch.setattr(Table, "add_packed", lambda *_: False)
+    tokens = {name: [[value] * len(row) for row in NEW] for name, value in
+              (("tokens", "a"), ("entropies", 0.5))}  # fmt: skip
+    other = {"uid": list("aabb"), "note": [[1.0], [2.0]], "id": "r", "reward_baselines": REWARDS}
+    for name, values, kind in (
+        ("advantages", REWARDS, "list<element: double>"),
+        ("advantages", NEW, "list<element: list<element: double>>"),
+        ("rewards", REWARDS, "list<element: double>"),
+    ):
+        (tmp_path / "in.jsonl").write_bytes(lines([{"logps": NEW, name: values} | tokens | other]))
+        assert grpo("convert", tmp_path / "in.jsonl", "-o", tmp_path / "a.parquet").exit_code == 0
+        table = parquet.read_table(tmp_path / "a.parquet")
+        assert {field.name: str(field.type) for field in table.schema} == {
+            "log_probs_new": "list<element: list<element: double>>",
+            name: kind,
+            "tokens": "list<element: list<element: string>>",
+            "entropies": "list<element: list<element: double>>",
+            "grpo_json": "string",
+        }
+        (rest,) = table["grpo_json"].to_pylist()
+        assert json.loads(rest) == {
+            "group_ids": list("aabb"), "note": [[1.0], [2.0]], "id": "r",
+            "reward_baselines": REWARDS,
+        }  # fmt: skip
+
+
 def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     from grpo_cli.records.tables import sink

@@ -160,6 +160,29 @@ def test_errors(tmp_path, change, message):
         evaluate(path)
 
 
+@pytest.mark.parametrize("key", ["uid", "advantages"])
+def test_a_column_that_is_too_long_here_and_too_short_there(tmp_path, key):
+    """All in all there are as many values as responses."""
+    values = {"uid": list("aabbab"), "advantages": [1.0, 2.0, 3.0, -1.0, -2.0, -3.0]}[key]
+    plain = {name: one for name, one in RECORDS[0].items() if name != "hyperparameters"}
+    rows = [plain | {key: values[:4]}, plain | {key: values[4:]}]
+    with pytest.raises(InputError, match=rf"\[0\]\.{key}: expected 3 .*, got 4"):
+        evaluate(written(tmp_path / "in.parquet", rows))
+
+
+def test_keys_that_a_record_has_not_are_null_in_a_struct(tmp_path):
+    """A column of objects has every key in every row; what is null there, JSON had not."""
+    settings = [{"epsilon": 0.25}, {"beta": 0.5}, {"epsilon": 0.1, "beta": 0.25}, {"std_ddof": 0}]
+    reference = [[-1.0] * len(row) for row in NEW[:3]]
+    rows = [RECORDS[0] | {"log_probs_ref": reference, "hyperparameters": one} for one in settings]
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    path = written(tmp_path / "in.parquet", rows)
+    assert pq.read_table(path)["hyperparameters"][0].as_py() == {
+        "epsilon": 0.25, "beta": None, "std_ddof": None,
+    }  # fmt: skip
+    assert evaluate(path, variant="grpo") == evaluate(tmp_path / "in.jsonl", variant="grpo")
+
+
 def test_damaged_files(tmp_path):
     path = written(tmp_path / "in.parquet", RECORDS)
     data = path.read_bytes()

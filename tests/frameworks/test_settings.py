@@ -90,3 +90,123 @@ def test_functions_that_trl_normalises_first() -> None:
     settings = {"name": "trl", "loss_type": "grpo"}
     settings["multi_objective_aggregation"] = "normalize_then_sum"
     assert choose(settings).stages == {"advantage": "decoupled"}
+
+
+PIECES = {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True}
+PIECES |= {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.5_2"}
+NUMBERS = {"eps_clip": 0.1, "eps_clip_high": 0.2, "eps_clip_c": 3.0, "kl_loss_coef": 0.4}
+NUMBERS |= {"tis_clip_low": 0.5, "tis_clip": 2, "opsm_delta": 0.6, "opd_kl_coef": 0.7}
+TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slime"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "variant", "stages", "values"),
+    [  # TRL 1.16.0: GRPOConfig and _generate_and_score_completions
+        (TRL, "trl/grpo", {}, {}),
+        (TRL | {"loss_type": "dr_grpo"}, "trl/dr_grpo", {}, {}),
+        (
+            TRL | {"importance_sampling_level": "sequence"},
+            *("trl/grpo", {"ratio": "sequence"}, {}),
+        ),
+        (TRL | {"scale_rewards": "group"}, "trl/grpo", {}, {}),
+        (TRL | {"scale_rewards": True}, "trl/grpo", {}, {}),
+        (TRL | {"scale_rewards": False}, "trl/grpo", {"advantage": "group-mean"}, {}),
+        (TRL | {"scale_rewards": "none"}, "trl/grpo", {"advantage": "group-mean"}, {}),
+        (TRL | {"scale_rewards": "batch"}, "trl/grpo", {"advantage": "batch-std"}, {}),
+        (
+            TRL | {"scale_rewards": "none", "multi_objective_aggregation": "sum_then_normalize"},
+            *("trl/grpo", {"advantage": "group-mean"}, {}),
+        ),
+        (TRL | {"use_bias_correction_kl": True}, "trl/grpo", {}, {"kl_weight": "ratio"}),
+        (TRL | {"use_bias_correction_kl": False}, "trl/grpo", {}, {"kl_weight": "none"}),
+        (
+            TRL | {"off_policy_mask_threshold": 0.5},
+            *("trl/grpo", {}, {"off_policy_mask_threshold": 0.5}),
+        ),
+        (
+            TRL | {"loss_type": "dapo", "vllm_importance_sampling_mode": "sequence_mask"},
+            *("trl/dapo", {"correction": "trl/sequence-mask"}, {}),
+        ),
+        (
+            TRL | {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_mask"},
+            *("trl/vespo", {"surrogate": "trl/vespo-token-mask"}, {}),
+        ),
+        # verl 0.9.1: ActorConfig, AlgoConfig and RolloutCorrectionConfig
+        (VERL_NAMED, "verl/vanilla", {}, {}),
+        (
+            VERL_NAMED | {"adv_estimator": "grpo", "kl_loss_type": "low_var_kl"},
+            *("verl/vanilla", {"advantage": "verl/grpo", "kl": "verl/low_var_kl"}, {}),
+        ),
+        (
+            VERL_NAMED | {"policy_loss": "gspo", "loss_agg_mode": "seq-mean-token-sum"},
+            *("verl/gspo", {"aggregate": "verl/seq-mean-token-sum"}, {}),
+        ),
+        (
+            VERL_NAMED | {"policy_loss": "geo_mean", "loss_agg_mode": "token-mean"},
+            "verl/geo_mean",
+            dict.fromkeys(("kl_aggregate", "entropy_aggregate"), "verl/token-mean"),
+            {},
+        ),
+        (
+            VERL_NAMED | {"rollout_correction": PIECES | {"unknown": 1}},
+            *("verl/vanilla", {"correction": "verl/decoupled"}, PIECES),
+        ),
+        (
+            VERL_NAMED | {"kl_loss_type": "k1", "rollout_correction": {"rollout_rs": "x"}},
+            "verl/vanilla",
+            {"kl": "verl/kl", "correction": "verl/decoupled"},
+            {"rollout_is": None, "rollout_rs": "x"},
+        ),
+        (
+            VERL_NAMED | {"rollout_correction": {"bypass_mode": True}},
+            *("verl/bypass_ppo_clip", {}, {"rollout_is": None}),
+        ),
+        (
+            VERL_NAMED | {"rollout_correction": {"bypass_mode": True, "loss_type": "reinforce"}},
+            *("verl/bypass_pg_is", {}, {"rollout_is": None}),
+        ),
+        # slime 624b824: its arguments
+        (SLIME_NAMED, "slime/grpo", {}, {}),
+        (
+            SLIME_NAMED | NUMBERS | {"use_opsm": True},
+            "slime/grpo",
+            {"correction": "off-policy-mask-old"},
+            {"epsilon_low": 0.1, "epsilon_high": 0.2, "dual_clip": 3.0, "beta": 0.4}
+            | {"is_low": 0.5, "is_high": 2, "off_policy_mask_threshold": 0.6, "opd_kl_coef": 0.7},
+        ),
+        (
+            SLIME_NAMED | {"advantage_estimator": "reinforce_plus_plus", "use_opd": True},
+            *("reinforce++", {}, {}),
+        ),
+        (
+            SLIME_NAMED | {"loss_type": "gspo", "normalize_advantages": True, "use_opd": True},
+            *("slime/gspo", {"advantage": "slime/opd-normalised"}, {}),
+        ),
+        # frameworks whose settings name a row at most
+        ({"name": "areal", "variant": "m2po", "loss_type": "grpo"}, "areal/m2po", {}, {}),
+        ({"name": "Tinker", "loss_type": "ppo"}, "tinker/ppo", {}, {}),
+        ({"name": "somebody's", "variant": "dapo"}, "dapo", {}, {}),
+        ({"name": "dapo"}, "dapo", {}, {}),
+    ],
+)
+def test_what_settings_come_to(
+    settings: dict[str, Any], variant: str, stages: dict[str, str], values: dict[str, Any]
+) -> None:
+    chosen = choose(settings)
+    assert chosen.variant == variant
+    assert chosen.stages == stages
+    assert chosen.hyperparameters == values
+
+
+def test_a_choice_in_words_and_as_a_plan() -> None:
+    """The trainer's values are the plan's, where flags say nothing else; its estimator is not."""
+    chosen = choose({"name": "slime", "use_opd": True, "opd_kl_coef": 0.5, "eps_clip": 0.25})
+    assert (
+        chosen.words == "-v slime/grpo --advantage slime/opd -p epsilon_low=0.25 -p opd_kl_coef=0.5"
+    )
+    given: dict[str, Any] = {"stages": {"kl": "k3"}, "hyperparameters": {"epsilon_low": 0.125}}
+    made = completed(chosen, advantages_given=False, **given)
+    assert (made.swapped, made.batch) == ({"advantage": "slime/opd", "kl": "k3"}, "record")
+    assert made.flags == {"opd_kl_coef": 0.5, "epsilon_low": 0.125}
+    made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
+    assert (made.swapped, made.flags) == ({}, {"epsilon_low": 0.25})

@@ -49,7 +49,7 @@ def stdin(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
     if case.data.startswith(_TABLES) or case.command in ("diff", "report"):
         return
     (folder / STDIN).write_bytes(case.data)
-    from_file = run(case.words_for(STDIN))
+    from_file = run(case.words_for(STDIN), case.data)  # where its name is an option's value
     piped = run(case.words_for("-"), case.data)
     yield from _same("standard input", case, _unnamed(from_file), _unnamed(piped))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,124 @@ def test_the_adaptive_entropy_bonus_pauses_above_its_target() -> None:
     for last, wanted in ((2.0, 0.0), (1.0, 0.1)):
         trainer._last_world_entropy = last
         assert trl_record.hyperparameters(trainer, {})["entropy_coef"] == wanted
+
+
+ROWS = np.array([[-0.5, -1.0, -1.5], [-2.0, -2.5, -3.0], [-3.5, -4.0, -4.5], [-5.0, -5.5, -6.0]])
+
+
+class Corrected(Trainer):
+    """With an engine beside it, a reference, and every setting that changes its loss."""
+
+    loss_type = "vespo"
+    use_vllm = vllm_importance_sampling_correction = True
+    vllm_importance_sampling_mode = "token_truncate"
+    vllm_importance_sampling_clip_min = None
+    vllm_importance_sampling_clip_max = 3.0
+    off_policy_mask_threshold = 0.5
+    multi_objective_aggregation = "sum_then_normalize"
+    top_entropy_quantile = 0.25
+    current_gradient_accumulation_steps = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        more = {"use_bias_correction_kl": False, "steps_per_generation": 3, "delta": 4.0}
+        more |= {f"vespo_{name}": at for at, name in enumerate(("k_pos", "lambda_pos"), 1)}
+        more |= {f"vespo_{name}": at for at, name in enumerate(("k_neg", "lambda_neg"), 3)}
+        self.args = SimpleNamespace(**more, sapo_temperature_pos=9.0)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        sampled = np.where(ROWS == -4.0, np.nan, ROWS - 0.25)
+        output["sampling_per_token_logps"] = Tensor(sampled)
+        output["old_per_token_logps"] = Tensor(ROWS)
+        output["ref_per_token_logps"] = Tensor(ROWS - 0.125)
+        return output
+
+    def _get_per_token_logps_and_entropies(self, *_: Any) -> Any:
+        return self.log_probs, Tensor(ROWS + 10.0), None
+
+
+def test_every_setting_and_column_of_a_loss(tmp_path: Path) -> None:
+    """A token that the engine did not score, row 2's second, is taken to agree with the policy."""
+    (one,) = recorded(Corrected(), tmp_path / "r.jsonl")
+    assert one["hyperparameters"] == {
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "beta": 0.0,
+        "max_completion_length": 4,
+        "num_items_in_batch": 9,
+        "gradient_accumulation_steps": 6,
+        "steps_per_generation": 3,
+        "delta": 4.0,
+        "off_policy_mask_threshold": 0.5,
+        "vespo_k_pos": 1,
+        "vespo_lambda_pos": 2,
+        "vespo_k_neg": 3,
+        "vespo_lambda_neg": 4,
+        "top_entropy_quantile": 0.25,
+        "is_low": None,
+        "is_high": 3.0,
+    }
+    assert one["framework"] == {
+        "name": "trl",
+        "version": "trl as installed",
+        "loss_type": "vespo",
+        "importance_sampling_level": "token",
+        "use_bias_correction_kl": False,
+        "off_policy_mask_threshold": 0.5,
+        "scale_rewards": "group",
+        "multi_objective_aggregation": "sum_then_normalize",
+        "vllm_importance_sampling_mode": "token_truncate",
+    }
+    old = [[-3.5], [-0.5, -1.0, -1.5], [-5.0, -5.5, -6.0], [-2.0, -2.5]]
+    assert one["old_per_token_logps"] == old
+    assert one["ref_per_token_logps"] == [[x - 0.125 for x in row] for row in old]
+    assert one["sampling_per_token_logps"] == [[x - 0.25 for x in row] for row in old]
+    assert one["entropies"] == [[9.5], [8.0, 7.5, 7.0], [6.5, 6.0, 5.5], [5.0, 4.5]]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_the_engine_did_not_score_agrees_with_the_old_policy(known: bool) -> None:
+    shown = np.ones((1, 2), dtype=int)
+    columns = {
+        "completion_mask": shown,
+        "completion_ids": shown,
+        "per_token_logps": np.array([[-1.0, -2.0]]),
+        "sampling_per_token_logps": np.array([[np.nan, -5.0]]),
+    }
+    columns |= {"old_per_token_logps": np.array([[-3.0, -4.0]])} if known else {}
+    found = trl_record.made({}, columns, {}, {}, {}, {1: "t"})
+    assert found["sampling_per_token_logps"][0].tolist() == [-3.0 if known else -1.0, -5.0]
+
+
+class Sums(Trainer):
+    """As RLOOTrainer: it keeps sums of the log-probs that its two passes gave."""
+
+    passes = 0
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        for _ in range(2):
+            self._get_per_token_logps_and_entropies()
+        return super()._generate_and_score_completions(inputs) | {"old_logps": Tensor(np.ones(4))}
+
+    def _get_per_token_logps_and_entropies(self, *_: Any) -> Any:
+        self.passes += 1
+        return Tensor(ROWS - self.passes), Tensor(ROWS), None
+
+
+def test_log_probs_of_which_a_trainer_keeps_the_sums_travel_with_their_rows(tmp_path: Path) -> None:
+    (one,) = recorded(Sums(), tmp_path / "r.jsonl")
+    assert one["old_per_token_logps"][0] == [-4.5]
+    assert one["ref_per_token_logps"][0] == [-5.5]
+    assert one["ref_per_token_logps"][3] == [-4.0, -4.5]
+    assert one["per_token_logps"][0] == [-3.5]
+
+
+def test_groups_of_a_generation_that_they_do_not_fill_are_numbered_on(tmp_path: Path) -> None:
+    trainer = Trainer()
+    trainer.num_generations = 3  # 4 rows: a group of three, and one of a row
+    record(trainer, tmp_path / "r.jsonl", gradient=False)
+    trainer.train()
+    trainer.train()
+    found = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert [one["group_ids"] for one in found] == [[0, 0, 1, 0], [2, 2, 3, 2]]

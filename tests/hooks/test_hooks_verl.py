@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli.hooks import verl
+from grpo_cli.hooks import verl, verl_record
 from grpo_cli.hooks.writer import WAITING, Writer
 
 from .stand_ins import Tensor
@@ -194,3 +194,105 @@ def test_a_slow_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         loss(*arguments("token-mean", CONFIG))
     loss.recorder.close()
     assert [one["id"] for one in lines(tmp_path / "r.jsonl")] == [*range(2 * WAITING)]
+
+
+POLICY_LOSS = {"clip_cov_ratio": 0.1, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0}
+POLICY_LOSS |= {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.3, "dro_beta": 0.4}
+
+
+def test_the_settings_of_a_loss(tmp_path: Path) -> None:
+    config = SimpleNamespace(
+        clip_ratio=0.2,
+        clip_ratio_low=None,
+        clip_ratio_high=0.28,
+        clip_ratio_c=3.0,
+        tau_pos=1.0,
+        tau_neg=1.05,
+        loss_scale_factor=7,
+        policy_loss=SimpleNamespace(**POLICY_LOSS, unknown=1),
+        global_batch_info={"dp_size": 2, "batch_num_tokens": Tensor(9), "global_batch_size": 4},
+    )
+    found = verl_record.hyperparameters(config, np.ones((2, 5)))
+    assert found == POLICY_LOSS | {
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.28,
+        "beta": 0.0,
+        "response_length": 5,
+        "clip_ratio_c": 3.0,
+        "tau_pos": 1.0,
+        "tau_neg": 1.05,
+        "loss_scale_factor": 7,
+        "dp_size": 2,
+        "batch_num_tokens": 9,
+        "global_batch_size": 4,
+    }
+    assert verl_record.hyperparameters(None, np.ones((2, 5))) == {"beta": 0.0, "response_length": 5}
+
+
+OLD, NEW = -np.arange(1.0, 7.0).reshape(2, 3), -np.arange(2.0, 8.0).reshape(2, 3)
+SHOWN = np.array([[1, 0, 1], [1, 1, 0]])
+
+
+def called(loss: Any, **more: Any) -> Any:
+    gains = Tensor(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+    return loss(Tensor(OLD), Tensor(NEW), gains, Tensor(SHOWN), config=CONFIG, **more)
+
+
+def test_columns_are_ragged_and_in_their_places(tmp_path: Path) -> None:
+    loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl")
+    for _ in range(2):
+        called(loss)
+    loss.recorder.close()
+    first, second = lines(tmp_path / "r.jsonl")
+    assert (first["id"], second["id"]) == (0, 1)
+    assert first["log_probs_old"] == [[-1.0, -2.0, -3.0], [-4.0, -5.0]]
+    assert first["log_probs_new"] == [[-2.0, -3.0, -4.0], [-5.0, -6.0]]
+    assert first["advantages"] == [[1.0, 2.0, 3.0], [4.0, 5.0]]
+    assert first["mask"] == [[1, 0, 1], [1, 1]]
+    assert first["expected"]["loss_gradient"] == [[0.0] * 3, [0.0] * 2]
+    assert first["hyperparameters"] == {
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "beta": 0.0,
+        "response_length": 3,
+    }
+
+
+def test_finished_weights_of_a_rollout_leave_nothing_to_compare(tmp_path: Path) -> None:
+    loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl")
+    called(loss, rollout_is_weights=Tensor(np.full((2, 3), 0.5)))
+    loss.recorder.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert line["rollout_is_weights"] == [[0.5] * 3, [0.5] * 2]
+    assert line["expected"] == {"metrics": {"actor/pg_clipfrac": 0.25, "weighted_policy_loss": 0.5}}
+
+
+def test_the_gradient_is_that_of_the_loss(tmp_path: Path, monkeypatch: Any) -> None:
+    """Asked of torch with the graph kept for verl's own backward pass."""
+
+    def grad(loss: Any, log_probs: Any, **options: Any) -> Any:
+        assert options == {"retain_graph": True, "allow_unused": True}
+        return (Tensor(log_probs.values * loss.item()),)
+
+    def learnt(old_log_prob, log_prob, advantages, response_mask):  # type: ignore[no-untyped-def]
+        loss = Tensor(0.5)
+        loss.requires_grad = True
+        return loss
+
+    monkeypatch.setattr(sys.modules["torch"], "autograd", SimpleNamespace(grad=grad), raising=False)
+    loss = verl.record_policy_loss(learnt, tmp_path / "r.jsonl")
+    loss(Tensor(OLD), Tensor(NEW), Tensor(OLD), Tensor(SHOWN))
+    loss.recorder.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert line["expected"]["loss_gradient"] == [[-1.0, -1.5, -2.0], [-2.5, -3.0]]
+
+
+def test_each_process_has_a_file(tmp_path: Path, monkeypatch: Any) -> None:
+    group = {"is_available": lambda: True, "get_rank": lambda: 3, "get_world_size": lambda: 4}
+    for there, name in ((True, "r.rank3.jsonl"), (False, "r.jsonl")):
+        ranks = SimpleNamespace(**group, is_initialized=lambda there=there: there)
+        monkeypatch.setattr(sys.modules["torch"], "distributed", ranks)
+        loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl", gradient=False)
+        called(loss)
+        loss.recorder.close()
+        assert len(lines(tmp_path / name)) == 1

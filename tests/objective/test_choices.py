@@ -17,6 +17,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.finite import check_finite
 from grpo_cli.objective.surrogate.clip import window
+from grpo_cli.objective.surrogate.future import fipo
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import plan
 
@@ -376,3 +377,26 @@ def test_whether_the_kl_counts_what_verl_rejects(name: str, counts: list[int]):
     found = evaluate(correction=name, kl="k3", beta=1.0, aggregate="token-mean", **bounds)
     assert found.policy.weights.counts.tolist() == [2, 0, 3]
     assert found.term("kl").weights.counts.tolist() == counts
+
+
+# ---- FIPO ---------------------------------------------------------------------------------------
+
+
+def test_fipo_keeps_the_weight_of_unsafe_tokens_between_08_and_1():
+    """f = e^−1, e^−0.1, e^0.1 and e, within 1 ∓ ½; besides 0.8 to 1 above the threshold, A < 0."""
+    log_ratio, ones = np.array([-1.0, -0.1, 0.1, 1.0]), np.ones(4)
+    bounds = {"fipo_clip_low": 0.5, "fipo_clip_high": 0.5, "fipo_decay_rate": 32.0}
+    usual = {"epsilon_low": 0.2, "epsilon_high": 0.28, "delta": None, "dual_clip": None}
+
+    def weights(advantage: float, threshold: float) -> object:
+        found = fipo(
+            ones, advantage * ones, log_ratio, Segments(np.ones(4, np.int64)),
+            log_ratio_clamp=None, fipo_safety_threshold=threshold, **bounds, **usual,
+        )  # fmt: skip
+        close(found.grad_log_ratio, found.value)  # ρ = 1
+        return found.value / advantage
+
+    free = [0.5, math.exp(-0.1), math.exp(0.1), 1.5]
+    close(weights(-1.0, 0.99), [0.8, math.exp(-0.1), 1.0, 1.0])
+    close(weights(-1.0, 1.0), free)
+    close(weights(0.5, 0.99), free)

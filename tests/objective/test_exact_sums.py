@@ -1,6 +1,7 @@
 """Sums against rational arithmetic, which rounds nothing."""
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -117,7 +118,10 @@ def test_row_sums_keep_what_doubles_lose():
 
 def _rational(rows: np.ndarray) -> np.ndarray:
     exact = [[Fraction(value) for value in row] for row in rows.tolist()]
-    return np.array([[float(v - sum(row) / len(row)) for v in row] for row in exact])
+    means = [sum(row) / len(row) for row in exact]
+    return np.array(
+        [[float(v - mean) for v in row] for row, mean in zip(exact, means, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16])
@@ -129,6 +133,34 @@ def test_offsets_are_rounded_once(size, offset, spread):
     np.testing.assert_array_equal(row_offsets(rows), _rational(rows))
 
 
+def _awkward(size: int) -> Iterator[tuple[np.ndarray, bool]]:
+    """Rows whose offsets are often half-way between doubles; whether two doubles are enough."""
+    draw, shape = np.random.default_rng(size), (300, size)
+    yield draw.choice([0.0, 1.0, 0.1, 0.2, 0.3, 0.5], shape), True  # rewards
+    yield 1.0 + draw.integers(0, 8, shape) * 2.0**-52, True
+    yield draw.normal(size=shape).astype(np.float32).astype(np.float64), True
+    yield draw.choice([0.1, 0.3, 0.7, 1.1, 1e16, -3.0], shape), size == 2
+    yield draw.integers(-9, 9, shape) * 10.0 ** draw.integers(-20, 20, shape), size == 2
+    powers = 2.0 ** draw.integers(-60, 60, shape) * draw.choice([-1.0, 1.0], shape)
+    yield powers * (1 + draw.integers(0, 4, shape) * 2.0**-52), size == 2
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 16])
+def test_offsets_half_way_between_doubles(size, monkeypatch):
+    """Rational numbers, which are slow, are for rows that two doubles cannot decide."""
+    slow: list[list[float]] = []
+    rational = exact._rational_offsets
+    monkeypatch.setattr(exact, "_rational_offsets", lambda row: slow.append(row) or rational(row))
+    for rows, enough in _awkward(size):
+        np.testing.assert_array_equal(row_offsets(rows), _rational(rows))
+        assert not slow or not enough or size in (3, 6, 7)
+        together = slow[:]
+        slow.clear()
+    for row in rows:
+        row_offsets(row[None])
+    assert slow == together  # and each row alone as in company
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -137,6 +169,7 @@ def test_offsets_are_rounded_once(size, offset, spread):
         [1.0, 0.0, 0.0],
         [0.1, 0.2, 0.3],
         [1e16, 1.0, -1e16],
+        [-3.0, 0.3, 0.7, 1e16],  # the mean of four is no double, and neither is what it lacks
         [1e100, 1e-100, -1e100, 3.0],
         [1.0, 1.0 + 2**-52, 1.0],
         [5e-324, 0.0, 5e-324],

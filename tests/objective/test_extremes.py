@@ -10,6 +10,9 @@ import pytest
 from grpo_cli import evaluate
 from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
+from grpo_cli.objective import pipeline
+from grpo_cli.records import assemble, parse
+from grpo_cli.variants.plan import plan
 
 HUGE = {  # log ratio 800: the ratio is no double
     "log_probs_new": [[-1.0, -1.0], [-1.0]],
@@ -60,6 +63,17 @@ def test_responses_that_overflow_together_are_an_error():
     tokens = {name: [[-0.1], [row[0] for row in record[name]]] for name in list(record)[:2]}
     with pytest.raises(InputError, match="response 1: the sum over the response's tokens"):
         evaluate({**tokens, "advantages": [1.0, -1.0]}, variant="dr")
+
+
+def test_where_no_sum_overflows_there_is_no_error():
+    """A J of 10³⁰⁶ is told, and of two records the one that overflows is blamed."""
+    large = {"log_probs_new": [[-1.0]], "log_probs_old": [[-706.0]], "advantages": [-1.0]}
+    assert evaluate(large, variant="dr").objective == pytest.approx(-math.exp(705.0), rel=1e-12)
+    many = {name: values * 150 for name, values in large.items()}
+    batch = assemble([parse(one) for one in (large, many)])
+    with pytest.raises(InputError, match="the sum over the record's responses") as caught:
+        pipeline.evaluate(batch, plan("dr").objective({}, advantages_given=True))
+    assert caught.value.record == 1
 
 
 @pytest.mark.parametrize("reward", [1e101, -1.7e308, 10**200])

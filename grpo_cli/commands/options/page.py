@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ class PageOptions:
         document: Mapping[str, Any],
         draw: Callable[[Console, Screen], None],
         *,
-        rows: Sequence[Row] | None = None,
+        rows: Iterable[Row] | None = None,
         failed: bool = False,
         beyond: Beyond = "page",
         notes: Iterable[str] = (),
@@ -80,13 +80,14 @@ class PageOptions:
                 print_page(stream, draw, beyond, notes=() if self.quiet else notes)
 
 
-def _table(format: str, rows: Sequence[Row] | None) -> bytes:
+def _table(format: str, rows: Iterable[Row] | None) -> bytes:
     """The rows, each with the columns that any of them has."""
     from grpo_cli.commands.eval.formats import csv, jsonl, markdown  # those that are asked for
 
     if rows is None:
         raise UsageError(f"--format {format}: this answer is no table; it has --json")
     lines = {"csv": csv.LINES, "jsonl": jsonl.LINES, "markdown": markdown.LINES}[format]
+    rows = list(rows)
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = "".join(
         lines.line([lines.cell(_plain(row.get(name))) for name in names], names) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -157,7 +158,7 @@ def _mapping(text: str) -> tuple[str, Path]:
     return known, read_path(place.strip(), "--map")
 
 
-def tell_notes(notes: dict[str, None], *, quiet: bool) -> None:
+def tell_notes(notes: Iterable[str], *, quiet: bool) -> None:
     """Says what there was to say of the files."""
     for note in () if quiet else notes:
         say(f"note: {note}")

@@ -148,9 +148,10 @@ def within(kept: Kept, most: int, budget: int) -> int:
         for group in groups:
             if not any(group is one for one in chosen):
                 group.block = ""
+        pointed = sum(group.priority < 0 for group in chosen)  # they stand before the others
         ranked += [
-            (min(group.priority, rank), step, group)
-            for rank, group in enumerate(chosen)
+            (min(group.priority, max(at - pointed, 0)), step, group)
+            for at, group in enumerate(chosen)
             if group.block
         ]
     lost = 0

@@ -83,6 +83,17 @@ def of_step(
     return replace(objective, **scaled)
 
 
+def side_by_side(objective: Objective, cutting: Cut) -> Cut:
+    """The cut as the denominators see it.
+
+    One that counts the micro-batches of all ranks makes one micro-batch of them, of one rank.
+    """
+    counted = {HYPERPARAMETERS[name].counts for name in objective.aggregate.values}
+    if "tokens at a time" not in counted:
+        return cutting
+    return replace(cutting, micro_batch=cutting.micro_batch * cutting.ranks, ranks=1)
+
+
 def adds(objective: Objective) -> bool:
     """Whether the trainer adds the micro-batches up: the denominator counts the whole step."""
     return any(HYPERPARAMETERS[name].counts for name in objective.aggregate.values)
@@ -98,6 +109,8 @@ def _counts(
         counted = HYPERPARAMETERS[name].counts
         if counted in in_step:
             yield name, in_step[counted]
+        elif counted == "tokens at a time":
+            yield name, None
         elif counted == "generation" and value is not None:
             before = float(values.get("gradient_accumulation_steps") or 1)
             yield name, max(1, round(float(value) / before * accumulate))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.split.microbatches import AGGREGATES, Cut, adds, of_step
+from grpo_cli.commands.split.microbatches import AGGREGATES, Cut, adds, of_step, side_by_side
 from grpo_cli.commands.split.responses import Responses
 from grpo_cli.engine.chunk import located
 from grpo_cli.errors import InputError
@@ -117,6 +117,7 @@ def _row(made: Plan, responses: Responses, cutting: Cut) -> Row:
 
 def _updates(objective: Objective, responses: Responses, cutting: Cut) -> tuple[Update, Update]:
     """The update of the batch that is cut, and that of the whole batch."""
+    cutting = side_by_side(objective, cutting)
     cut = of_step(objective, responses, cutting, cutting.accumulate, cutting.ranks)
     share = _share(cutting, whole=float(cutting.ranks) if adds(objective) else None)
     applied = _update(cut, responses, cutting.sizes, share)

@@ -16,12 +16,13 @@ from grpo_cli.commands.trend.run import step_from
 from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.task import Part, Task
-from grpo_cli.engine.fold import Notices, Told
+from grpo_cli.engine.fold import Told
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
 from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.folders import files
 from grpo_cli.records.open.streams import plain, shown, split
+from grpo_cli.records.translate import Notices
 from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
@@ -182,7 +183,7 @@ class Follow:
         for known in sorted(self._files.values(), key=lambda one: one.path):
             for step, sums in known.steps.items():
                 if step not in found:
-                    found[step] = Sums(sums.file)
+                    found[step] = Sums(sums.file, sums.key)
                 found[step].merge(sums)
         shared = any(len(known.steps) > 1 for known in self._files.values())
         numbers = sorted(found)

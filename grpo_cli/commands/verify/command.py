@@ -133,7 +133,7 @@ def verify(
         page.write(
             document,
             lambda console, screen: print_verification(console, screen, document),
-            rows=[_flat(row) for row in rows],
+            rows=(_flat(row) for row in rows),
         )
     raise typer.Exit(run.code(rows))
 

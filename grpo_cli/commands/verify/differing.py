@@ -97,8 +97,11 @@ def _place(level: str, at: int, owner: int, breakdown: Breakdown) -> tuple[int |
     if level == "record":
         return None, None
     batch = breakdown.batch
+    first = int(batch.records.starts[owner])
+    if level == "response":
+        return at - first, None
     response = int(batch.responses.index[at])
-    within = response - int(batch.records.starts[owner])
+    within = response - first
     if batch.positions is not None:
         return within, int(batch.positions[at])
     return within, at - int(batch.responses.starts[response])

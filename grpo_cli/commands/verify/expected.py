@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,19 @@ def expectations(record: Record) -> tuple[list[Expectation], list[str]]:
     for key in expected:
         if key not in KEYS:
             raise InputError(_unknown(key), path=f"expected.{key}")
-    found = [
-        _read(quantity, key, expected[key], record)
-        for quantity in QUANTITIES
-        for key in quantity.keys
-        if expected.get(key) is not None
-    ]
+    told = [key for key, value in expected.items() if value is not None and key in _QUANTITY]
+    if len(told) > 1:
+        told.sort(key=_ORDER.__getitem__)
+    found = [_read(_QUANTITY[key], key, expected[key], record) for key in told]
     given = expected.get("metrics")
     metrics = {} if given is None else _object(given, "expected.metrics")
     found += [*_metrics(metrics)]
     return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
+
+
+_QUANTITY = {key: quantity for quantity in QUANTITIES for key in quantity.keys}
+_ORDER = {key: at for at, key in enumerate(_QUANTITY)}
+"""The order of the stages."""
 
 
 def _object(value: object, path: str) -> Mapping[str, Any]:
@@ -116,7 +120,7 @@ def _rows(value: object, record: Record) -> list[Any] | None:
 
 def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, Told, str]:
     """[N as written] and "token", or [R] and "response"."""
-    if not any(isinstance(row, list) for row in rows):
+    if list not in map(type, rows):
         if record.nested > 1 or len(record.widths) > 1:
             _check_count(len(rows), len(record.widths), "response", path)
             return *_numbers(rows, path), "response"
@@ -138,10 +142,10 @@ def _check_count(came: int, wanted: int, what: str, path: str) -> None:
 
 def _numbers(values: list[Any], path: str) -> tuple[F64, Told]:
     """The numbers, and which of them are there; null expects nothing."""
-    told = np.ones(len(values), dtype=np.bool_)
     try:
-        if not {*map(type, values)} - {float, int}:
-            return np.array(values, dtype=np.float64), told
+        if {*map(type, values)} <= {float, int}:
+            return np.array(values, dtype=np.float64), _all_told(len(values))
+        told = np.ones(len(values), dtype=np.bool_)
         for at, value in enumerate(values):
             told[at] = value is not None
             if value is not None and not is_number(value):
@@ -150,6 +154,13 @@ def _numbers(values: list[Any], path: str) -> tuple[F64, Told]:
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64), told
     except OverflowError:
         raise InputError("expected a number that a double can hold", path=path) from None
+
+
+@lru_cache(maxsize=64)
+def _all_told(count: int) -> Told:
+    told = np.ones(count, dtype=np.bool_)
+    told.flags.writeable = False
+    return told
 
 
 def _boxed(of: Callable[[Breakdown], float | None]) -> Callable[[Breakdown], F64 | None]:

@@ -153,8 +153,9 @@ class Judging:
         else:
             verdicts = differing(records, wanted, plan, breakdown, self.within)
         signature = breakdown.objective.signature
+        keys = tuple(one.key for one in wanted[0][0])  # the same of all
         return [
-            agreed(item.record, plan, signature, item.wanted) if agrees else verdict
+            agreed(item.record, plan, signature, keys, item.wanted[1]) if agrees else verdict
             for item, agrees, verdict in zip(few, sure.tolist(), verdicts, strict=True)
         ]
 

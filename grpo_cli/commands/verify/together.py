@@ -38,7 +38,7 @@ Kind = tuple[tuple[str, str], ...]
 def kind(wanted: Sequence[Expectation]) -> Kind | None:
     """What records must have in common to be compared together; None for what cannot be."""
     for one in wanted:
-        known = one.level == "token" or (one.level == "record" and one.key in _RECORDS)
+        known = one.level in ("token", "response") or one.key in _RECORDS
         if not known or not one.told.any():
             return None
     return tuple((one.key, one.level) for one in wanted) or None
@@ -133,11 +133,12 @@ def agreeing(
 
 def _found(one: Expectation, breakdown: Breakdown) -> tuple[F64 | None, I64]:
     """What it evaluates to, and the record of each number."""
+    records = breakdown.batch.records
+    each = np.arange(records.count)
     if one.level == "record":
-        return _RECORDS[one.key](breakdown), np.arange(breakdown.batch.records.count)
-    return one.of(breakdown), np.repeat(
-        np.arange(breakdown.batch.records.count), breakdown.record_tokens
-    )
+        return _RECORDS[one.key](breakdown), each
+    counts = records.lengths if one.level == "response" else breakdown.record_tokens
+    return one.of(breakdown), np.repeat(each, counts)
 
 
 def _scale(one: Expectation, values: F64, owner: I64, breakdown: Breakdown) -> F64:

@@ -96,10 +96,11 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     )
 
 
-def agreed(record: Record, plan: Plan, signature: str, wanted: Wanted) -> Verdict:
-    """The verdict on a record that is known to agree."""
-    compared = tuple(one.key for one in wanted[0])
-    return Verdict(record, plan.variant, signature, compared, tuple(wanted[1]), first=None)
+def agreed(
+    record: Record, plan: Plan, signature: str, compared: tuple[str, ...], ignored: list[str]
+) -> Verdict:
+    """The verdict on a record that is known to agree in what was compared."""
+    return Verdict(record, plan.variant, signature, compared, tuple(ignored), first=None)
 
 
 def compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:

@@ -105,48 +105,48 @@ def _record_clip(*sides: str) -> Callable[[Source], list[float | None]]:
 RECORD = (
     Field("id", lambda source: [record.name for record in source.records], kind="any"),
     Field(
-        "source", lambda source: [record.source for record in source.records], 7, same, kind="text"
+        "source", lambda source: [record.source for record in source.records], 6, same, kind="text"
     ),
-    Field("line", lambda source: [record.line for record in source.records], 16, kind="whole"),
+    Field("line", lambda source: [record.line for record in source.records], 15, kind="whole"),
     Field("objective", lambda source: plain(source.breakdown.record_objective)),
     Field("loss", lambda source: plain(-source.breakdown.record_objective)),
-    Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 10),
-    Field("kl", _record_kl, 6),
+    Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 9),
+    Field("kl", _record_kl, 5),
     Field("entropy", _record_entropy),
-    Field("denominator", lambda source: whole(source.breakdown.denominator), 15),
+    Field("denominator", lambda source: whole(source.breakdown.denominator), 14),
     Field(
         "denominator_of",
         lambda source: [source.breakdown.policy.weights.of] * source.records_count,
         hidden=True,
         kind="text",
     ),
-    Field("groups", lambda source: source.breakdown.record_groups.tolist(), 11, 1, kind="whole"),
+    Field("groups", lambda source: source.breakdown.record_groups.tolist(), 10, 1, kind="whole"),
     Field(
-        "response_count", lambda source: source.summary.records.lengths.tolist(), 8, kind="whole"
+        "response_count", lambda source: source.summary.records.lengths.tolist(), 7, kind="whole"
     ),
     Field("tokens", lambda source: source.record_lengths, 2, kind="whole"),
     Field("clip_fraction", _record_clip("clipped_low", "clipped_high"), 1),
-    Field("clip_fraction_low", _record_clip("clipped_low"), 14),
-    Field("clip_fraction_high", _record_clip("clipped_high"), 13),
+    Field("clip_fraction_low", _record_clip("clipped_low"), 13),
+    Field("clip_fraction_high", _record_clip("clipped_high"), 12),
     Field(
         "ratio_mean",
         lambda source: fraction(
             exact_sums(source.summary.ratio_sums, source.summary.records), source.record_lengths
         ),
-        9,
+        8,
     ),
     Field(
         "ratio_min",
         lambda s: extreme(np.minimum, s.breakdown.ratio, s.summary.record_tokens),
-        12,
+        11,
     ),
     Field(
         "ratio_max",
         lambda s: extreme(np.maximum, s.breakdown.ratio, s.summary.record_tokens),
-        4,
+        3,
     ),
     Field("gradient_norm", lambda s: np.sqrt(s.summary.record_gradient_squares).tolist()),
-    Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 5, 0, kind="whole"),
+    Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 4, 0, kind="whole"),
     Field(
         "variant",
         lambda s: [s.breakdown.objective.name] * s.records_count,

@@ -209,7 +209,7 @@ def row_offsets(rows: F64) -> F64:
     slack = _SLACK * size * np.abs(rows).max(axis=1, keepdims=True)
     sure = offsets + (below + slack) == offsets + (below - slack)
     sure |= ((rest == 0.0) & ~errors.any(axis=1))[:, None]  # the mean is a double
-    if size & (size - 1) == 0 and not sure.all():
+    if size.bit_count() == 1 and not sure.all():
         sure |= _exact(rows, mean, offsets, errors) & (mean * size == sums)[:, None]
     for row in np.flatnonzero(~sure.all(axis=1)).tolist():
         result[row] = _rational_offsets(rows[row].tolist())
@@ -225,11 +225,11 @@ def _exact(rows: F64, mean: F64, offsets: F64, errors: F64) -> NDArray[np.bool_]
     size = rows.shape[1]
     added = np.add.accumulate(errors, axis=1)
     before, after, more = added[:, :-1], added[:, 1:], errors[:, 1:]
-    whole = ((after - before == more) & (after - more == before)).all(axis=1)
+    whole = ((after - before == more) & (after - more == before)).all(axis=1, keepdims=True)
     shadow = offsets - rows
     first, second = rows - (offsets - shadow), mean[:, None] + shadow
-    rest = (added[:, -1:] / size) * np.ones_like(first)
-    whole = (whole & (rest[:, 0] * size == added[:, -1]))[:, None] & _adds_exactly(first, -second)
+    rest = added[:, -1:] / size
+    whole = whole & (rest * size == added[:, -1:]) & _adds_exactly(first, -second)
     found: NDArray[np.bool_] = whole & _adds_exactly(first - second, -rest)
     return found
 

@@ -1,0 +1,170 @@
+"""``grpo explain``: every number of its document against arithmetic that is written down here."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from planted import std, write
+
+BETA, BONUS, CAP, LOW, HIGH = 0.3, 0.05, 1.1, 0.2, 0.28
+WORDS = ("-v", "grpo", "--correction", "token-truncate", "-p", f"entropy_coef={BONUS}")
+WORDS += ("-p", f"is_high={CAP}", "--beta", str(BETA), "--epsilon-low", str(LOW))
+WORDS += ("--epsilon-high", str(HIGH))
+SUMS = ("surrogate", "kl", "entropy", "contribution")
+Record = dict[str, Any]
+
+
+def record(name: str, widths: list[int], seed: int) -> Record:
+    """Two groups; each response begins with a masked token, and ends with one."""
+    draw = random.Random(seed)
+    old = [[-0.5 - draw.expovariate(1.0) for _ in range(width)] for width in widths]
+    moved = {
+        f"log_probs_{name}": [[min(x + draw.gauss(0.0, spread), -1e-3) for x in row] for row in old]
+        for name, spread in (("new", 0.3), ("ref", 0.4), ("rollout", 0.2))
+    }
+    return moved | {
+        "id": name,
+        "log_probs_old": old,
+        "entropies": [[draw.random() for _ in row] for row in old],
+        "tokens": [[f"t{at}" for at in range(len(row))] for row in old],
+        "mask": [[0] + [1] * (width - 2) + [0] for width in widths],
+        "rewards": [draw.random() for _ in widths],
+        "group_ids": ["a", "b", "a", "b", "b", "a"][: len(widths)],
+    }
+
+
+def advantages(one: Record) -> list[float]:
+    """(r − r̄) / (σ + 1e-8) in the group, ddof 1."""
+    found = []
+    for reward, group in zip(one["rewards"], one["group_ids"], strict=True):
+        pairs = zip(one["rewards"], one["group_ids"], strict=True)
+        values = [r for r, g in pairs if g == group]
+        found.append((reward - math.fsum(values) / len(values)) / (std(values, 1) + 1e-8))
+    return found
+
+
+def token(one: Record, at: int, place: int, advantage: float, weight: float) -> Record:
+    """A token's numbers, from its log-probs on."""
+    new, old, ref, rollout = (
+        one[f"log_probs_{name}"][at][place] for name in ("new", "old", "ref", "rollout")
+    )
+    ratio, d, entropy = math.exp(new - old), new - ref, one["entropies"][at][place]
+    free, bounded = ratio * advantage, min(max(ratio, 1 - LOW), 1 + HIGH) * advantage
+    correction, kl = min(math.exp(old - rollout), CAP), math.exp(-d) + d - 1.0
+    surrogate = correction * min(free, bounded)
+    slope = correction * free if free <= bounded else 0.0
+    return {
+        "position": place,
+        "token": f"t{place}",
+        "log_probs_new": new,
+        "log_probs_old": old,
+        "log_ratio": new - old,
+        "ratio": ratio,
+        "free": free,
+        "bounded": bounded,
+        "clip": 0.0 if free <= bounded else math.copysign(1.0, ratio - 1.0),
+        "correction": correction,
+        "surrogate": surrogate,
+        "kl": kl,
+        "entropy": entropy,
+        "contribution": weight * (surrogate - BETA * kl + BONUS * entropy),
+        "gradient": weight * (slope - BETA * (1.0 - math.exp(-d))),
+    }
+
+
+def worked(one: Record) -> list[Record]:
+    """Each response with all of its tokens."""
+    found = []
+    widths = [len(row) for row in one["mask"]]
+    for at, (advantage, width) in enumerate(zip(advantages(one), widths, strict=True)):
+        weight = 1.0 / len(widths) / (width - 2)
+        rows = [token(one, at, place, advantage, weight) for place in range(1, width - 1)]
+        found.append({"index": at, "advantage": advantage, "weight": weight, "tokens": rows})
+    return found
+
+
+def added(rows: list[Record], name: str) -> float:
+    return math.fsum(row[name] for row in rows)
+
+
+@pytest.mark.parametrize("widths", [[6, 9, 4, 5], [22, 9, 14, 13, 7, 16]])
+def test_a_record_worked_out(grpo: Any, tmp_path: Any, widths: list[int]) -> None:
+    """In full where it has 48 tokens; else five tokens of the five responses that move most."""
+    one = record("x", widths, 3)
+    path = str(write(tmp_path / "a.jsonl", [one]))
+    document = json.loads(grpo("explain", path, *WORDS, "--json").stdout)
+    found, wanted = document["record"], worked(one)
+    few = sum(widths) - 2 * len(widths) <= 48
+    moved = [sum(abs(row["gradient"]) for row in two["tokens"]) for two in wanted]
+    for row, two in zip(found["responses"], wanted, strict=True):
+        tokens = two["tokens"]
+        sums = {f"{name}_sum": added(tokens, name) for name in SUMS[:3]}
+        sums |= {"contribution": added(tokens, "contribution"), "length": len(tokens)}
+        sums["gradient_norm"] = math.sqrt(math.fsum(t["gradient"] ** 2 for t in tokens))
+        sums |= {name: two[name] for name in ("index", "advantage", "weight")}
+        assert {name: row[name] for name in sums} == pytest.approx(sums, rel=1e-12)
+        place = sorted(range(len(moved)), key=lambda at: -moved[at]).index(two["index"])
+        assert ("tokens" in row) == (few or place < 5)
+        if "tokens" not in row:
+            continue
+        sizes = [abs(t["gradient"]) + abs(t["contribution"]) for t in tokens]
+        order = sorted(range(len(tokens)), key=lambda at: -sizes[at])
+        kept = sorted(order if few or len(tokens) <= 10 else order[:5])
+        for shown, at in zip(row["tokens"], kept, strict=True):
+            assert shown.keys() == tokens[at].keys()
+            numbers = {name: value for name, value in shown.items() if name != "token"}
+            assert numbers == pytest.approx(
+                {name: tokens[at][name] for name in numbers}, rel=1e-12, abs=1e-15
+            )
+            assert shown["token"] == tokens[at]["token"]
+        others = [tokens[at] for at in range(len(tokens)) if at not in kept]
+        rest = {"count": len(others)} | {name: added(others, name) for name in SUMS}
+        assert row["rest"] == (pytest.approx(rest, rel=1e-12, abs=1e-15) if others else None)
+    for group in found["groups"]:
+        members = [at for at, name in enumerate(one["group_ids"]) if name == group["group"]]
+        rewards = [one["rewards"][at] for at in members]
+        assert (group["responses"], group["rewards"]) == (members, rewards)
+        assert group["mean"] == pytest.approx(math.fsum(rewards) / len(rewards), rel=1e-13)
+        assert (group["std_ddof"], len(found["groups"])) == (1, 2)
+        if len(members) > 1:
+            assert group["std"] == pytest.approx(std(rewards, 1), rel=1e-13)
+        assert group["advantages"] == pytest.approx([wanted[at]["advantage"] for at in members])
+    every = [row for two in wanted for row in two["tokens"]]
+    terms = {
+        name: math.fsum(two["weight"] * added(two["tokens"], of) for two in wanted)
+        for name, of in (("policy", "surrogate"), ("kl", "kl"), ("entropy", "entropy"))
+    }
+    terms |= {"objective": added(every, "contribution"), "loss": -added(every, "contribution")}
+    terms |= {"beta": BETA, "entropy_coef": BONUS, "denominator": len(widths), "line": 1}
+    assert {name: found[name] for name in terms} == pytest.approx(terms, rel=1e-11)
+    assert document["total"]["objective"] == pytest.approx(terms["objective"], rel=1e-11)
+
+
+@pytest.mark.parametrize("batch", ["input", "record"])
+def test_what_j_is_made_of(grpo: Any, tmp_path: Any, batch: str) -> None:
+    """Over records of 4, 6 and 5 responses: a mean over responses, or over the records' own."""
+    records = [
+        record("x", [6, 9, 4, 5], 3),
+        record("y", [7] * 6, 5),
+        record("z", [5, 6, 9, 8, 4], 4),
+    ]
+    path = str(write(tmp_path / "a.jsonl", records))
+    found = json.loads(grpo("explain", path, *WORDS, "--batch", batch, "--json").stdout)
+    responses = sum(len(one["rewards"]) for one in records)
+    wanted = dict.fromkeys(("positive_advantages", "negative_advantages"), 0.0)
+    wanted |= {"kl_penalty": 0.0, "entropy_bonus": 0.0}
+    for one in records:
+        share = len(one["rewards"]) / responses if batch == "input" else 1.0 / len(records)
+        for two in worked(one):
+            sign = "positive" if two["advantage"] > 0 else "negative"
+            part, rows = two["weight"] * share, two["tokens"]
+            if two["advantage"]:
+                wanted[f"{sign}_advantages"] += part * added(rows, "surrogate")
+            wanted["kl_penalty"] -= BETA * part * added(rows, "kl")
+            wanted["entropy_bonus"] += BONUS * part * added(rows, "entropy")
+    assert found["parts"] == pytest.approx(wanted, rel=1e-11)
+    assert math.fsum(wanted.values()) == pytest.approx(found["total"]["objective"], rel=1e-11)
