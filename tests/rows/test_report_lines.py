@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from itertools import repeat
 
 import numpy as np
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from grpo_cli.commands.eval import spans
+from grpo_cli.commands.eval.format import Printing, write_lines
 from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
@@ -107,3 +109,32 @@ def test_columns_of_one_number(evaluated, records):
 def test_zeros_of_both_signs_are_not_one_number():
     assert one_number(np.zeros(3))
     assert not one_number(np.array([0.0, -0.0, 0.0]))
+
+
+class Told(BytesIO):
+    """A stream that knows what was there whenever it was flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bytes] = []
+
+    def flush(self) -> None:
+        self.seen.append(self.getvalue())
+
+
+def test_rows_are_told_as_they_come():
+    """``grpo eval RUN | head`` has the first rows while others are computed."""
+
+    class Run:
+        empty, complete = False, True
+
+        def __iter__(self):
+            yield []
+            assert stream.seen == []
+            yield [b"a\n", b"b\n"]
+            assert stream.seen == [b"head\na\nb\n"]
+            yield [b"c\n"]
+
+    stream = Told()
+    write_lines(Run(), Printing("token", None, 0), "dr", stream, jsonl.LINES, b"head\n")
+    assert stream.seen == [b"head\na\nb\n", b"head\na\nb\nc\n"]
