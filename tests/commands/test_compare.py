@@ -317,3 +317,14 @@ def test_every_number_of_a_row(tmp_path):
         }
         assert {key: row[key] for key in wanted} == pytest.approx(wanted, rel=1e-9), name
         assert row["positive_advantage"] + row["negative_advantage"] < 1.0 or not beta
+
+
+def test_a_gradient_of_0_has_no_direction(tmp_path):
+    dead = record(7, [3, 8], [1.0, 1.0])
+    first, second = compared(write(tmp_path / "a", [dead]), "grpo", "dr").rows()
+    assert first["cosine"] == pytest.approx(1.0)  # its KL moves the policy
+    assert second["cosine"] is None
+    shares = ("longest_quarter", "positive_advantage", "negative_advantage")
+    assert [second[name] for name in shares] == [None] * 3
+    assert [first[name] for name in shares[1:]] == [0.0, 0.0]
+    assert compared(tmp_path / "a", "dr", "grpo").rows()[1]["cosine"] is None

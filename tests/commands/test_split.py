@@ -207,3 +207,20 @@ def test_settings_in_which_records_differ_are_told(grpo, tmp_path):
         f"grpo: note: tau_pos {said} 1.0, is taken",
         f"grpo: note: beta {said} None, is taken",
     ]
+
+
+@pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
+def test_records_that_cannot_be_read(grpo, tmp_path, variant):
+    """Left out, each told once, or the end; a row may need the whole input's statistics first."""
+    good = str(write(tmp_path / "good", telling()))
+    first, second = (tmp_path / "good").read_text().splitlines(keepends=True)
+    path = tmp_path / "bad"
+    path.write_text(f"{first}{{broken\n{second}")
+    words = ("-n", "2", "-v", variant, "--json", "--jobs", "1")
+    wanted = json.loads(grpo("split", good, *words).stdout)
+    ended = grpo("split", str(path), *words)
+    assert ended.exit_code == 3
+    assert json.loads(ended.stderr)["error"]["line"] == 2
+    found = grpo("split", str(path), *words, "--on-error", "skip")
+    assert (found.exit_code, json.loads(found.stdout)) == (3, wanted)
+    assert found.stderr.count("malformed JSON") == 1
