@@ -511,7 +511,7 @@ def test_rows_that_need_no_grouping_are_not_told_of_it(tmp_path):
         for at in range(4)
     ]
     path = write(tmp_path / "a", rows)
-    grouped = Reader([str(path)], Reading(grouping=Grouping(("uid",))))
+    grouped = Reader([str(path)], Reading(grouping=Grouping((("uid",),))))
     assert "ungrouped" not in [one["code"] for one in explain(plan("dr"), grouped)["why"]]
     assert "ungrouped" not in codes(write(tmp_path / "b", rows[:1]), variant="dr")
     others = [{**one, "name": one["uid"]} for one in rows]
