@@ -93,9 +93,11 @@ def test_more_ranks_than_micro_batches():
 
 
 def test_records_of_other_columns_are_no_batch(tmp_path):
-    path = write(tmp_path / "a", [ON_POLICY, ON_POLICY | {"log_probs_old": [[-1.0], [-1.0] * 4]}])
-    with pytest.raises(InputError, match="other columns"):
+    other = ON_POLICY | {"log_probs_old": [[-1.0], [-1.0] * 4]}
+    path = write(tmp_path / "a", [ON_POLICY, ON_POLICY, other, other])
+    with pytest.raises(InputError, match="other columns") as told:
         rows(path, 1)
+    assert told.value.line == 3
 
 
 def test_the_norm_grows_by_more_than_the_part_along(tmp_path):
