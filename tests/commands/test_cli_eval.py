@@ -267,6 +267,9 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     assert grpo("eval", path, "-f", "jsonl", "--limit", "3").stdout.count("\n") == 3
     assert grpo("eval", path, "--only", "loss", "--limit", "3").stdout.count("\n") == 3
     assert len(json.loads(grpo("eval", path, "--json", "--limit", "3").stdout)["records"]) == 3
+    for level, rest in (("record", "2 more records"), ("response", "7 more"), ("token", "12 more")):
+        told = grpo("eval", path, "--beta", "0", "--level", level, "--limit", "3").stderr
+        assert f"… {rest}" in told
 
 
 def test_the_records_own_framework_is_mentioned(grpo, dump):

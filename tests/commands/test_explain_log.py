@@ -136,4 +136,4 @@ def test_a_choice_on_the_screen(grpo: Any) -> None:
     for line in shown[begins["symbols"] + 1 : shown.index(titles[2])]:
         assert not line or line in begins or re.match(r"(  |    )\S", line)
     assert re.match(r"  \S", tail) or tail == titles[2]
-    assert [shown[at - 1] for at in begins.values()] == ["", ""]
+    assert [shown[at - 1] for at in (*begins.values(), shown.index(titles[2]))] == ["", "", ""]
