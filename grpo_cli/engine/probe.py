@@ -117,7 +117,7 @@ def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> se
         one, other = (value(each, lacking, probable=probable) for each in (left, right))
         return same(one, other)
 
-    found = {feature for feature in missing if not agree(missing - {feature})}
+    found = {one for one in missing - {"probable"} if not agree(missing - {one})}
     further = "probable" in missing and agree(missing) and not agree(missing, probable=True)
     return found | ({"probable"} if further else set())
 
