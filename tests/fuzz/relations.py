@@ -138,7 +138,7 @@ def converted(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
 
 
 _NO_JSON = b": expected what JSON can hold, got "
-"""What convert refuses rather than leave it out: bytes and decimals, which eval need not look at."""
+"""What convert refuses rather than leave out: bytes and decimals, which eval need not look at."""
 _READING = ("--from", "--map", "--where", "--group", "--group-by", "--group-size", "--record")
 
 
