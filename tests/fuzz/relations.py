@@ -65,7 +65,9 @@ def _unnamed(outcome: Outcome) -> Outcome:
         text.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
         for text in (outcome.out, outcome.err.replace(spooled, b""))
     )
-    return replace(outcome, out=out, err=re.sub(rb"(no record matches [^;\n]*);.*", rb"\1", err))
+    return replace(
+        outcome, out=out, err=re.sub(rb"(no record matches [^;\"\n]*);[^\"\n]*", rb"\1", err)
+    )
 
 
 def array(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
