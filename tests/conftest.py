@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +16,9 @@ import typer.testing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores Ctrl-C,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would what the tests start
+
+# What the tests start does not compile the package again each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 with suppress(ImportError):  # where clusters and parity are tested it is not needed
     import hypothesis
@@ -33,6 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
     from grpo_cli.commands import main  # not before the line above
 
     main.application = cache(main.application)  # every file that asks for it has the same one
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays: garbage is not looked for in it, a third of collecting's time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

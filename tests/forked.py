@@ -7,16 +7,16 @@ are spared. How a command is imported, starts and is interrupted is for ``python
 
 from __future__ import annotations
 
+import gc
 import marshal
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,17 +65,23 @@ def asked(address: str) -> socket.socket:
     server.bind(address)
     server.listen(16)
     print("it listens", flush=True)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         waiting, _, _ = select.select([server, 0], [], [])
+        reaped()
         if 0 in waiting:
             sys.exit()
         client, _ = server.accept()
         if not os.fork():
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             server.close()
             return client
         client.close()
+
+
+def reaped() -> None:
+    """Waits for the children that have ended: their time counts as this process's."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def become(client: socket.socket) -> None:
@@ -109,5 +115,6 @@ if __name__ == "__main__":
     from grpo_cli.commands.main import application
 
     application()
+    gc.freeze()  # those that fork do not look for garbage in what they share
     become(asked(sys.argv[1]))
     main() if sys.argv[0].endswith("grpo") else sys.exit(pytest.main())

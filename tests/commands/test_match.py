@@ -20,6 +20,7 @@ from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import homogeneous_by_token
 from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.passes import add_up
 from grpo_cli.commands.match.sums.vectors import Vectors
@@ -56,10 +57,10 @@ def built(base, first, betas, depth):
     return SPACES[asked]
 
 
-def added_up(options, measured, data):
+def added_up(options, measured, data, likely):
     asked = id(options), id(data)
     if asked not in SUMS:
-        SUMS[asked] = add_up(options, measured, data)
+        SUMS[asked] = add_up(options, measured, data, likely)
     return SUMS[asked]
 
 
@@ -76,6 +77,32 @@ AS_FLAGS = ("--kl", "none", "--aggregate", "token-mean")
 @pytest.fixture(scope="module")
 def telling_path(tmp_path_factory):
     return write(tmp_path_factory.mktemp("match") / "telling", telling())
+
+
+def test_arrays_are_one_where_every_bit_is():
+    row = np.array([0.25, -1.0, 3.0])
+    rows = [row, row[[1, 0, 2]], np.full(3, np.nan), row.copy(), np.zeros(3), np.full(3, np.nan)]
+    places, kept = distinct([*rows, -np.zeros(3), row + 1e-16])
+    assert places.tolist() == [0, 1, 2, 0, 3, 2, 4, 5]
+    np.testing.assert_array_equal(kept[places[3]], row)
+
+
+@pytest.mark.parametrize(("variant", "reads"), [("grpo", 1), ("dr-grpo", 2)])
+def test_a_large_input_that_gives_what_is_asked_for_is_read_once(telling_path, variant, reads):
+    source, first = records_of(telling_path, 1, 1 << 20)
+    loss = loss_of(telling_path, variant)
+    read = []
+
+    class Counted:
+        def fold(self, *work):
+            read.append(work)
+            return source.fold(*work)
+
+    question = Question(Typed.of("loss", repr(loss)), Counted(), first)
+    found = Search(plan("grpo"), large=True).answer([question])
+    assert len(read) == reads
+    assert found.matches[0].value == loss
+    assert found.matches[0].unbound == answer(telling_path, loss).matches[0].unbound
 
 
 @pytest.fixture(scope="module")

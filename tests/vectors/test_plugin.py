@@ -78,14 +78,16 @@ def test_one_case_by_its_name(run: Run) -> None:
 
 
 def test_the_same_over_several_processes(run: Run, tmp_path: Path) -> None:
-    alone = in_project(tmp_path, [sys.executable, "-m", "pytest"], PROJECT, "--grpo-vectors")
-    spread = run(PROJECT, "--grpo-vectors", "-p", "xdist", "-n", "2")
+    few = ("--grpo-vectors", "-k", "clip")
+    alone = in_project(tmp_path, [sys.executable, "-m", "pytest"], PROJECT, *few)
+    spread = run(PROJECT, *few, "-p", "xdist", "-n", "2")
+    assert counts(alone)[0] > 10
     assert summary(spread) == summary(alone)
 
 
 def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     text = PROJECT.replace("np.minimum(free, bounded)", "free")
-    done = run(text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors", "-k", "clip")
     assert done.returncode == 1
     assert "clip/above-positive: One token, its ratio above the band" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
@@ -94,19 +96,20 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
 
 def test_an_exception_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("return {", "raise ZeroDivisionError('of the loss')\n        return {")
-    done = run(text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors", "-k", "clip")
     passed, failed, _, _ = counts(done)
     assert passed == 0
-    assert failed > 40
+    assert failed > 10
     assert "ZeroDivisionError: of the loss" in done.stdout
 
 
 def test_a_fixture_that_breaks_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("def compute", "raise OSError\n\n    def compute")
-    done = run(text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors", "-k", "clip")
     assert done.returncode == 1
-    assert counts(done)[0] == 0
-    assert counts(done)[1] > 300
+    passed, failed, *others = counts(done)
+    assert failed > 100
+    assert (passed, others) == (0, [0, 0])
 
 
 def test_a_known_failure(run: Run, tmp_path: Path) -> None:
@@ -130,12 +133,13 @@ def test_a_file_of_known_failures_that_is_wrong(
     run: Run, tmp_path: Path, line: str, message: str
 ) -> None:
     (tmp_path / "known").write_text(line, encoding="utf-8")
-    assert message in run(MEAN_OF_MEANS, "--grpo-vectors").stdout
+    few = "clip or token-mean or kl-k"
+    assert message in run(MEAN_OF_MEANS, "--grpo-vectors", "-k", few).stdout
 
 
 def test_a_claim_that_is_misspelt(run: Run) -> None:
     text = PROJECT.replace('"token-mean")', '"token_mean")')
-    done = run(text, "--grpo-vectors")
+    done = run(text, "--grpo-vectors", "-k", "clip")
     assert "aggregate: no vector has 'token_mean'; did you mean 'token-mean'?" in done.stdout
 
 
