@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grpo_cli.commands.trend import shelf
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
 from grpo_cli.commands.trend.findings import command, findings
@@ -192,7 +193,17 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
         steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
 
 
-def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
+def values_of(step: Step) -> dict[str, tuple[Any, ...]]:
+    """Where a step is worst, but for the file."""
+    return {
+        name: (place.record, place.response, place.token, place.value)
+        for name, place in step.worst.items()
+    }
+
+
+def test_steps_that_were_put_aside_are_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each rank's file has all steps: more than are in memory, and all of them come back."""
     draw = random.Random(1)
     lines = [[json.dumps(record(draw, step, rank)) for rank in range(3)] for step in range(40)]
@@ -202,7 +213,9 @@ def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
     (tmp_path / "all").write_text("".join(f"{line}\n" for each in lines for line in each))
     together = steps(Reader([str(tmp_path / "all")]), no_kl())
     (tmp_path / "all").unlink()
+    monkeypatch.setattr(shelf, "_ROOM", 0)
     apart = read(tmp_path)
+    assert [values_of(one) for one in apart] == [values_of(one) for one in together]
     assert [one.metrics for one in apart] == [one.metrics for one in together]
     assert {one.file for one in apart} == {str(tmp_path / "rank_0.jsonl")}
 
@@ -220,6 +233,8 @@ def test_without_room_on_the_disk_steps_stay_in_memory(
             return super().write(data)
 
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(shelf, "_ROOM", 0)
+    monkeypatch.setattr(shelf, "_NEAR", 4)
     assert read(tmp_path) == wanted
 
 

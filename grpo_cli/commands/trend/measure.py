@@ -61,7 +61,7 @@ class Measured:
         self._note_longest()
         if batch.log_probs_new is not None:
             self._mean("log_prob", batch.log_probs_new)
-            self._note_tokens("nll", -batch.log_probs_new)
+            self._note_tokens("nll", batch.log_probs_new, least=True)
         if batch.entropies is not None:
             self._mean("entropy", batch.entropies)
         if self._summary is not None:
@@ -149,16 +149,20 @@ class Measured:
         sizes = np.sqrt(squares[records]).tolist()
         self._worst["gradient"] = [*_places(self._chunk, firsts, None, sizes)]
 
-    def _note_tokens(self, name: str, sizes: F64, of: F64 | None = None) -> None:
-        """The largest of each step; of ratios, where one of them is not 1."""
+    def _note_tokens(
+        self, name: str, sizes: F64, of: F64 | None = None, *, least: bool = False
+    ) -> None:
+        """The largest of each step, or the least; of ratios, where one of them is not 1."""
         tokens, noted = [], []
+        place = np.argmin if least else np.argmax
         for cut, some in zip(self._cuts, self._filled, strict=True):
-            token = cut.tokens.start + int(sizes[cut.tokens].argmax()) if some else 0
+            token = cut.tokens.start + int(place(sizes[cut.tokens])) if some else 0
             if some and of is not None and of[token] == 1.0:
                 some = bool((of[cut.tokens] != 1.0).any())
             noted.append(some)
             tokens += [token] if some else []
-        places = places_of(self._chunk, tokens, sizes[tokens].tolist())
+        values = -sizes[tokens] if least else sizes[tokens]
+        places = places_of(self._chunk, tokens, values.tolist())
         self._worst[name] = [next(places) if some else None for some in noted]
 
     # ---- what a step has of it ------------------------------------------------------------------

@@ -73,6 +73,12 @@ class StepSums:
         """J of the step; None where it cannot be evaluated, or has no token."""
         return _counted(lambda totals: totals.objective)(self)
 
+    @cached_property
+    def ratio(self) -> float:
+        """Σ ρ."""
+        totals = self.sums.totals
+        return 0.0 if totals is None else totals.ratio.value()
+
     def value(self, name: str) -> float:
         """A sum; 0 where there is nothing of it."""
         return self._values.get(name, 0.0)
@@ -109,6 +115,10 @@ def _loss(step: StepSums) -> float | None:
     return None if step.objective is None else -step.objective + 0.0
 
 
+def _ratio_mean(step: StepSums) -> float | None:
+    return _counted(lambda totals: step.ratio / totals.tokens)(step)
+
+
 def _kl(step: StepSums) -> float | None:
     totals = step.sums.totals
     known = totals is not None and totals.kl_known and KL in totals.terms
@@ -120,7 +130,7 @@ def _ess(step: StepSums) -> float | None:
     totals = step.sums.totals
     if totals is None or not totals.tokens:
         return None
-    return _effective(totals.ratio.value(), step.value("ratio_squared"), totals.tokens)
+    return _effective(step.ratio, step.value("ratio_squared"), totals.tokens)
 
 
 def _effective(total: float, square: float, count: int) -> float | None:
@@ -214,7 +224,7 @@ ALL = (
         "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift=1
     ),
     Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 19),
-    _of_ratio("ratio_mean", _counted(lambda totals: totals.ratio.value() / totals.tokens), 18),
+    _of_ratio("ratio_mean", _ratio_mean, 18),
     _of_ratio("ratio_p999", _ratio_tail, 15, drift=1),
     _of_ratio("ess", _ess, 17, drift=-1),
     # ---- the trainer against the engine

@@ -94,6 +94,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
         "sampling/importance_sampling_ratio/mean": _mean("weights"),
         "sampling/importance_sampling_ratio/max": _extreme("weights_max"),
+        "loss": _as("loss"),
     },
     "verl": {
         "critic/score/mean": _as("reward_mean"),

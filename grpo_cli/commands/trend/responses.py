@@ -75,8 +75,14 @@ class Responses:
         """How many groups have one reward throughout: this one, or any where none is given."""
         if not self.scored or not self._several:
             return None
-        equal = [one[0] for one in self._several if one.count(one[0]) == len(one)]
-        return sum(not rewards or first in rewards for first in equal) / len(self._several)
+        alike = self._alike
+        count = sum(first in rewards for first in alike) if rewards else len(alike)
+        return count / len(self._several)
+
+    @cached_property
+    def _alike(self) -> list[float]:
+        """The reward of each group that has but one."""
+        return [one[0] for one in self._several if one.count(one[0]) == len(one)]
 
     @cached_property
     def _right(self) -> float | None:

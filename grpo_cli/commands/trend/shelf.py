@@ -23,6 +23,8 @@ from grpo_cli.commands.trend.table import Steps, Table
 
 _NEAR = 16
 """Steps in memory, at least; as many are put aside at once."""
+_ROOM = 8 << 20
+"""Bytes that they may take."""
 
 
 class _Bundle(NamedTuple):
@@ -43,6 +45,7 @@ class Shelf:
         whole = frozenset(name for name, one in METRICS.items() if one.whole)
         self._values, self._table = values, Table([*METRICS], whole)
         self._near: dict[int, Sums] = {}  # the latest last
+        self._held = 0
         self._bundles: list[_Bundle] = []
         self._bundle_of: dict[int, int] = {}
         self._open: tuple[int, dict[int, Sums]] = (-1, {})
@@ -60,16 +63,25 @@ class Shelf:
         """Adds the sums of records that follow."""
         if step in self._bundle_of:
             self._take_up(self._bundle_of[step])
-        known = self._near.pop(step, None)
+        known = self._given(step) if step in self._near else None
         if known is None:
             known = sums
             sums.file = intern(sums.file)
             self._table.begin(step, sums.file, sums.key and intern(sums.key))
         else:
             known.merge(sums)
-        self._near[step] = known
-        if len(self._near) >= 2 * _NEAR and self._room:
+        self._keep(step, known)
+        while len(self._near) >= 2 * _NEAR and self._room and self._held > _ROOM:
             self._put_aside([*islice(self._near, _NEAR)])
+
+    def _keep(self, step: int, sums: Sums) -> None:
+        self._near[step] = sums
+        self._held += sums.size
+
+    def _given(self, step: int) -> Sums:
+        sums = self._near.pop(step)
+        self._held -= sums.size
+        return sums
 
     def _put_aside(self, steps: Sequence[int]) -> None:
         data = pickle.dumps({step: self._near[step] for step in steps}, pickle.HIGHEST_PROTOCOL)
@@ -87,7 +99,7 @@ class Shelf:
             return
         for step in steps:
             self._bundle_of[step] = len(self._bundles)
-            self._table.fill(step, self._values(step, self._near.pop(step)))
+            self._table.fill(step, self._values(step, self._given(step)))
         self._bundles.append(_Bundle(place, len(data)))
 
     def _opened(self, number: int) -> dict[int, Sums]:
@@ -103,7 +115,7 @@ class Shelf:
         for step, sums in self._opened(number).items():
             if self._bundle_of.get(step) == number:
                 del self._bundle_of[step]
-                self._near[step] = sums
+                self._keep(step, sums)
         self._open = -1, {}
 
     def steps(self) -> Steps:
