@@ -154,8 +154,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [*value] if _AS_IN_A_FILE.issuperset(map(type, value)) else [*map(plain, value)]
     return value
+
+
+_AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
 
 
 def _paths(files: Path | Iterable[Path]) -> list[str]:

@@ -16,7 +16,6 @@ from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.match import run, search
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
-from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import homogeneous_by_token
 from grpo_cli.commands.match.sums.data import Stream
@@ -34,12 +33,8 @@ def answer(path, loss, *, of="loss", rtol=None, betas=(), jobs=1, block=1 << 20,
     text = loss if isinstance(loss, str) else repr(float(loss))
     question = Question(Typed.of(of, text, rtol), *records_of(path, jobs, block))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "build", built)
         patch.setattr(run, "add_up", added_up)
         return Search(plan(options.pop("variant", "grpo"), **options), betas).answer([question])
-
-
-# Neither the conventions nor their sums depend on the number: those of a file are made once.
 
 
 @cache
@@ -48,22 +43,16 @@ def records_of(path, jobs, block):
     return Stream(reader), next(iter(reader))
 
 
-def built(base, first, betas, depth):
-    asked = id(first), base.variant, repr(base.swapped), repr(base.flags), base.batch
-    asked = *asked, tuple(betas), depth
-    if asked not in SPACES:
-        SPACES[asked] = build(base, first, betas, depth)
-    return SPACES[asked]
-
-
 def added_up(options, measured, data):
+    """Sums do not depend on the number either: those of a file are made once."""
     asked = id(options), id(data)
     if asked not in SUMS:
-        SUMS[asked] = add_up(options, measured, data)
-    return SUMS[asked]
+        SUMS[asked] = options, add_up(options, measured, data)
+    return SUMS[asked][1]
 
 
-SPACES, SUMS = {}, {}
+SUMS = {}
+"""Beside the options, so that no others take their place in memory."""
 
 
 NO_KL = {"kl": "none"}
@@ -71,6 +60,9 @@ NARROW = {"kl": "none", "aggregate": "token-mean"}
 """Stages that stay: a tenth of the conventions, for what is the same however many there are."""
 MEAN = {"aggregate": "response-mean"}
 AS_FLAGS = ("--kl", "none", "--aggregate", "token-mean")
+STANDARDISED = {"advantage": "group-std"}
+GIVEN = {"epsilon": 0.2}
+"""What is given is not searched for."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +87,7 @@ def loss_of(path, variant, batch="input", **options):
 def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
     """Of tokens with advantages of their own, two looks at the tokens serve them all."""
     _, first = records_of(telling_path, 1, 1 << 20)
-    options = built(plan("grpo"), first, (), Depth.WIDE).options
+    options = search.build(plan("grpo"), first, (), Depth.WIDE).options
     with np.errstate(all="ignore"):
         sums = Vectors(options, first, {}).directs(np.eye(first.batch.responses.count))
     looked = {True: 0, False: 0}
@@ -232,7 +224,7 @@ def test_beta_is_solved_for(telling_path):
 def test_epsilon_is_searched(telling_path):
     wanted = {"epsilon": 0.15, "beta": 0.005}
     loss = loss_of(telling_path, "bnpo", hyperparameters=wanted)
-    found = answer(telling_path, f"{loss:.8g}")
+    found = answer(telling_path, f"{loss:.8g}", stages=STANDARDISED)
     assert found.matches[0].plan.flags["epsilon_low"] == 0.15
     assert any(one.value == loss for one in found.matches)
 
@@ -242,7 +234,8 @@ def test_epsilon_is_searched(telling_path):
 )
 def test_epsilon_is_solved_for(telling_path, variant, epsilon):
     loss = loss_of(telling_path, variant, hyperparameters={"epsilon": epsilon})
-    found = answer(telling_path, f"{loss:.10g}", stages=MEAN if variant == "grpo" else NO_KL)
+    stages = MEAN | STANDARDISED if variant == "grpo" else NO_KL
+    found = answer(telling_path, f"{loss:.10g}", stages=stages)
     assert found.reproduced
     first = found.matches[0]
     assert first.plan.flags["epsilon_high"] == epsilon
@@ -274,12 +267,12 @@ def test_a_list_of_betas(telling_path):
 
 def test_float32_noise_is_within_the_tolerance(telling_path):
     loss = loss_of(telling_path, "dapo")
-    found = answer(telling_path, float(np.float32(loss * (1 + 1e-7))))
+    found = answer(telling_path, float(np.float32(loss * (1 + 1e-7))), stages=NARROW)
     assert any("dapo" in one.rows for one in found.matches)
 
 
 def test_nothing_reproduces_it(telling_path):
-    found = answer(telling_path, 123.456789)
+    found = answer(telling_path, 123.456789, stages=NARROW)
     assert not found.matches
     off = [abs(one.difference) for one in found.nearest]
     assert off == sorted(off)
@@ -334,7 +327,7 @@ def few_path(tmp_path_factory):
 
 @pytest.mark.parametrize("text", ["77", "-12.5"])
 def test_chance_hits_alone_are_a_no(few_path, text):
-    found = answer(few_path, text, stages=NO_KL)
+    found = answer(few_path, text, stages=NARROW)
     assert not found.reproduced
     assert all(one.chance >= 0.3 for one in found.matches[:1])
 
@@ -357,7 +350,7 @@ def test_ambiguous_on_equal_lengths(tmp_path):
 
 def test_a_flag_keeps_its_stage(telling_path):
     loss = loss_of(telling_path, "dapo")
-    found = answer(telling_path, loss, stages=NARROW | MEAN)
+    found = answer(telling_path, loss, stages=NARROW | MEAN, hyperparameters=GIVEN)
     assert not any("dapo" in one.rows for one in found.matches)
 
 
@@ -392,11 +385,12 @@ def test_several_numbers_together(grpo, known_path):
     given = [f"--loss={made['loss']:.4g}", f"--kl={made['kl']:.4g}"]
     given += [f"--clip-fraction={made['clip_fraction']:.4g}"]
     given += [f"--gradient-norm={made['gradient_norm']:.4g}"]
-    alone = asked(grpo, str(known_path), given[0])
-    together = asked(grpo, str(known_path), *given)
+    few = ("--advantage", "group-std")
+    alone = asked(grpo, str(known_path), given[0], *few)
+    together = asked(grpo, str(known_path), *given, *few)
     assert "agg:token-mean" in together["matches"][0]["signature"].replace("verl/", "")
     assert together["match_count"] < alone["match_count"]
-    wrong = asked(grpo, str(known_path), given[0], "--gradient-norm=17.3")
+    wrong = asked(grpo, str(known_path), given[0], "--gradient-norm=17.3", *few)
     assert not wrong["matches"]
 
 
@@ -422,7 +416,7 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
         logged = {"loss": float(f"{row['loss']:.3g}"), "norm": float(f"{row['gradient_norm']:.4g}")}
         made.append(one | {"metrics": logged})
     path = str(write(tmp_path / "run", made))
-    words = ["--logged", "loss=metrics.loss"]
+    words = ["--logged", "loss=metrics.loss", *AS_FLAGS]
     alone = asked(grpo, path, *words)
     both = asked(grpo, path, *words, "--logged", "gradient-norm=metrics.norm")
     assert both["questions"] == [4, 2]
@@ -430,7 +424,6 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
     assert "dapo" in both["matches"][0]["variants"]
     made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
     path = str(write(tmp_path / "wrong", made))
-    words += AS_FLAGS  # else nothing is searched for long
     assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
     told = grpo("match", path, *words, *words)
     assert told.exit_code == 2
@@ -536,7 +529,8 @@ def still(tmp_path):
 def test_an_epsilon_that_clips_nothing_is_left_open(tmp_path, grpo):
     path = still(tmp_path)
     loss = loss_of(path, "dapo", hyperparameters={"epsilon_low": 0.3, "epsilon_high": 0.28})
-    result = grpo("match", str(path), f"--loss={loss!r}", "--epsilon-low", "0.3", "--json")
+    words = ("match", str(path), f"--loss={loss!r}", *AS_FLAGS)
+    result = grpo(*words, "--epsilon-low", "0.3", "--json")
     assert result.exit_code == 0  # one is told: nothing is open
     assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
     found = next(one for one in answer(path, loss).matches if one.unbound)
@@ -548,7 +542,7 @@ def test_an_epsilon_that_clips_nothing_is_left_open(tmp_path, grpo):
         for value, same in ((edge + 1e-12, True), (0.9, True), (edge - 1e-3, False)):
             with_it = loss_of(path, "dapo", hyperparameters=both | {name: value})
             assert (with_it == pytest.approx(loss, rel=1e-13)) is same, (name, value)
-    shown = grpo("match", str(path), f"--loss={loss!r}").stdout
+    shown = grpo(*words).stdout
     assert "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 gives the same" in shown
 
 
