@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from files import some
 from planted import DUMPS, record, std, telling, write
 
 from grpo_cli.commands.compare.compare import Comparison
@@ -125,7 +126,7 @@ def test_the_tolerance_follows_from_the_digits(text, half):
 @pytest.mark.parametrize("batch", ["input", "record"])
 def test_rows_find_themselves(telling_path, batch):
     losses = own_losses(telling_path, batch)
-    for name, loss in list(losses.items())[:: 17 if batch == "input" else 31]:
+    for name, loss in some([*losses.items()], 9 if batch == "input" else 5):
         if loss == 0.0:
             continue
         found = answer(telling_path, loss, batch=batch)
@@ -133,7 +134,7 @@ def test_rows_find_themselves(telling_path, batch):
         assert found.matches[0].value == loss, name
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
+@pytest.mark.parametrize("name", some(["grpo", "dapo", "dr_grpo", "gspo", "cispo"], 3))
 def test_trl_logged_losses(name, tmp_path):
     line = (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-1]
     path = tmp_path / "one"
@@ -230,7 +231,7 @@ def test_epsilon_is_searched(telling_path):
 
 
 @pytest.mark.parametrize(
-    ("variant", "epsilon"), [("grpo", 0.2137), ("dapo", 0.137), ("cispo", 0.33)]
+    ("variant", "epsilon"), some([("dapo", 0.137), ("grpo", 0.2137), ("cispo", 0.33)], 2)
 )
 def test_epsilon_is_solved_for(telling_path, variant, epsilon):
     loss = loss_of(telling_path, variant, hyperparameters={"epsilon": epsilon})
@@ -268,7 +269,7 @@ def test_a_list_of_betas(telling_path):
 def test_float32_noise_is_within_the_tolerance(telling_path):
     loss = loss_of(telling_path, "dapo")
     found = answer(telling_path, float(np.float32(loss * (1 + 1e-7))), stages=NARROW)
-    assert any("dapo" in one.rows for one in found.matches)
+    assert any(one.plan.variant == "dapo" and one.value == loss for one in found.matches)
 
 
 def test_nothing_reproduces_it(telling_path):
@@ -294,7 +295,7 @@ def test_the_nearest_say_which_beta_would_fit(telling_path):
     assert plain
 
 
-@pytest.mark.parametrize("text", ["0.04142", "-0.2718", "0.1618"])
+@pytest.mark.parametrize("text", some(["0.04142", "-0.2718", "0.1618"], 2))
 def test_a_random_number_of_few_digits_is_chance(telling_path, text):
     found = answer(telling_path, text, stages=NO_KL)
     assert found.chance > 1.0
@@ -325,9 +326,9 @@ def few_path(tmp_path_factory):
     return write(tmp_path_factory.mktemp("match") / "few", few)
 
 
-@pytest.mark.parametrize("text", ["77", "-12.5"])
+@pytest.mark.parametrize("text", some(["77", "-12.5"], 1))
 def test_chance_hits_alone_are_a_no(few_path, text):
-    found = answer(few_path, text, stages=NARROW)
+    found = answer(few_path, text, stages=NO_KL)
     assert not found.reproduced
     assert all(one.chance >= 0.3 for one in found.matches[:1])
 
@@ -372,7 +373,8 @@ def asked(grpo, *words):
 
 
 def test_the_printed_command_gives_the_printed_value(grpo, known_path):
-    for variant, times in (("dapo", 0.25), ("lite-ppo", 1.0), ("openrlhf/ppo", -1.0)):
+    cases = [("dapo", 0.25), ("lite-ppo", 1.0), ("openrlhf/ppo", -1.0)]
+    for variant, times in some(cases, 2):
         text = f"{times * loss_of(known_path, variant):.9g}"
         first = asked(grpo, str(known_path), f"--loss={text}")["matches"][0]
         words = shlex.split(first["command"].partition(" | awk")[0])[1:]
@@ -416,7 +418,7 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
         logged = {"loss": float(f"{row['loss']:.3g}"), "norm": float(f"{row['gradient_norm']:.4g}")}
         made.append(one | {"metrics": logged})
     path = str(write(tmp_path / "run", made))
-    words = ["--logged", "loss=metrics.loss", *AS_FLAGS]
+    words = ["--logged", "loss=metrics.loss"]
     alone = asked(grpo, path, *words)
     both = asked(grpo, path, *words, "--logged", "gradient-norm=metrics.norm")
     assert both["questions"] == [4, 2]
@@ -424,6 +426,7 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
     assert "dapo" in both["matches"][0]["variants"]
     made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
     path = str(write(tmp_path / "wrong", made))
+    words += AS_FLAGS  # else nothing is searched for long
     assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
     told = grpo("match", path, *words, *words)
     assert told.exit_code == 2
@@ -560,7 +563,9 @@ def test_where_another_bound_acts_no_epsilon_is_said_to_be_open(capped):
     assert set(unbound(replace(made, surrogate=surrogate), reached)) == {"epsilon_low"}
 
 
-@pytest.mark.parametrize(("variant", "low", "high"), [("grpo", 0.17, 0.31), ("dapo", 0.15, 0.26)])
+@pytest.mark.parametrize(
+    ("variant", "low", "high"), some([("dapo", 0.15, 0.26), ("grpo", 0.17, 0.31)], 1)
+)
 def test_an_epsilon_of_its_own_on_either_side(telling_path, variant, low, high):
     wanted = {"epsilon_low": low, "epsilon_high": high}
     loss = loss_of(telling_path, variant, hyperparameters=wanted)
