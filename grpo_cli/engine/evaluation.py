@@ -16,7 +16,9 @@ from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.signature import plain
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Record
 from grpo_cli.records.translate import Notices
@@ -236,7 +238,27 @@ class Evaluation:
         """What is told once."""
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
-        return list(reader.notices | self._notices | other | self._outcome.told)
+        replaced = dict.fromkeys(self._replaced())
+        return list(reader.notices | self._notices | other | self._outcome.told | replaced)
+
+    def _replaced(self) -> Iterator[str]:
+        """Says which of the variant's own values the records replace by some of another scale."""
+        plan = self._task.evaluator.plan
+        values = [
+            f"{name} {plain(used)} (own {plain(own)})"
+            for name, (own, used) in plan.replaced(self._outcome.totals.signed).items()
+            if _of_another_scale(own, used)
+        ]
+        if values:
+            yield f"from the records, not {plan.variant}'s own: {', '.join(values)}"
+
+
+def _of_another_scale(own: Value, used: Value) -> bool:
+    """Whether one is more than ten times the other, as 0.2 is in the place of GSPO's 0.0003."""
+    if not isinstance(own, float) or not isinstance(used, float):
+        return False
+    low, high = sorted((abs(own), abs(used)))
+    return high > 10 * low > 0
 
 
 def _notices(breakdown: Breakdown) -> Iterator[str]:

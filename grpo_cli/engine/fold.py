@@ -14,6 +14,7 @@ from pickle import PickleBuffer
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
+from grpo_cli.records.buffers import Beside
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.trainer import named_row
 
@@ -121,6 +122,7 @@ class OnPiece(Generic[T]):
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
     by_columns: bool = False
+    beside: Beside | None = None
 
     def __call__(self, piece: Piece | Bundle) -> tuple[T, Told]:
         """What a piece comes to, and what is to be told of it once."""
@@ -130,7 +132,9 @@ class OnPiece(Generic[T]):
         """What pieces that follow each other come to as one."""
         told = Told()
         decoded = (
-            self.reading.decoded(piece, told.notices, by_columns=self.by_columns)
+            self.reading.decoded(
+                piece, told.notices, by_columns=self.by_columns, beside=self.beside
+            )
             for piece in pieces
         )
         result = self.work(told.heard(chain.from_iterable(decoded)))

@@ -29,6 +29,7 @@ from grpo_cli.records import (
     Source,
     record,
 )
+from grpo_cli.records.buffers import Beside
 from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
@@ -235,6 +236,7 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
+        beside: Beside | None = None,
         bundles: bool = False,
         manifest: Manifest | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
@@ -247,17 +249,19 @@ class Reader:
             together: whether results of pieces that follow each other may come merged.
             by_columns: whether numbers may come as columns, beside no more of their records than
                 an evaluation needs, which ``chunks`` understands.
+            beside: which other values of plain lines ``work`` needs, by their keys; then their
+                numbers may come as columns.
             bundles: whether small pieces, as of small files, are worked on together.
             manifest: of the parts to which workers of a cluster write rows.
         """
         if self._on is not None:
-            on_piece = OnPiece(work, self.reading, by_columns)
+            on_piece = OnPiece(work, self.reading, by_columns, beside)
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
         each = _before(self._pieces(apart=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
-        on_piece = OnPiece(work, self.reading, by_columns)
+        on_piece = OnPiece(work, self.reading, by_columns, beside)
         for piece, (result, told) in self._shared_out(on_piece, pieces):
             self.told.merge(told)
             yield piece, result

@@ -231,6 +231,11 @@ class Totals:
         words = " or ".join(sorted(self.of))
         return f"records, each by its own {words}" if self.batch == "record" else words
 
+    @property
+    def signed(self) -> Parts:
+        """The pieces of the signature; a value that differs between records reads ``mixed``."""
+        return common(list(self.signatures.values())) if self.signatures else ()
+
     def signature(self) -> str:
-        """The signature of the batch; a value that differs between records reads ``mixed``."""
-        return line(common(list(self.signatures.values()))) if self.signatures else ""
+        """The signature of the batch."""
+        return line(self.signed)

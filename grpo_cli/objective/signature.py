@@ -65,7 +65,9 @@ def short(name: str) -> str:
 
 
 def plain(value: Value) -> str:
-    """A value by ``repr``; a whole number without its ``.0``."""
+    """A value by ``repr``; a whole number without its ``.0``, and ``none`` for None."""
+    if value is None:
+        return "none"
     if isinstance(value, float):
         whole = value.is_integer() and abs(value) < 2**53
         return repr(int(value)) if whole else repr(value)

@@ -6,7 +6,7 @@ simdjson decodes a line and hands out each column as float64 bytes. What is serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,6 +17,9 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.fast import LOG_PROBS, Packed, Unusual, numbered
 from grpo_cli.records.fields import GROUPS, MASKS, read_fields
 from grpo_cli.records.formats import candidates
+
+Beside = Callable[[str], bool]
+"""Whether what stands under a key is wanted beside the numbers."""
 
 _LONGEST = 1 << 26
 """Bytes of a line; the decoder's memory grows with it."""
@@ -93,7 +96,7 @@ def _plan(keys: tuple[str, ...]) -> _Plan:
 class _Table:
     """The records of a chunk, column by column, while they are decoded."""
 
-    def __init__(self, keys: tuple[str, ...]) -> None:
+    def __init__(self, keys: tuple[str, ...], beside: Beside | None) -> None:
         self.keys = keys
         self.plan = plan = _plan(keys)
         self.counts: list[int] = []
@@ -103,6 +106,10 @@ class _Table:
         self._scores = [(key, self.parts[name].append) for name, key in plan.scores]
         self.ids: list[Any] = []
         self.labels: list[list[Any]] = []
+        self._beside = beside
+        self.said: dict[str, list[Any]] = {
+            key: [] for key in plan.unread if beside is not None and beside(key)
+        }
         self._in_unread = 0
 
     def add(self, record: Any) -> None:
@@ -136,7 +143,10 @@ class _Table:
         if "group_ids" in plan.names:
             self.labels.append(record[plan.names["group_ids"]].as_list())
         for key in plan.unread:
-            self._in_unread += _brackets(record[key])
+            value = record[key]
+            self._in_unread += _brackets(value)
+            if key in self.said:
+                self.said[key].append(_apart(value))
 
     def check_words(self) -> None:
         """Refuses ids and labels that are no such thing."""
@@ -150,7 +160,17 @@ class _Table:
     def shown(self) -> dict[str, Sequence[Any]]:
         """What a report shows beside numbers."""
         found: dict[str, Sequence[Any]] = {"id": self.ids} if self.ids else {}
-        return found | ({self.plan.names["group_ids"]: self.labels} if self.labels else {})
+        found |= {self.plan.names["group_ids"]: self.labels} if self.labels else {}
+        if self._beside is not None and "token_ids" in self.plan.names:
+            found[self.plan.names["token_ids"]] = [*self._first_ids()]
+        return found | self.said
+
+    def _first_ids(self) -> Iterator[list[list[int]]]:
+        """The token ids of each record's first response."""
+        at = 0
+        for data, count in zip(self.parts["token_ids"], self.counts, strict=True):
+            yield [np.frombuffer(data, np.int64, self.widths[at]).tolist()]
+            at += count
 
     @property
     def brackets(self) -> int:
@@ -180,6 +200,13 @@ class _Table:
             token_advantages=None,
             groups=list(map(numbered, self.labels)) or [None] * len(self.counts),
         )
+
+
+def _apart(value: Any) -> Any:
+    """A value that holds on to nothing of what it was decoded from."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.as_dict() if hasattr(value, "as_dict") else value.as_list()
 
 
 def _brackets(value: Any) -> int:
@@ -226,13 +253,19 @@ class Decoder:
         self._parser = parser()
         self._pause = self._next_pause = 0
 
-    def served(self, texts: Sequence[bytes]) -> Served | None:
-        """The records of lines; None where one of them has to be looked at by others."""
+    def served(self, texts: Sequence[bytes], beside: Beside | None = None) -> Served | None:
+        """The records of lines; None where one of them has to be looked at by others.
+
+        Args:
+            texts: the lines.
+            beside: which values that no objective reads are shown as well; the token ids of each
+                record's first response are then, too.
+        """
         if self._pause:
             self._pause -= 1
             return None
         try:
-            served = self._serve(texts)
+            served = self._serve(texts, beside)
         except _REFUSED:
             self._parser = self._make()  # what failed may still hold on to the old one
             self._pause = self._next_pause
@@ -241,21 +274,21 @@ class Decoder:
         self._next_pause = 0
         return served
 
-    def _serve(self, texts: Sequence[bytes]) -> Served:
+    def _serve(self, texts: Sequence[bytes], beside: Beside | None) -> Served:
         table: _Table | None = None
         for text in texts:
             if not text.startswith(b"{") or len(text) > _LONGEST:
                 raise Unusual  # simdjson would skip a byte order mark
-            table = self._add(table, text)
+            table = self._add(table, text, beside)
         if table is None:
             raise Unusual
         table.check_words()
         _check(texts[0] if len(texts) == 1 else b"".join(texts), table.brackets)
         return Served(table.keys, table.packed(), table.shown)
 
-    def _add(self, table: _Table | None, text: bytes) -> _Table:
+    def _add(self, table: _Table | None, text: bytes, beside: Beside | None) -> _Table:
         record = self._parser.parse(text)
-        table = _Table(tuple(record)) if table is None else table
+        table = _Table(tuple(record), beside) if table is None else table
         table.add(record)
         return table
 

@@ -327,7 +327,7 @@ def headers(
         shown: what they say beside numbers by token, by their keys; None: they say it themselves.
     """
     values: Iterable[Any] = (raw.value for raw in raws)
-    if shown is not None and "token_ids" not in names:
+    if shown is not None and ("token_ids" not in names or names["token_ids"] in shown):
         values = [{key: each[at] for key, each in shown.items()} for at in range(len(raws))]
     widths = iter(packed.widths)
     return [

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose import select, where
 from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
@@ -83,7 +84,12 @@ class Reading:
         return self.format is None and not self.mapped and not self.where
 
     def decoded(
-        self, piece: Piece, notices: Notices, *, by_columns: bool = False
+        self,
+        piece: Piece,
+        notices: Notices,
+        *,
+        by_columns: bool = False,
+        beside: Beside | None = None,
     ) -> Iterator[DecodedChunk]:
         """The records of a piece; in the place of one that cannot be read stands its error.
 
@@ -92,6 +98,7 @@ class Reading:
             notices: what is to be told once is added here.
             by_columns: whether numbers may come as columns, beside no more of the records than an
                 evaluation needs.
+            beside: which other values are needed; numbers of lines may come as columns then.
         """
         if by_columns and isinstance(piece, Rows) and piece.is_table:
             found = self._by_columns(piece, notices)
@@ -99,7 +106,7 @@ class Reading:
                 return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        read = decoded(piece, by_columns=by_columns)
+        read = decoded(piece, by_columns=by_columns or beside is not None, beside=beside)
         return chain.from_iterable(_known(few, notices) for few in read)
 
     def raws(self, piece: Piece, notices: Notices) -> Items:

@@ -13,6 +13,7 @@ from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonica
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.signature import Parts
 from grpo_cli.objective.terms import BONUS
 from grpo_cli.papers import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
@@ -69,6 +70,14 @@ class Plan:
         if key not in self._cache:
             self._cache[key] = self._build(record, advantages_given=advantages_given)
         return self._cache[key]
+
+    def aggregate(self, record: Mapping[str, Value]) -> Bound:
+        """The objective's aggregation alone.
+
+        Raises:
+            InputError: when a hyperparameter of it that has no usual value is nowhere given.
+        """
+        return self._bind(*self._choice("aggregate"), {**record, **self.flags})
 
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
@@ -136,6 +145,24 @@ class Plan:
                     record=0,
                 )
         return _bound(name, choice, tuple(values.items()))
+
+    def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
+        """The surrogate's values that records put in the place of the variant's own: own and said.
+
+        Nothing else in the numbers shows GSPO's ε of 0.0003 replaced by a trainer's 0.2.
+
+        Args:
+            ran: the pieces of the signature of what was evaluated.
+        """
+        own = self.row.surrogate
+        said = next((dict(part.values) for part in ran if part.key == "surrogate"), {})
+        if self.swapped.get("surrogate", own.name) != own.name:
+            return {}
+        return {
+            name: (value, said[name])
+            for name, value in own.values.items()
+            if name in said and said[name] != value and name not in self.flags
+        }
 
     def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
         """Where a value comes from that neither a flag nor the record gives.

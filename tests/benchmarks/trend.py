@@ -3,6 +3,7 @@
     python tests/benchmarks/trend.py alarms --seed 101 --runs 300   # simulated runs, null and not
     python tests/benchmarks/trend.py cost --records 16              # beside eval --level batch
     python tests/benchmarks/trend.py cost --records 1 --steps 300 --tokens 430    # steps of 100 kB
+    python tests/benchmarks/trend.py cost --records 1 --steps 300 --tokens 430 --one-file
 
 Null series are noise with a correlation of neighbours (AR(1)), normal or heavy-tailed (t with 3
 degrees of freedom), on a level, a slope, or a curve that saturates as a reward does. Thresholds
@@ -90,12 +91,14 @@ def alarms(seed: int, runs: int) -> None:
         print(f"  {name}, by correlation: {', '.join(shares)}", flush=True)
 
 
-def dump(folder: Path, steps: int, records: int, tokens: int) -> None:
-    """Steps of records of 8 responses with four columns."""
+def dump(folder: Path, steps: int, records: int, tokens: int, *, one_file: bool) -> None:
+    """Steps of records of 8 responses with four columns, each in a file, or all in one."""
     for step in range(steps):
         draw = np.random.default_rng(step)
-        lines = [json.dumps(_record(draw, f"{step}-{at}", tokens)) for at in range(records)]
-        (folder / f"step_{step}.jsonl").write_text("".join(f"{one}\n" for one in lines))
+        made = [_record(draw, f"{step}-{at}", tokens) | {"step": step} for at in range(records)]
+        name = "run.jsonl" if one_file else f"step_{step}.jsonl"
+        with (folder / name).open("a") as stream:
+            stream.writelines(f"{json.dumps(one)}\n" for one in made)
 
 
 def _record(draw: np.random.Generator, name: str, tokens: int) -> dict[str, object]:
@@ -111,22 +114,27 @@ def _record(draw: np.random.Generator, name: str, tokens: int) -> dict[str, obje
     return record | {"rewards": draw.integers(0, 2, 8).astype(float).tolist()}
 
 
-def cost(steps: int, records: int, tokens: int, repeats: int) -> None:
+def cost(
+    steps: int, records: int, tokens: int, repeats: int, *, one_file: bool, fast: bool
+) -> None:
     """Prints processor time beside that of eval's totals, of the same bytes."""
     from grpo_cli.commands.trend.findings import findings
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.engine import Evaluation, Reader, memory
+    from grpo_cli.records.open import blocks
     from grpo_cli.records.open.folders import files
     from grpo_cli.variants.plan import plan
 
+    if not fast:
+        blocks.decoder = lambda: None  # type: ignore[assignment]  # as without the extra
     memory.settle()
     np.seterr(all="ignore")
     with tempfile.TemporaryDirectory() as folder:
-        dump(Path(folder), steps, records, tokens)
+        dump(Path(folder), steps, records, tokens, one_file=one_file)
         places, chosen = files([folder]), plan("grpo")
         size = sum(Path(one).stat().st_size for one in places)
         times: dict[str, list[float]] = {"eval --level batch": [], "trend": []}
-        for _ in range(repeats):
+        for _ in range(repeats):  # in turn, since other processes come and go
             begun = time.process_time()
             for _ in Evaluation(Reader(places), chosen, encode=None):
                 pass
@@ -150,11 +158,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--one-file", action="store_true")
+    parser.add_argument("--without-fast", action="store_true", help="as without simdjson")
     given = parser.parse_args()
     if given.what == "alarms":
         alarms(given.seed, given.runs)
     else:
-        cost(given.steps, given.records, given.tokens, given.repeats)
+        sizes = given.steps, given.records, given.tokens, given.repeats
+        cost(*sizes, one_file=given.one_file, fast=not given.without_fast)
 
 
 if __name__ == "__main__":

@@ -267,6 +267,9 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     assert grpo("eval", path, "-f", "jsonl", "--limit", "3").stdout.count("\n") == 3
     assert grpo("eval", path, "--only", "loss", "--limit", "3").stdout.count("\n") == 3
     assert len(json.loads(grpo("eval", path, "--json", "--limit", "3").stdout)["records"]) == 3
+    for level, rest in (("record", "2 more records"), ("response", "7 more"), ("token", "12 more")):
+        told = grpo("eval", path, "--beta", "0", "--level", level, "--limit", "3").stderr
+        assert f"… {rest}" in told
 
 
 def test_the_records_own_framework_is_mentioned(grpo, dump):
@@ -295,3 +298,22 @@ def test_text_alone_is_bare(grpo, dump):
     first = grpo("eval", path, "--only", "signature", "--limit", "1").stdout
     assert first.startswith("grpo|adv:")
     assert '"' not in first
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["gspo"], "epsilon_low 0.2 (own 0.0003), epsilon_high 0.2 (own 0.0004)"),
+        (["gspo", "--epsilon-low", "0.2"], "epsilon_high 0.2 (own 0.0004)"),
+        (["gspo", "--epsilon", "0.2"], ""),
+        (["gspo", "--surrogate", "sapo"], ""),
+        (["dapo"], ""),  # 0.2 for 0.28: no other scale
+    ],
+)
+def test_values_of_another_scale_that_replace_the_variants_own_are_told(grpo, dump, words, told):
+    """Papers' values: arXiv:2507.18071 section 5.1 for GSPO's ε, arXiv:2503.14476 for DAPO's."""
+    path = str(dump({"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}))
+    said = grpo("eval", path, "-v", *words).stderr
+    assert [line for line in said.splitlines() if "own" in line] == (
+        [f"grpo: note: from the records, not gspo's own: {told}"] if told else []
+    )

@@ -317,3 +317,19 @@ def test_steps_that_go_back_are_told(tmp_path: Path) -> None:
     found = compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
     (note,) = found.notes
     assert note.startswith("the steps of run 2 go back from 2 to 1: ")
+
+
+def test_an_advantage_of_a_response_is_that_of_its_tokens(tmp_path: Path) -> None:
+    first, second = run(), run()
+    for one in first:
+        one["advantages"] = [1.0, -0.5, 0.25]
+    for one in second:
+        rows = zip((1.0, -0.5, 0.25), one["log_probs_new"], strict=True)
+        one["advantages"] = [[value] * len(row) for value, row in rows]
+    assert written(tmp_path, first, second).same
+    at(second)["advantages"][1][-1] -= 0.5
+    (tmp_path / "more").mkdir()
+    (parting,) = written(tmp_path / "more", first, second).partings
+    width = len(at(second)["advantages"][1])
+    found = (parting.column, parting.response, parting.token, parting.first, parting.second)
+    assert found == ("advantages", 1, width - 1, -0.5, -1.0)

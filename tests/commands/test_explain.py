@@ -117,7 +117,11 @@ def test_dead_groups_and_no_gradient(tmp_path):
 
 def test_reward_functions_that_cancel(tmp_path):
     both = ON_POLICY | {"rewards": [[1.0, 0.0], [0.0, 1.0]]}
-    assert "rewards-cancel" in codes(write(tmp_path / "a", [both]), variant="dr")
+    one = ON_POLICY | {"rewards": [[1.0, 0.0], [0.5, 0.25]]}
+    same = ON_POLICY | {"rewards": [[1.0, 0.5], [1.0, 0.5]]}
+    found = codes(write(tmp_path / "a", [one, both, same, both]), variant="dr")
+    assert found["rewards-cancel"].startswith("in 2 groups the reward functions differ")
+    assert "rewards-cancel" not in codes(write(tmp_path / "b", [one, same]), variant="dr")
 
 
 def test_empty_mask(tmp_path):
@@ -457,3 +461,43 @@ def test_how_much_of_a_rise_is_the_kl():
     assert "over 10 records" in found.text
     (found,) = rising(steps_of(losses, rewards, [0.45 * one for one in losses]))
     assert "that is the policy term, not the KL" in found.text
+
+
+def given(*advantages, **more):
+    """Two tokens and six, whose ratios are 1."""
+    return UNEQUAL | {"advantages": [*advantages], "rewards": None} | more
+
+
+NEAR = {"log_probs_ref": [[-1.5] * 2, [-1.5] * 6]}
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "code", "told"),
+    [
+        # J is tanh(δ/2) of Σ|w·c·s|, δ the difference of the log ratios
+        (MOVED | {"log_probs_old": [[-1.1], [-1.1 + 1.8e-6]]}, {"variant": "dr"}, "cancels", True),
+        (MOVED | {"log_probs_old": [[-1.1], [-1.1 + 2.2e-6]]}, {"variant": "dr"}, "cancels", False),
+        # the sum of the advantages beside Σ|A|, 1e-5
+        (given(1.0, -1.0 + 1.8e-5), {"variant": "dapo"}, "lengths", True),
+        (given(1.0, -1.0 + 2.2e-5), {"variant": "dapo"}, "lengths", False),
+        # a policy term of a millionth of its parts, beside a KL
+        (given(1.0, -1.0 + 2.2e-6, **NEAR), {}, "lengths", True),
+        (given(1.0, -1.0 + 1.8e-6, **NEAR), {}, "lengths", False),
+        # a KL over 1,100 tokens is not 0 beside itself
+        (
+            {
+                "log_probs_new": [[-1.0] * 1100],
+                "log_probs_ref": [[-1.5] * 1100],
+                "rewards": [1.0],
+            },
+            {"variant": "bnpo"},
+            *("kl", True),
+        ),
+        # sums are told of where |loss| > 1, over less than half as many as there are tokens
+        (MANY | {"rewards": [0.0, 0.6]}, {"variant": "dr"}, "sums", True),
+        (MANY | {"rewards": [0.0, 0.57]}, {"variant": "dr"}, "sums", False),
+        (MANY | {"rewards": [0.0, 9.0]}, {"variant": "dapo"}, "sums", False),
+    ],
+)
+def test_where_a_reason_begins_to_hold(record, options, code, told, tmp_path):
+    assert (code in codes(write(tmp_path / "a", [record]), **options)) == told

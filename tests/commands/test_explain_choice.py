@@ -81,3 +81,8 @@ def test_the_letters_of_a_page():
     assert (
         "symbols\n  ρ  the ratio of the ratio stage, π_θ against π_old\n  c  dual_clip\n" in shown
     )
+
+
+def test_what_verl_clamps_is_said_of_its_k3_alone():
+    for name, clamped in (("verl/low_var_kl", True), ("verl/kl", False), ("verl/mse", False)):
+        assert ("clamped to ±20" in " ".join(page("kl", name)["description"])) == clamped

@@ -15,12 +15,15 @@ from planted import DUMPS, record, std, telling, write
 
 from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.match import run, search
+from grpo_cli.commands.match.candidate import Candidate, Families
+from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import homogeneous_by_token
 from grpo_cli.commands.match.sums.data import Stream
-from grpo_cli.commands.match.sums.edges import unbound
+from grpo_cli.commands.match.sums.distinct import distinct
+from grpo_cli.commands.match.sums.edges import edges, merged, unbound
 from grpo_cli.commands.match.sums.passes import add_up
 from grpo_cli.commands.match.sums.vectors import Vectors
 from grpo_cli.commands.match.typed import Typed, half_unit
@@ -44,11 +47,11 @@ def records_of(path, jobs, block):
     return Stream(reader), next(iter(reader))
 
 
-def added_up(options, measured, data):
+def added_up(options, measured, data, likely):
     """Sums do not depend on the number either: those of a file are made once."""
     asked = id(options), id(data)
     if asked not in SUMS:
-        SUMS[asked] = options, add_up(options, measured, data)
+        SUMS[asked] = options, add_up(options, measured, data, likely)
     return SUMS[asked][1]
 
 
@@ -69,6 +72,32 @@ GIVEN = {"epsilon": 0.2}
 @pytest.fixture(scope="module")
 def telling_path(tmp_path_factory):
     return write(tmp_path_factory.mktemp("match") / "telling", telling())
+
+
+def test_arrays_are_one_where_every_bit_is():
+    row = np.array([0.25, -1.0, 3.0])
+    rows = [row, row[[1, 0, 2]], np.full(3, np.nan), row.copy(), np.zeros(3), np.full(3, np.nan)]
+    places, kept = distinct([*rows, -np.zeros(3), row + 1e-16])
+    assert places.tolist() == [0, 1, 2, 0, 3, 2, 4, 5]
+    np.testing.assert_array_equal(kept[places[3]], row)
+
+
+@pytest.mark.parametrize(("variant", "reads"), [("grpo", 1), ("dr-grpo", 2)])
+def test_a_large_input_that_gives_what_is_asked_for_is_read_once(telling_path, variant, reads):
+    source, first = records_of(telling_path, 1, 1 << 20)
+    loss = loss_of(telling_path, variant)
+    read = []
+
+    class Counted:
+        def fold(self, *work):
+            read.append(work)
+            return source.fold(*work)
+
+    question = Question(Typed.of("loss", repr(loss)), Counted(), first)
+    found = Search(plan("grpo"), large=True).answer([question])
+    assert len(read) == reads
+    assert found.matches[0].value == loss
+    assert found.matches[0].unbound == answer(telling_path, loss).matches[0].unbound
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +369,19 @@ def test_chance_falls_with_the_digits(telling_path):
     assert counts[0] > 10 * counts[1] > 100 * counts[2]
 
 
+def test_masks_on_probabilities_are_told_from_each_other(few_path):
+    """Of tokens that are hardly probable neither drops any."""
+    first = records_of(few_path, 1, 1 << 20)[1]
+    by_change, by_kl = (plan(name, stages=NARROW) for name in ("dppo-tv", "dppo-kl"))
+    conventions = Families(first, {})
+    assert conventions.add(Candidate(by_change, Factor(1.0)))
+    assert conventions.add(Candidate(by_kl, Factor(1.0)))
+    assert not conventions.add(Candidate(replace(by_change), Factor(1.0)))
+    made = [conventions.objective(one) for one in (by_change, by_kl)]
+    assert probe.tell_apart(*made, frozenset({"probable"})) == {"probable"}
+    assert not probe.tell_apart(*made, frozenset({"lengths"}))
+
+
 def test_ambiguous_on_equal_lengths(tmp_path):
     equal = record(3, [4, 4, 4], [1.0, 0.0, 0.5])
     path = write(tmp_path / "b", [equal])
@@ -380,6 +422,16 @@ def test_the_printed_command_gives_the_printed_value(grpo, known_path):
         words = shlex.split(first["command"].partition(" | awk")[0])[1:]
         printed = float(grpo(*words).stdout)
         assert printed * first["factor"] == first["value"]
+
+
+def test_what_is_piped_is_gone_over_as_a_file_is(grpo, few_path):
+    loss = f"--loss={loss_of(few_path, 'grpo', stages=NARROW):.6g}"
+    text = few_path.read_text()
+    piped = json.loads(grpo("match", loss, "--json", *AS_FLAGS, stdin=text).stdout)
+    by_name = asked(grpo, str(few_path), loss, *AS_FLAGS)
+    values = [one["value"] for one in by_name["matches"]]
+    assert [one["value"] for one in piped["matches"]] == values
+    assert values
 
 
 def test_several_numbers_together(grpo, known_path):
@@ -547,6 +599,17 @@ def test_an_epsilon_that_clips_nothing_is_left_open(tmp_path, grpo):
             assert (with_it == pytest.approx(loss, rel=1e-13)) is same, (name, value)
     shown = grpo(*words).stdout
     assert "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 gives the same" in shown
+
+
+def test_how_far_the_ratios_go_does_not_depend_on_where_the_data_is_cut():
+    ratio = np.array([0.7, 1.3, 1.1, 0.9, 1.6, 0.2])
+    advantage = np.array([1.0, -1.0, 1.0, -1.0, 0.0, 0.0])
+    expected = [[0.7, 1.1], [0.9, 1.3]]
+    assert edges(ratio, advantage).tolist() == expected
+    for cut in range(7):
+        before, after = (slice(cut), slice(cut, None))
+        parts = [edges(ratio[part], advantage[part]) for part in (before, after)]
+        assert merged(*parts).tolist() == expected
 
 
 @pytest.mark.parametrize("capped", ["delta", "dual_clip"])

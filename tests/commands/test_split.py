@@ -192,3 +192,18 @@ def test_the_table_says_what_holds_only_here(grpo, tmp_path):
     document = json.loads(nothing.stdout)
     assert (nothing.exit_code, document["cuts_nothing"]) == (0, True)
     assert {row["invariant"] for row in document["splits"]} == {None}
+
+
+def test_settings_in_which_records_differ_are_told(grpo, tmp_path):
+    records = [
+        ON_POLICY | {"hyperparameters": {"epsilon": 0.25, "tau_pos": tau} | more}
+        for tau, more in ((1.0, {}), (1.0, {}), (2.0, {"beta": 0.5}), (3.0, {}))
+    ]
+    path = str(write(tmp_path / "a", records))
+    told = grpo("split", path, "-n", "2", "-v", "dr").stderr.splitlines()
+    notes = [line for line in told if "differs between the records" in line]
+    said = "differs between the records; the first one's,"
+    assert notes == [
+        f"grpo: note: tau_pos {said} 1.0, is taken",
+        f"grpo: note: beta {said} None, is taken",
+    ]

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grpo_cli.commands.trend import shelf
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
-from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.findings import command, findings
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
@@ -31,6 +32,8 @@ from grpo_cli.commands.trend.which import run_of as name_of_run
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw
+from grpo_cli.records.buffers import Decoder
+from grpo_cli.records.open import blocks
 from grpo_cli.records.open.folders import files
 from grpo_cli.variants.plan import Plan, plan
 
@@ -190,7 +193,17 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
         steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
 
 
-def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
+def values_of(step: Step) -> dict[str, tuple[Any, ...]]:
+    """Where a step is worst, but for the file."""
+    return {
+        name: (place.record, place.response, place.token, place.value)
+        for name, place in step.worst.items()
+    }
+
+
+def test_steps_that_were_put_aside_are_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each rank's file has all steps: more than are in memory, and all of them come back."""
     draw = random.Random(1)
     lines = [[json.dumps(record(draw, step, rank)) for rank in range(3)] for step in range(40)]
@@ -200,7 +213,9 @@ def test_steps_that_were_put_aside_are_taken_up_again(tmp_path: Path) -> None:
     (tmp_path / "all").write_text("".join(f"{line}\n" for each in lines for line in each))
     together = steps(Reader([str(tmp_path / "all")]), no_kl())
     (tmp_path / "all").unlink()
+    monkeypatch.setattr(shelf, "_ROOM", 0)
     apart = read(tmp_path)
+    assert [values_of(one) for one in apart] == [values_of(one) for one in together]
     assert [one.metrics for one in apart] == [one.metrics for one in together]
     assert {one.file for one in apart} == {str(tmp_path / "rank_0.jsonl")}
 
@@ -218,6 +233,8 @@ def test_without_room_on_the_disk_steps_stay_in_memory(
             return super().write(data)
 
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(shelf, "_ROOM", 0)
+    monkeypatch.setattr(shelf, "_NEAR", 4)
     assert read(tmp_path) == wanted
 
 
@@ -267,6 +284,44 @@ def test_endings_versions_and_repetition(tmp_path: Path) -> None:
     assert found.metrics["staleness"] == (1 + 2 + 3) / 3
     # 1234 1234: five 4-grams, four of them different; aaaaaa: three, of one kind
     assert found.metrics["repetition"] == pytest.approx((1 / 5 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "step_of"),
+    [
+        ({"token_ids": [[1, 2, 1, 2, 1, 2], [3] * 4]}, StepOf()),
+        ({"finish_reasons": ["stop", "length"], "policy_version": 4, "step": None}, StepOf()),
+        ({"rewards/a": [0.5, None], "meta": {"head_version": 3}}, StepOf()),
+        ({"group_ids": ["x", "y"], "at": {"update": 3}}, StepOf(("at", "update"))),
+        ({"group_ids": [8, 9]}, StepOf(("group_ids", 0))),
+    ],
+)
+def test_the_same_steps_whoever_decodes_the_lines(
+    more: dict[str, Any], step_of: StepOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extra ``fast`` hands out numbers by columns, and beside them what steps are made of."""
+    simdjson = pytest.importorskip("simdjson")
+    rows = {"log_probs": [[-1.0, -0.5, -2.0, -1.0, -0.1, -3.0], [-1.0] * 4]}
+    rows |= {"log_probs_rollout": [[-1.5, -0.5, -2.0, -1.0, -0.2, -3.0], [-1.1] * 4]}
+    lines = [
+        json.dumps({"id": at, "step": at // 2, "rewards": [0.0, 1.0], **rows, **more})
+        for at in range(6)
+    ]
+    (tmp_path / "step_3.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    served: list[Any] = []
+
+    class Noted(Decoder):
+        def served(self, *given: Any) -> Any:
+            served.append(super().served(*given))
+            return served[-1]
+
+    monkeypatch.setattr(blocks, "decoder", lambda: Noted(simdjson.Parser))
+    places = [str(tmp_path / "step_3.jsonl")]
+    by_columns = steps(Reader(places), no_kl(), step_of)
+    assert [one is not None for one in served] == [True]
+    monkeypatch.setattr(blocks, "decoder", lambda: None)
+    assert steps(Reader(places), no_kl(), step_of) == by_columns
+    assert len(by_columns) == (3 if step_of == StepOf() and "step" not in more else 1)
 
 
 def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:
@@ -707,6 +762,59 @@ def test_every_kind_of_finding_has_commands_that_run(
 )
 def test_a_limit_of_a_few_steps_is_passed_by_most_of_them(values, passed):
     assert bool(findings(run_of("mismatch.mult", values))) is passed
+
+
+def prime_rl(step: int) -> dict[str, Any]:
+    return {
+        "trainer_logprobs": [-1.0],
+        "inference_logprobs": [-1.0],
+        "loss_mask": [True],
+        "token_ids": [5],
+        "advantages": [1.0],
+        "export_step": step,
+    }
+
+
+def slime(step: int) -> dict[str, Any]:
+    sample = {"tokens": [1, 2], "response_lengths": 1, "log_probs": [-1.0], "rewards": 1.0}
+    return {"rollout_id": step, "samples": [sample | {"advantages": [1.0], "loss_masks": [1]}]}
+
+
+PLAIN = {"log_probs": [[-1.0, -2.0], [-1.0]], "rewards": [1.0, 0.0]}
+
+
+@pytest.mark.parametrize(
+    ("made", "flags", "field"),
+    [
+        (lambda step: PLAIN | {"global_step": step, "step": "warm-up"}, {}, "global_step"),
+        (lambda step: PLAIN | {"meta": {"train_step": step}}, {}, "meta.train_step"),
+        (lambda step: PLAIN | {"step": 7, "at": [str(step)]}, {"field": ("at", 0)}, "at[0]"),
+        (prime_rl, {}, "export_step"),
+        (slime, {}, "rollout_id"),
+    ],
+    ids=["named", "meta", "asked for", "prime-rl", "slime"],
+)
+def test_the_commands_of_a_step_name_the_field_that_says_it(
+    made: Any, flags: Any, field: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """They are run, and read the records of that step."""
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(made(step))}\n" for step in (1, 2, 2, 3)))
+    found = steps(Reader([str(path)]), no_kl(), StepOf(**flags))[1]
+    line = command(found, None, None, ["-p", "beta=0.0"])
+    assert shlex.split(line)[2:5] == [str(path), "--where", f"{field}==2"]
+    words = shlex.split(line, comments=True)
+    code, out, err = grpo(capsysbinary, *words[1:], "--level", "batch", "--json")
+    assert code == 0, err
+    assert json.loads(out)["total"]["records"] == 2
+
+
+def test_the_commands_of_a_step_that_its_file_says_name_the_file(tmp_path: Path) -> None:
+    for step in (1, 2):
+        (tmp_path / f"step_{step}.jsonl").write_text(f"{json.dumps(PLAIN)}\n" * 2)
+    found = read(tmp_path)[1]
+    words = shlex.split(command(found, None, None, []), comments=True)
+    assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
 
 
 def test_a_few_steps_are_no_run(grpo, dump):

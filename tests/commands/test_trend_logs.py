@@ -36,8 +36,29 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     log = read_log(str(STATE))
     made = run("trl", stages=SEQUENCE_MASK)
     found = beside("trl", log, made.logged, made.steps)  # type: ignore[attr-defined]
-    assert len(found.series) == 8
-    assert [one for one in found.series if not one.agrees or one.steps != 60] == []
+    *known, gradient = found.series
+    assert len(known) == 9
+    assert "loss" in [one.name for one in known]
+    assert [one for one in known if not one.agrees or one.steps != 60] == []
+    assert (gradient.name, gradient.first) == ("grad_norm", None)
+    assert "norm over the parameters" in gradient.because
+
+
+def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared() -> None:
+    """Without the correction that the trainer had, and under names of another framework."""
+    log = read_log(str(STATE))
+    plain = run("trl")
+    found = {one.name: one for one in beside("trl", log, plain.logged, plain.steps).series}  # type: ignore[attr-defined]
+    assert (found["loss"].agrees, found["loss"].first) == (False, 0)
+    assert found["loss"].logged == pytest.approx(-0.000783, abs=1e-6)
+    verl = run("verl")
+    others = {"actor/pg_loss": log["loss"], "actor/grad_norm": log["grad_norm"]}
+    told = beside("verl", others, verl.logged, verl.steps).series  # type: ignore[attr-defined]
+    assert [(one.name, one.agrees, one.steps) for one in told] == [
+        ("actor/pg_loss", False, 0),
+        ("actor/grad_norm", False, 0),
+    ]
+    assert "micro-batches and ranks" in told[0].because
 
 
 def test_what_differs_is_told_with_what_it_is() -> None:

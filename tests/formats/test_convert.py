@@ -249,3 +249,21 @@ def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     path.write_bytes(lines([{"logps": [[-0.5] * 100] * 4, "reward": REWARDS}] * 2000))
     assert grpo("convert", path, "-o", tmp_path / "out.parquet").exit_code == 0
     assert parquet.ParquetFile(tmp_path / "out.parquet").metadata.num_row_groups > 10
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_cannot_be_evaluated_is_not_converted(grpo, tmp_path, fast):
+    """A token that counts is out of range: in every place where a record is looked at."""
+    good = {"log_probs_new": [[-1.0, -0.5]], "rewards": [1.0]}
+    bad = good | {"log_probs_new": [[-1.0, 0.5]]}
+    masked = bad | {"mask": [[1, 0]]}
+    records = (
+        [masked, bad, good] if fast else [one | {"prompt": "p"} for one in (masked, bad, good)]
+    )
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    result = grpo("convert", path)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (3, 1)
+    assert "a.jsonl:2: log_probs_new[0][1]: expected a log-prob <= 0, got 0.5" in result.stderr
+    result = grpo("convert", path, "--on-error", "skip")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (3, 2)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli import VARIANTS, evaluate
+from grpo_cli import VARIANTS, InputError, evaluate
 
 RATIOS = [[1.5, 0.9], [0.7, 1.1, 1.3, 4.0]]
 ENGINE = [[1.0, 3.0], [0.4, 1.0, 1.2, 0.9]]
@@ -220,3 +220,13 @@ def test_kpop_rejects_by_the_greater_of_both_divergences() -> None:
     # KL(0.9 ‖ 0.7) = 0.116 and KL(0.7 ‖ 0.9) = 0.154, whichever of the two is the engine's
     kept = [evaluate(record, "areal/kpop", is_high=most).gradient[0] != 0 for most in (0.13, 0.16)]
     assert [row.tolist() for row in kept] == [[False, False], [True, True]]
+
+
+def test_areal_s_kl_in_the_reward_needs_the_engine() -> None:
+    record = {name: rows for name, rows in RECORD.items() if name != "log_probs_rollout"}
+    record |= {"rewards": [1.0, 0.0], "advantages": None}
+    stages = {"correction": "none"}
+    assert math.isfinite(evaluate(record, "areal/grpo", stages=stages, beta=0.0).loss)
+    said = r"^\[0\]\.log_probs_rollout: missing; AReaL's decoupled loss takes the KL of the engine"
+    with pytest.raises(InputError, match=said):
+        evaluate([record], "areal/grpo", stages=stages, beta=0.1)

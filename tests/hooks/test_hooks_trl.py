@@ -274,3 +274,10 @@ def test_groups_of_a_generation_that_they_do_not_fill_are_numbered_on(tmp_path: 
     trainer.train()
     found = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
     assert [one["group_ids"] for one in found] == [[0, 0, 1, 0], [2, 2, 3, 2]]
+
+
+def test_the_gradient_is_recorded_unless_it_is_not_wanted(tmp_path: Path) -> None:
+    record(trainer := Trainer(), tmp_path / "r.jsonl")
+    trainer.train()
+    (one,) = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert one["expected"]["loss_gradient"] == [[0.0], [0.0] * 3, [0.0] * 3, [0.0] * 2]

@@ -249,6 +249,7 @@ def test_columns_are_ragged_and_in_their_places(tmp_path: Path) -> None:
     assert first["log_probs_new"] == [[-2.0, -3.0, -4.0], [-5.0, -6.0]]
     assert first["advantages"] == [[1.0, 2.0, 3.0], [4.0, 5.0]]
     assert first["mask"] == [[1, 0, 1], [1, 1]]
+    assert first["framework"]["loss_agg_mode"] == "token-mean"  # the function's default
     assert first["expected"]["loss_gradient"] == [[0.0] * 3, [0.0] * 2]
     assert first["hyperparameters"] == {
         "epsilon_low": 0.2,

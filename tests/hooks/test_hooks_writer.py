@@ -140,3 +140,13 @@ def test_a_killed_script_leaves_whole_lines(name: str, tmp_path: Path) -> None:
 def test_each_process_has_a_file_of_its_own(name: str, of_third: str) -> None:
     assert of_rank(f"runs/{name}", 3, 8) == Path("runs") / of_third
     assert of_rank(f"runs/{name}", 0, 1) == Path("runs") / name
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_file_that_another_recording_has_does_not_stay_open(tmp_path: Path) -> None:
+    with Writer(tmp_path / "r.jsonl"):
+        before = len([*Path("/proc/self/fd").iterdir()])
+        for _ in range(3):
+            with pytest.raises(OSError, match="another recording writes to it"):
+                Writer(tmp_path / "r.jsonl")
+        assert len([*Path("/proc/self/fd").iterdir()]) == before

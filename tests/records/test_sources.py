@@ -15,7 +15,7 @@ from grpo_cli.records import cut, read
 from grpo_cli.records.open import streams as sources
 from grpo_cli.records.open.blocks import Block, Source, spans
 from grpo_cli.records.open.ranges import _bytes_of
-from grpo_cli.records.open.streams import blocks
+from grpo_cli.records.open.streams import blocks, split
 
 packed = partial(gzip.compress, mtime=0)  # the same bytes at any time
 
@@ -237,6 +237,15 @@ def test_wherever_the_bytes_are_cut_the_lines_are_the_same(parts, end, bom, data
     for (line, lines), (following, _) in pairwise(found):
         assert following == line + len(lines)
     assert not found or found[0][0] == 1
+
+
+@pytest.mark.parametrize("first", [b"1\n", b"2" * 40_000 + b"\n"])
+@pytest.mark.parametrize("then", [b"\n3\n" * 20_000, b"4" * 90_000 + b"\n5"])
+def test_lines_are_cut_alike_whatever_the_first_ones_look_like(first, then):
+    """Short and long lines are cut in two ways, which the first ones decide."""
+    text = first * 20_000 * (len(first) < 9) + first + then
+    expected = text.removesuffix(b"\n").split(b"\n")
+    assert split(bytearray(text) + b"left over", len(text)) == expected
 
 
 def test_a_range_of_a_file_is_that_range(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from grpo_cli.commands.compare.sides import Side
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.signature import Part, common
+from grpo_cli.objective.signature import Part
 
 _STAGES = {
     "adv": "advantage",
@@ -48,21 +48,12 @@ def differences(sides: Sequence[Side]) -> list[dict[str, Any]]:
 
 def replaced(sides: Sequence[Side]) -> list[dict[str, Any]]:
     """For each row the surrogate's hyperparameters whose own value the records replace: both."""
-    found = []
-    for side in sides:
-        plan, piece = side.plan, _pieces(side).get("surrogate")
-        own = plan.row.surrogate
-        if piece is None or piece.name != own.name:
-            continue
-        said = dict(piece.values)
-        values = {
-            name: [value, said[name]]
-            for name, value in own.values.items()
-            if name in said and said[name] != value and name not in plan.flags
-        }
-        if values:
-            found.append({"variant": plan.variant, "hyperparameters": values})
-    return found
+    pairs = [(side.plan.variant, side.plan.replaced(side.totals.signed)) for side in sides]
+    return [
+        {"variant": variant, "hyperparameters": {name: list(both) for name, both in values.items()}}
+        for variant, values in pairs
+        if values
+    ]
 
 
 def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:
@@ -82,7 +73,7 @@ def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:
 
 def _pieces(side: Side) -> dict[str, Part]:
     """The pieces of the signature that have a part in J, by key."""
-    found = {part.key: part for part in common(list(side.totals.signatures.values()))}
+    found = {part.key: part for part in side.totals.signed}
     for key, (coefficient, without) in _OFF.items():
         if key in found and not dict(found[key].values).get(coefficient):
             found = {name: part for name, part in found.items() if name not in without}

@@ -119,7 +119,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[Mapping[
     for row in rows:
         first, *others = row["variants"]
         values = [
-            f"{name} ({_value(mine)} against {_value(theirs)})"
+            f"{name} ({plain(mine)} against {plain(theirs)})"
             for name, (mine, theirs) in row["hyperparameters"].items()
         ]
         said = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
@@ -133,7 +133,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[Mapping[
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
     """Says which rows have other values of the records than their own, the furthest off first."""
     told = [
-        f"{row['variant']} {name} {_value(used)} (own {_value(own)})"
+        f"{row['variant']} {name} {plain(used)} (own {plain(own)})"
         for row in sorted(rows, key=_distance, reverse=True)
         for name, (own, used) in row["hyperparameters"].items()
     ]
@@ -149,12 +149,13 @@ _MOST = 6
 
 def _distance(row: Mapping[str, Any]) -> float:
     """How many times as large, or as small, one of the values is."""
-    pairs = [pair for pair in row["hyperparameters"].values() if all(pair) and None not in pair]
+    pairs = [pair for pair in row["hyperparameters"].values() if all(map(_has_size, pair))]
     return max((abs(math.log(abs(used / own))) for own, used in pairs), default=0.0)
 
 
-def _value(value: Any) -> str:
-    return "none" if value is None else plain(value)
+def _has_size(value: object) -> bool:
+    """Whether it is a number but 0; where records differ it is ``mixed``."""
+    return isinstance(value, int | float) and bool(value)
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, Any]]) -> None:

@@ -286,19 +286,22 @@ def _groups(
 def _numbers(
     column: str, step: int, pair: Pair, values: Values, tolerance: float
 ) -> Iterator[Parting]:
-    """A number for each token, or each response."""
-    if any(isinstance(value, list) for value in values):
+    """A number for each token, or each response; a response's stands for each of its tokens."""
+    if all(isinstance(value, list) for value in values):
         yield from _scores(column, step, pair, values, tolerance)
         return
-    kind = np.uint8 if column == "mask" else np.float64
-    mine, yours = (np.frombuffer(value, dtype=kind).astype(np.float64) for value in values)
     widths = pair[0].widths
     if pair[1].widths != widths:
         at = next(i for i, (a, b) in enumerate(zip(widths, pair[1].widths, strict=True)) if a != b)
         lengths = f"{widths[at]} tokens", f"{pair[1].widths[at]} tokens"
         yield _told(column, step, pair, lengths, response=at)
         return
-    place = _first(mine, yours, tolerance)
+    kind = np.uint8 if column == "mask" else np.float64
+    mine, yours = (
+        np.repeat(value, widths) if isinstance(value, list) else np.frombuffer(value, dtype=kind)
+        for value in values
+    )
+    place = _first(mine.astype(np.float64), yours.astype(np.float64), tolerance)
     if place is not None:
         at, size = place
         ends = [*accumulate(widths)]

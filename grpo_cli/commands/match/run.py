@@ -16,6 +16,7 @@ from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import Change
 from grpo_cli.commands.match.space.conventions import Space
 from grpo_cli.commands.match.space.options import DIRECT
+from grpo_cli.commands.match.sums.exact import Exactly, Likely
 from grpo_cli.commands.match.sums.passes import add_up, measure
 from grpo_cli.commands.match.sums.scan import Scan, every, scan
 from grpo_cli.commands.match.sums.vectors import Measured
@@ -36,6 +37,7 @@ class Run:
         space: what is asked about.
         factors: what a loss may have been multiplied by.
         measured: the statistics of each number's records.
+        likely: the exact totals on them of what is likely, by what the plan is.
         every: [C] what each convention gives there.
     """
 
@@ -49,12 +51,14 @@ class Run:
         self._chances: list[Chance] = []
         self._advantages = [advantage for advantage, _ in space.options.pairs]
         self.measured: list[Measured] = []
+        self.likely: list[Likely] = []
 
-    def ask(self, question: Question) -> None:
-        """Keeps what gives this number too."""
+    def ask(self, question: Question, likely: Exactly) -> None:
+        """Keeps what gives this number too; what is likely gets its exact totals on the way."""
         measured = measure(self.space.options, question.data)
         self.measured.append(measured)
-        sums = add_up(self.space.options, measured, question.data)
+        sums, totals = add_up(self.space.options, measured, question.data, likely)
+        self.likely.append({one.words: totals[at] for at, one in enumerate(likely.evaluators)})
         if not sums.records:
             raise InputError("no record can be read")
         sign = -1.0 if question.target.name == "loss" else 1.0

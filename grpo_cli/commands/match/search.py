@@ -16,6 +16,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, apart
+from grpo_cli.commands.match.confirm import FEW, all_agree, evaluated, without_chance
 from grpo_cli.commands.match.factors import factors_of
 from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.fit import FLOAT32
@@ -25,16 +26,9 @@ from grpo_cli.commands.match.solving.epsilon import solved as solve
 from grpo_cli.commands.match.solving.unequal import pairs
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth, Known
-from grpo_cli.commands.match.sums.edges import unbound
-from grpo_cli.commands.match.sums.exact import exactly
-from grpo_cli.commands.match.sums.vectors import Measured
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.sums.exact import Exactly, exactly
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
-
-FEW = 0.01
-"""Hits by chance below which a convention is named: well below 1."""
-
 
 MANY = 0.3
 """Hits by chance from which on a hit says nothing: not well below 1."""
@@ -139,8 +133,9 @@ class Search:
         first = questions[0].first
         space = build(self.base, first, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
+        likely = self._likely(questions, depth)
         for question in questions:
-            run.ask(question)
+            run.ask(question, likely)
         released = self._released(run)
         beside = [one for one in (released.nearest, released.recorded) if one is not None]
         matches = self._exact(run, questions, [*run.matches()], beside)
@@ -149,6 +144,17 @@ class Search:
         apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
         answer = Answer(matches, nearest, chance, apart_by, space.reasons, run.tried, released)
         return answer, run
+
+    def _likely(self, questions: Sequence[Question], depth: Depth) -> Exactly:
+        """What gets its exact totals while a large input is searched: what is asked for."""
+        evaluator = Evaluator(self.base)
+        wanted = depth is Depth.QUICK and not evaluator.wants_first_pass
+        everything = any(question.others for question in questions)
+        return Exactly([evaluator] if wanted else [], everything, self._unsure(questions))
+
+    def _unsure(self, questions: Sequence[Question]) -> bool:
+        """Whether it is to be told from which ε on any gives the number."""
+        return len(questions) == 1 and not Known.of(self.base, questions[0].first).epsilon
 
     def _released(self, run: Run) -> Released:
         found = run.released()
@@ -196,68 +202,21 @@ class Search:
         Those ``beside`` get their numbers in the same pass.
         """
         kept = found
-        *before, last = zip(questions, run.measured, strict=True)
-        for question, measured in before:
+        *before, last = zip(questions, run.measured, run.likely, strict=True)
+        for question, measured, likely in before:
             if fit and question.others:
-                evaluated = _evaluated(question, measured, kept)
-                kept = [one for one in evaluated if _all_agree(one, question)]
-        question, measured = last
-        unsure = fit and not before and not Known.of(self.base, question.first).epsilon
-        evaluated = _evaluated(question, measured, [*kept, *beside], reaching=unsure)
-        kept = [one for one in evaluated if one not in beside]
+                confirmed = evaluated(question, measured, likely, kept, reaching=False)
+                kept = [one for one in confirmed if all_agree(one, question)]
+        question, measured, likely = last
+        unsure = fit and self._unsure(questions)
+        known = likely if fit else {}
+        confirmed = evaluated(question, measured, known, [*kept, *beside], reaching=unsure)
+        kept = [one for one in confirmed if one not in beside]
         if fit:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
-            kept = [one for one in kept if _all_agree(one, question)]
+            kept = [one for one in kept if all_agree(one, question)]
         if found and any(question.others for question in questions):
             for one in kept:
                 one.chance *= len(kept) / (len(found) + 1)
-        return _beside(kept, question.target)
-
-
-def _evaluated(
-    question: Question, measured: Measured, found: Sequence[Candidate], *, reaching: bool = False
-) -> list[Candidate]:
-    """The candidates with their numbers on a question's records; without what cannot be."""
-    evaluators = [Evaluator(one.plan, measured.get(one.measured)) for one in found]
-    totals = exactly(evaluators, question.data, everything=bool(question.others), reaching=reaching)
-    kept = []
-    for one, total in zip(found, totals, strict=True):
-        if total is None or not math.isfinite(sum(total.parts().values())):
-            continue
-        one.totals = total
-        sign = -1.0 if question.target.name == "loss" else 1.0
-        one.value = one.times * (sign * sum(total.parts().values())) + 0.0
-        one.difference = one.value - question.target.value
-        if total.reached is not None:
-            given = question.first.advantages_given
-            objective = one.plan.objective(question.first.settings, advantages_given=given)
-            one.unbound = unbound(objective, total.reached)
-        kept.append(one)
-    return kept
-
-
-def _all_agree(one: Candidate, question: Question) -> bool:
-    return all(_agrees(one, other) for other in question.others)
-
-
-def _beside(found: Sequence[Candidate], target: Typed) -> list[Candidate]:
-    """The candidates; beside a sure one none whose digits differ, as by chance float32 may do."""
-    sure = bool(found) and found[0].chance < FEW
-    near = [target.half + 1e-12 * max(abs(one.value), one.size) for one in found]
-    return [
-        one
-        for one, room in zip(found, near, strict=True)
-        if not (sure and one.chance > 1.0 and abs(one.difference) > room)
-    ]
-
-
-def _agrees(one: Candidate, other: Typed) -> bool:
-    """Whether another logged number fits; a gradient may be scaled as the loss is, or not."""
-    assert one.totals is not None
-    value = one.totals.row().get(other.name)
-    if not isinstance(value, int | float):
-        return False
-    room = other.half + 8 * FLOAT32 * abs(other.value)
-    scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
-    return any(abs(scale * value - other.value) <= room for scale in scales)
+        return without_chance(kept, question.target)

@@ -14,6 +14,21 @@ from grpo_cli.terminal.numbers import shown
 
 _SAME = 1e-4
 """Relative: frameworks compute in single precision, and some logs are rounded to a few digits."""
+_LEAST_OF = {"loss": 1e-6}
+"""Absolute: a sum of terms of about 1 that cancel."""
+_NEAR = 1e-7
+_UNKNOWN = {
+    "grad_norm": (
+        "not compared: it is the norm over the parameters, and records have no more than the "
+        "gradient of the log-probs (gradient_norm)"
+    ),
+    "loss": (
+        "not compared: it is a mean over micro-batches and ranks, which records do not tell; "
+        "the column loss is that of the step as one batch"
+    ),
+}
+_UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
+"""By the last part of a logged name: why there is nothing to compare it with."""
 _SHIFTS = (0, 1, -1)
 _LEAST = 3
 
@@ -66,7 +81,7 @@ def _matches(log: Log, series: Series, shift: int) -> int:
 
 
 def compare(log: Log, series: Series, others: Series) -> list[Comparison]:
-    """Each logged series that was recomputed.
+    """Each logged series that was recomputed; and of loss and gradient, why they were not.
 
     Args:
         log: what was logged.
@@ -74,8 +89,13 @@ def compare(log: Log, series: Series, others: Series) -> list[Comparison]:
         others: everything else that was recomputed, which may be what the log really is.
     """
     shift = shift_of(log, series)
-    return [
+    found = [
         _compared(name, log[name], series[name], others, shift) for name in series if name in log
+    ]
+    return found + [
+        Comparison(name, 0, agrees=False, first=None, logged=None, recomputed=None, because=why)
+        for name in log
+        if name not in series and (why := _UNKNOWN.get(name.rpartition("/")[2]))
     ]
 
 
@@ -91,7 +111,8 @@ def _compared(
         for step, value in sorted(logged.items())
         if (own := ours.get(step - shift)) is not None
     ]
-    wrong = [pair for pair in pairs if not _alike(pair[1], pair[2])]
+    near = _LEAST_OF.get(name, _NEAR)
+    wrong = [pair for pair in pairs if not _alike(pair[1], pair[2], near)]
     if not wrong:
         because = "" if pairs else "the records lack what it is made of"
         return Comparison(name, len(pairs), bool(pairs), None, None, None, because)
@@ -123,8 +144,8 @@ def _varies(pairs: Sequence[tuple[float, float | None]]) -> bool:
     return len({value for value, _ in pairs}) > 1
 
 
-def _alike(value: float, own: float | None) -> bool:
-    return own is not None and math.isclose(value, own, rel_tol=_SAME, abs_tol=1e-7)
+def _alike(value: float, own: float | None, near: float = _NEAR) -> bool:
+    return own is not None and math.isclose(value, own, rel_tol=_SAME, abs_tol=near)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.metrics import METRICS, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
 from grpo_cli.commands.trend.step import Finding, Place, Step
+from grpo_cli.commands.trend.table import series_of
 from grpo_cli.terminal.numbers import shown
 
 
@@ -35,11 +36,22 @@ LIMITS = (
 _OF, _MOST = 5, 3
 
 
+class _Known(NamedTuple):
+    """Some of the steps, by their places."""
+
+    all: Sequence[Step]
+    places: Sequence[int]
+
+    def at(self, place: int) -> Step:
+        """One of them."""
+        return self.all[self.places[place]]
+
+
 class _Watched(NamedTuple):
     """A series in which onsets are looked for: the steps that have it, and its values."""
 
     metric: Metric
-    steps: Sequence[Step]
+    steps: _Known
     values: F64
 
 
@@ -61,16 +73,18 @@ def _watched(steps: Sequence[Step]) -> list[_Watched]:
     """The series that are long enough."""
     known = map(metric_of, steps[0].metrics if steps else ())
     watched = (_series(one, steps) for one in known if one is not None and one.watched)
-    return [one for one in watched if len(one.steps) >= LEAST]
+    return [one for one in watched if len(one.values) >= LEAST]
 
 
 def _series(metric: Metric, steps: Sequence[Step]) -> _Watched:
-    known = [step for step in steps if step.metrics[metric.name] is not None]
-    return _Watched(metric, known, _values(metric.name, known))
+    return _Watched(metric, *_known(metric.name, steps))
 
 
-def _values(name: str, steps: Sequence[Step]) -> F64:
-    return np.array([step.metrics[name] for step in steps], dtype=np.float64)
+def _known(name: str, steps: Sequence[Step]) -> tuple[_Known, F64]:
+    """The steps that have a metric, and its values."""
+    values = series_of(steps, name)
+    places = np.flatnonzero(~np.isnan(values))
+    return _Known(steps, places.tolist()), values[places]
 
 
 def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
@@ -86,7 +100,7 @@ def _found(watched: _Watched, found: Onset, words: Sequence[str]) -> Finding:
     metric, known, values = watched
     worst = _farthest(values, found)
     told = _sentence(metric, found, values, known)
-    one = _finding(metric, found.kind, known[found.at], told, known[worst], words)
+    one = _finding(metric, found.kind, known.at(found.at), told, known.at(worst), words)
     return replace(one, score=float(found.score))
 
 
@@ -102,8 +116,8 @@ def _farthest(values: F64, found: Onset) -> int:
     return found.at + int(after.argmax() if found.up else after.argmin())
 
 
-def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) -> str:
-    step = known[found.at].number
+def _sentence(metric: Metric, found: Onset, values: F64, known: _Known) -> str:
+    step = known.at(found.at).number
     if math.isinf(found.score):
         return f"{metric.name} is exactly 0 from step {step} on: {shown(found.before)} before"
     before = float(np.median(values[max(0, found.at - 30) : found.at]))
@@ -122,10 +136,9 @@ def _sentence(metric: Metric, found: Onset, values: F64, known: Sequence[Step]) 
 
 
 def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
-    known = [step for step in steps if step.metrics[limit.metric] is not None]
-    values = _values(limit.metric, known)
+    known, values = _known(limit.metric, steps)
     passed = values > limit.bound if limit.above else values < limit.bound
-    most = min(_MOST, len(known) // 2 + 1)
+    most = min(_MOST, len(values) // 2 + 1)
     for at in np.flatnonzero(passed).tolist():
         window = passed[at : at + _OF]
         if window.sum() < most:
@@ -133,10 +146,11 @@ def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterat
         worst = int(values.argmax() if limit.above else values.argmin())
         sentence = (
             f"{limit.metric} is {'above' if limit.above else 'below'} {limit.bound} "
-            f"from step {known[at].number} on, {shown(float(values[worst]))} at its worst; "
+            f"from step {known.at(at).number} on, {shown(float(values[worst]))} at its worst; "
             f"the limit is that of {limit.source}"
         )
-        yield _finding(METRICS[limit.metric], "limit", known[at], sentence, known[worst], words)
+        begun, farthest = known.at(at), known.at(worst)
+        yield _finding(METRICS[limit.metric], "limit", begun, sentence, farthest, words)
         return
 
 
@@ -198,4 +212,6 @@ def _there(step: Step, place: Place | None) -> list[str]:
     """The record that is worst in the step, or all of the step."""
     if place is not None:
         return [place.source, "--record", str(place.record)]
-    return [step.file, *(["--where", f"step=={step.number}"] if step.shares_file else [])]
+    if not step.shares_file or step.key is None:
+        return [step.file]
+    return [step.file, "--where", f"{step.key}=={step.number}"]

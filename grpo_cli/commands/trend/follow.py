@@ -183,7 +183,7 @@ class Follow:
         for known in sorted(self._files.values(), key=lambda one: one.path):
             for step, sums in known.steps.items():
                 if step not in found:
-                    found[step] = Sums(sums.file)
+                    found[step] = Sums(sums.file, sums.key)
                 found[step].merge(sums)
         shared = any(len(known.steps) > 1 for known in self._files.values())
         numbers = sorted(found)

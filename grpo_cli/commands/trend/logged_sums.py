@@ -42,7 +42,7 @@ def measure_logged(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> Non
         columns["entropy"] = batch.entropies
     tokens, responses = Summary(breakdown).record_tokens, batch.responses
     for name, values in columns.items():
-        sums.sums[f"sample_{name}"].add(responses.mean(values))
+        sums.sums.add(f"sample_{name}", responses.mean(values))
         sums.counts[f"sample_{name}"] += responses.count
         if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
             values = np.clip(values, -20.0, 20.0)
@@ -52,7 +52,7 @@ def measure_logged(sums: Sums, chunk: Chunk, breakdown: Breakdown | None) -> Non
 
 
 def _add_means(sums: Sums, name: str, means: F64, filled: np.ndarray) -> None:
-    sums.sums[name].add(means[filled])
+    sums.sums.add(name, means[filled])
     sums.counts[name] += int(filled.sum())
 
 
@@ -66,14 +66,14 @@ def _add_engine(sums: Sums, chunk: Chunk, difference: F64) -> None:
     with np.errstate(over="ignore"):
         k3 = np.exp(difference) - difference - 1.0
     for name, values in {"probs_diff": apart, "probs_diff_2": apart * apart, "new_k3": k3}.items():
-        sums.sums[name].add(batch.responses.sum(values))
+        sums.sums.add(name, batch.responses.sum(values))
         sums.counts[name] += len(values)
     sums.extreme("probs_diff_max", float(apart.max()))
     d = old - batch.log_probs_rollout
     with np.errstate(over="ignore"):
-        sums.sums["inverse_weight"].add(batch.responses.sum(np.exp(-d)))
+        sums.sums.add("inverse_weight", batch.responses.sum(np.exp(-d)))
     sums.extreme("logp_difference_max", float(np.abs(d).max()))
-    sums.sums["sample_logp_difference"].add(batch.responses.mean(np.abs(d)))
+    sums.sums.add("sample_logp_difference", batch.responses.mean(np.abs(d)))
     sums.counts["sample_logp_difference"] += batch.responses.count
 
 
@@ -82,7 +82,7 @@ def _add_weights(sums: Sums, breakdown: Breakdown, weights: F64) -> None:
     if "sequence" in breakdown.objective.correction.name:
         responses = breakdown.batch.responses
         weights = responses.mean(weights)[responses.lengths > 0]
-    sums.sums["weights"].add(weights)
+    sums.sums.add("weights", weights)
     sums.counts["weights"] += len(weights)
     sums.extreme("weights_max", float(weights.max()))
     sums.extreme("weights_min", -float(weights.min()))

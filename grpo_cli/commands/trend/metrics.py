@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.trend.measure import DECILES
@@ -32,6 +32,7 @@ class Metric(NamedTuple):
         log: whether it is positive and spans orders of magnitude.
         drift: in which direction a drift is a finding: 1 up, −1 down, 0 neither, since a healthy
             run learns. A shift is one in either.
+        whole: whether it is a whole number.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Metric(NamedTuple):
     worst: str | None = None
     log: bool = False
     drift: int = 0
+    whole: bool = False
 
 
 def _looked_up(
@@ -62,12 +64,29 @@ class StepSums:
 
     def __init__(self, sums: Sums) -> None:
         self.sums = sums
+        self.counts, self.extremes = sums.counts, sums.extremes
         self.responses = Responses(sums.rows)
+        self._values = sums.sums.values()
 
-    @property
-    def tokens(self) -> int:
-        """The tokens that count."""
-        return self.sums.counts["tokens"]
+    @cached_property
+    def objective(self) -> float | None:
+        """J of the step; None where it cannot be evaluated, or has no token."""
+        return _counted(lambda totals: totals.objective)(self)
+
+    @cached_property
+    def ratio(self) -> float:
+        """Σ ρ."""
+        totals = self.sums.totals
+        return 0.0 if totals is None else totals.ratio.value()
+
+    def value(self, name: str) -> float:
+        """A sum; 0 where there is nothing of it."""
+        return self._values.get(name, 0.0)
+
+    def mean(self, name: str, over: str) -> float | None:
+        """A sum divided by a count; None where nothing was counted."""
+        count = self.counts[over]
+        return self.value(name) / count if count else None
 
 
 def _counted(read: Callable[[Totals], float]) -> Callable[[StepSums], float | None]:
@@ -81,15 +100,23 @@ def _counted(read: Callable[[Totals], float]) -> Callable[[StepSums], float | No
 
 
 def _mean(name: str, over: str) -> Callable[[StepSums], float | None]:
-    return lambda step: step.sums.mean(name, over)
+    return lambda step: step.mean(name, over)
 
 
 def _share(part: str, whole: str) -> Callable[[StepSums], float | None]:
     def value(step: StepSums) -> float | None:
-        counts = step.sums.counts
+        counts = step.counts
         return counts[part] / counts[whole] if counts[whole] else None
 
     return value
+
+
+def _loss(step: StepSums) -> float | None:
+    return None if step.objective is None else -step.objective + 0.0
+
+
+def _ratio_mean(step: StepSums) -> float | None:
+    return _counted(lambda totals: step.ratio / totals.tokens)(step)
 
 
 def _kl(step: StepSums) -> float | None:
@@ -103,7 +130,7 @@ def _ess(step: StepSums) -> float | None:
     totals = step.sums.totals
     if totals is None or not totals.tokens:
         return None
-    return _effective(totals.ratio.value(), step.sums.sums["ratio_squared"].value(), totals.tokens)
+    return _effective(step.ratio, step.value("ratio_squared"), totals.tokens)
 
 
 def _effective(total: float, square: float, count: int) -> float | None:
@@ -120,40 +147,39 @@ def _ratio_tail(step: StepSums) -> float | None:
 
 
 def _negative_log_prob(step: StepSums) -> float | None:
-    mean = step.sums.mean("log_prob", "log_prob")
+    mean = step.mean("log_prob", "log_prob")
     return None if mean is None else -mean + 0.0
 
 
 # ---- the trainer against the engine: d = log π_trainer − log π_engine, of tokens that it sampled
 
 
-def _mismatch(read: Callable[[Sums, int], float | None]) -> Callable[[StepSums], float | None]:
+def _mismatch(read: Callable[[StepSums, int], float | None]) -> Callable[[StepSums], float | None]:
     def value(step: StepSums) -> float | None:
-        count = step.sums.counts["mismatch"]
-        return read(step.sums, count) if count else None
+        count = step.counts["mismatch"]
+        return read(step, count) if count else None
 
     return value
 
 
-def _mismatch_k1(sums: Sums, count: int) -> float:
+def _mismatch_k1(step: StepSums, count: int) -> float:
     """Mean of −d: of KL(engine ‖ trainer)."""
-    return -sums.sums["mismatch_d"].value() / count + 0.0
+    return -step.value("mismatch_d") / count + 0.0
 
 
-def _mismatch_k3(sums: Sums, count: int) -> float:
+def _mismatch_k3(step: StepSums, count: int) -> float:
     """Mean of e^d − 1 − d, of the same."""
-    return (sums.sums["mismatch_weight"].value() - sums.sums["mismatch_d"].value()) / count - 1.0
+    return (step.value("mismatch_weight") - step.value("mismatch_d")) / count - 1.0
 
 
-def _mismatch_chi2(sums: Sums, count: int) -> float:
+def _mismatch_chi2(step: StepSums, count: int) -> float:
     """Mean of e^2d, less 1."""
-    return sums.sums["mismatch_square"].value() / count - 1.0
+    return step.value("mismatch_square") / count - 1.0
 
 
-def _mismatch_ess(sums: Sums, count: int) -> float | None:
+def _mismatch_ess(step: StepSums, count: int) -> float | None:
     """(Σ e^d)² / (N·Σ e^2d)."""
-    total, square = sums.sums["mismatch_weight"], sums.sums["mismatch_square"]
-    return _effective(total.value(), square.value(), count)
+    return _effective(step.value("mismatch_weight"), step.value("mismatch_square"), count)
 
 
 _of_length = partial(_looked_up, "", "signal", "length")
@@ -172,15 +198,21 @@ ALL = (
     Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 24, watched=False),
     Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 11),
     _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift=1),
-    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 21, watched=False),
+    _of_length(
+        "length_p95",
+        lambda step: step.responses.length_quantile(0.95),
+        21,
+        watched=False,
+        whole=True,
+    ),
     _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
     Metric("truncated", "signal", _share("cut_off", "endings"), 9),
     Metric("repetition", "signal", _mean("repetition", "repetition"), 19, drift=1),
     Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
     Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift=1),
     # ---- what is done with it
-    Metric("objective", "update", _counted(lambda totals: totals.objective), 30, watched=False),
-    Metric("loss", "update", _counted(lambda totals: -totals.objective), 1, worst="gradient"),
+    Metric("objective", "update", lambda step: step.objective, 30, watched=False),
+    Metric("loss", "update", _loss, 1, worst="gradient"),
     _of_kl("kl", _kl, 28, watched=False),
     _of_kl("kl_k1", _mean("kl_k1", "kl"), 29, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
@@ -192,7 +224,7 @@ ALL = (
         "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift=1
     ),
     Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 19),
-    _of_ratio("ratio_mean", _counted(lambda totals: totals.ratio.value() / totals.tokens), 18),
+    _of_ratio("ratio_mean", _ratio_mean, 18),
     _of_ratio("ratio_p999", _ratio_tail, 15, drift=1),
     _of_ratio("ess", _ess, 17, drift=-1),
     # ---- the trainer against the engine
@@ -229,14 +261,10 @@ def functions(step: Mapping[str, object]) -> list[str]:
 COUNTS = ("records", "responses", "tokens")
 
 
-def values(sums: Sums) -> dict[str, float | None]:
-    """Every metric of a step; what is not finite is None."""
-    step = StepSums(sums)
+def values(step: StepSums) -> dict[str, float | None]:
+    """Every metric of a step, then those of single reward functions."""
     found = {one.name: one.read(step) for one in ALL}
-    for name in sums.counts:
+    for name in step.counts:
         if name.startswith(EACH):
-            found[name + MEAN] = sums.mean(name, name)
-    return {
-        name: None if value is None or not math.isfinite(value) else value
-        for name, value in found.items()
-    }
+            found[name + MEAN] = step.mean(name, name)
+    return found

@@ -28,17 +28,17 @@ def _as(metric: str) -> Read:
 
 
 def _mean(name: str) -> Read:
-    return lambda step: step.sums.mean(name, name)
+    return lambda step: step.mean(name, name)
 
 
 def _of_samples(name: str) -> Read:
     """Over all samples of the step, where any has what it is made of."""
-    return lambda step: step.sums.mean(name, "samples") if step.sums.counts[name] else None
+    return lambda step: step.mean(name, "samples") if step.counts[name] else None
 
 
 def _extreme(name: str, sign: float = 1.0) -> Read:
     def read(step: StepSums) -> float | None:
-        found = step.sums.extremes.get(name)
+        found = step.extremes.get(name)
         return None if found is None else sign * found
 
     return read
@@ -54,27 +54,27 @@ def _lengths(pick: Callable[[StepSums], float]) -> Read:
 
 def _probs_diff_std(step: StepSums) -> float | None:
     """With n − 1, as torch.std."""
-    count = step.sums.counts["probs_diff"]
+    count = step.counts["probs_diff"]
     if count < 2:
         return None
-    total, square = step.sums.sums["probs_diff"].value(), step.sums.sums["probs_diff_2"].value()
+    total, square = step.value("probs_diff"), step.value("probs_diff_2")
     return math.sqrt(max(square - total * total / count, 0.0) / (count - 1))
 
 
 def _policy_kl_error(step: StepSums) -> float | None:
     """Mean of e^−d + d − 1, with d = log π_trainer − log π_engine."""
-    sums, count = step.sums.sums, step.sums.counts["mismatch"]
+    count = step.counts["mismatch"]
     if not count:
         return None
-    return (sums["inverse_weight"].value() + sums["mismatch_d"].value()) / count - 1.0
+    return (step.value("inverse_weight") + step.value("mismatch_d")) / count - 1.0
 
 
 def _sampling_ratio(step: StepSums) -> float | None:
-    return step.sums.mean("mismatch_weight", "mismatch")
+    return step.mean("mismatch_weight", "mismatch")
 
 
-_SHORTEST = _lengths(lambda step: int(step.responses.lengths.min()))
-_LONGEST = _lengths(lambda step: int(step.responses.lengths.max()))
+_SHORTEST = _lengths(lambda step: min(step.responses.lengths))
+_LONGEST = _lengths(lambda step: max(step.responses.lengths))
 
 NAMES: Mapping[str, Mapping[str, Read]] = {
     "trl": {
@@ -94,11 +94,12 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
         "sampling/importance_sampling_ratio/mean": _mean("weights"),
         "sampling/importance_sampling_ratio/max": _extreme("weights_max"),
+        "loss": _as("loss"),
     },
     "verl": {
         "critic/score/mean": _as("reward_mean"),
-        "critic/score/max": _rewards(lambda step: float(step.responses.rewards.max())),
-        "critic/score/min": _rewards(lambda step: float(step.responses.rewards.min())),
+        "critic/score/max": _rewards(lambda step: max(step.responses.rewards)),
+        "critic/score/min": _rewards(lambda step: min(step.responses.rewards)),
         "response_length/mean": _as("length_mean"),
         "response_length/max": _LONGEST,
         "response_length/min": _SHORTEST,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from sys import intern
@@ -84,15 +84,14 @@ class Origins:
             self.files[source] = File(number, number, line)
         else:
             known.then(number, line)
-        self._take(number, source)
+        self._take(number, source, self.runs.setdefault(number, source))
 
-    def _take(self, number: int, source: str) -> None:
-        before = self.runs.setdefault(number, source)
+    def _take(self, number: int, source: str, before: str) -> None:
         if before is not source and run_of(before) != run_of(source) and self.clash is None:
             self.clash = Clash(number, before, source)
 
-    def merge(self, later: Origins) -> None:
-        """Adds those of records that follow."""
+    def merge(self, later: Origins, known: Callable[[int], str | None] | None = None) -> None:
+        """Adds those of records that follow; ``known``: where steps are kept with their files."""
         for source, file in later.files.items():
             if source in self.files:
                 self.files[source].merge(file)
@@ -100,7 +99,11 @@ class Origins:
                 self.files = {name: one for name, one in self.files.items() if one.returns}
                 self.files[source] = file
         for number, source in later.runs.items():
-            self._take(number, intern(source))
+            source = intern(source)
+            if known is None:
+                self._take(number, source, self.runs.setdefault(number, source))
+            else:
+                self._take(number, source, known(number) or source)
         self.clash = self.clash or later.clash
 
     def returns(self) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _write_document(
     stream.write(_json(head).removesuffix(b"\n}") + b',\n  "steps": [')
     between = b"\n    "
     for row, step in zip(rows(steps), steps, strict=True):
-        stream.write(between + _json(row | {"worst": step.worst}).replace(b"\n", b"\n    "))
+        stream.write(between + _json(row | {"worst": dict(step.worst)}).replace(b"\n", b"\n    "))
         between = b",\n    "
     stream.write((b"\n  ]," if steps else b"],") + _json(tail).removeprefix(b"{") + b"\n")
 

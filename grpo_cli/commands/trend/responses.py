@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
-from itertools import pairwise
 
-import numpy as np
-
-from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.sums import Rows
 
 _ONCE = ((0.0, 1.0), (-1.0, 1.0))
@@ -19,10 +16,8 @@ class Responses:
     """The rows of a step, taken together."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rewards: F64 = np.frombuffer(rows.rewards.tobytes())
-        self.lengths: I64 = np.frombuffer(rows.lengths.tobytes(), dtype=np.int64)
-        self.gradients: F64 = np.frombuffer(rows.gradients.tobytes())
-        self._groups: I64 = np.frombuffer(rows.groups.tobytes(), dtype=np.int64)
+        self.rewards, self.lengths = rows.rewards.tolist(), rows.lengths.tolist()
+        self._gradients, self._groups = rows.gradients, rows.groups
         self._labels = rows.labels
 
     # ---- rewards ------------------------------------------------------------------------------
@@ -30,7 +25,7 @@ class Responses:
     @cached_property
     def scored(self) -> bool:
         """Whether every response has a reward."""
-        return bool(self.rewards.size) and not bool(np.isnan(self.rewards).any())
+        return bool(self.rewards) and not any(map(math.isnan, self.rewards))
 
     @cached_property
     def groups(self) -> list[list[float]]:
@@ -45,24 +40,24 @@ class Responses:
         if any(label is None for label in self._labels):
             return pieces
         numbers = {label: at for at, label in enumerate(dict.fromkeys(self._labels))}
-        named = np.array([numbers[label] for label in self._labels], dtype=np.int64)
-        return self._pieces(named[self._groups])
+        return self._pieces(numbers[self._labels[number]] for number in self._groups)
 
-    def _pieces(self, numbers: I64) -> list[list[float]]:
-        order = np.argsort(numbers, kind="stable")
-        rewards, ordered = self.rewards[order].tolist(), numbers[order]
-        cuts = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
-        return [rewards[start:end] for start, end in pairwise([0, *cuts, len(rewards)])]
+    def _pieces(self, numbers: Iterable[int]) -> list[list[float]]:
+        """The rewards under each number, by number."""
+        found: dict[int, list[float]] = {}
+        for number, reward in zip(numbers, self.rewards, strict=True):
+            found.setdefault(number, []).append(reward)
+        return [found[number] for number in sorted(found)]
 
     @property
     def reward_mean(self) -> float | None:
         """Over responses."""
-        return _mean(self.rewards.tolist()) if self.scored else None
+        return _mean(self.rewards) if self.scored else None
 
     @property
     def reward_std(self) -> float | None:
         """Over responses, with n − 1."""
-        return _std(self.rewards.tolist()) if self.scored else None
+        return _std(self.rewards) if self.scored else None
 
     @property
     def reward_group_std(self) -> float | None:
@@ -80,13 +75,19 @@ class Responses:
         """How many groups have one reward throughout: this one, or any where none is given."""
         if not self.scored or not self._several:
             return None
-        equal = [one[0] for one in self._several if one.count(one[0]) == len(one)]
-        return sum(not rewards or first in rewards for first in equal) / len(self._several)
+        alike = self._alike
+        count = sum(first in rewards for first in alike) if rewards else len(alike)
+        return count / len(self._several)
+
+    @cached_property
+    def _alike(self) -> list[float]:
+        """The reward of each group that has but one."""
+        return [one[0] for one in self._several if one.count(one[0]) == len(one)]
 
     @cached_property
     def _right(self) -> float | None:
         """The reward of a right answer, where rewards say just that."""
-        values = set(self.rewards.tolist()) if self.scored else set()
+        values = set(self.rewards) if self.scored else set()
         return next((right for wrong, right in _ONCE if values and values <= {wrong, right}), None)
 
     @property
@@ -118,25 +119,25 @@ class Responses:
     @cached_property
     def measured(self) -> bool:
         """Whether the length of every response is known."""
-        return bool(self.lengths.size) and bool((self.lengths >= 0).all())
+        return bool(self.lengths) and min(self.lengths) >= 0
 
     @property
     def length_mean(self) -> float | None:
         """Tokens of a response."""
-        return int(self.lengths.sum()) / len(self.lengths) if self.measured else None
+        return sum(self.lengths) / len(self.lengths) if self.measured else None
 
     def length_quantile(self, share: float) -> float | None:
         """The length that ``share`` of the responses do not exceed."""
         if not self.measured:
             return None
-        return int(np.sort(self.lengths)[max(math.ceil(share * len(self.lengths)), 1) - 1])
+        return sorted(self.lengths)[max(math.ceil(share * len(self.lengths)), 1) - 1]
 
     @property
     def at_longest(self) -> float | None:
         """The share of responses as long as the longest: those that were cut off, where any."""
         if not self.measured:
             return None
-        return float((self.lengths == self.lengths.max()).mean())
+        return self.lengths.count(max(self.lengths)) / len(self.lengths)
 
     @property
     def longest_quarter(self) -> float | None:
@@ -144,12 +145,15 @@ class Responses:
 
         Where the border goes through responses of one length, these count in proportion.
         """
-        whole = math.fsum(self.gradients)
-        if not self.gradients.size or not whole > 0.0:
+        whole = math.fsum(self._gradients)
+        if not whole > 0.0:
             return None
+        by_length: dict[int, list[float]] = {}
+        for length, gradient in zip(self.lengths, self._gradients, strict=True):
+            by_length.setdefault(length, []).append(gradient)
         room, found = len(self.lengths) / 4, []
-        for length in sorted(set(self.lengths.tolist()), reverse=True):
-            alike = self.gradients[self.lengths == length]
+        for length in sorted(by_length, reverse=True):
+            alike = by_length[length]
             part = min(room / len(alike), 1.0)
             found.append(part * math.fsum(alike))
             room -= part * len(alike)

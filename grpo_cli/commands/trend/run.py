@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from grpo_cli.commands.trend.metrics import StepSums, values
 from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.origins import Origins, changes, two_runs
 from grpo_cli.commands.trend.shelf import Shelf
-from grpo_cli.commands.trend.step import Step, alike
+from grpo_cli.commands.trend.step import Step
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.which import StepOf
@@ -54,7 +54,7 @@ class Run:
         self._one_run = one_run or step_of.files is not None
         task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
         self._task = replace(task, logged=names is not None)
-        self._shelf = Shelf(self._made)
+        self._shelf = Shelf(self._values)
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}
         self.missing: dict[str, MissingColumnError] = {}
@@ -62,7 +62,7 @@ class Run:
         self._origins = Origins()
         self.logged: dict[int, dict[str, float | None]] = {}
 
-    def read(self) -> list[Step]:
+    def read(self) -> Sequence[Step]:
         """Reads the files.
 
         Raises:
@@ -70,8 +70,10 @@ class Run:
             UsageError: where files are of several runs.
         """
         task = self._task = self._with_statistics()
-        for _, part in self._reader.map(task, bundles=True):
-            self._origins.merge(part.origins)
+        for _, part in self._reader.map(
+            task, beside=None if task.apart else task.beside, bundles=True
+        ):
+            self._origins.merge(part.origins, self._shelf.file)
             if self._origins.clash is not None and not self._one_run:
                 raise two_runs(self._origins.clash, self._reader.paths, self._command)
             for step in [*part.steps]:  # given away, since the next piece is read beside the part
@@ -87,16 +89,14 @@ class Run:
             raise self._reader.nothing()
         told = [*self._origins.returns(), *changes(self.signatures)]
         self.notices |= dict.fromkeys(told)
-        shared = {file for file, count in Counter(self._shelf.files.values()).items() if count > 1}
-        found = (step for _, step in self._shelf.made())
-        return alike([replace(one, shares_file=one.file in shared) for one in found])
+        return self._shelf.steps()
 
-    def _made(self, number: int, sums: Sums) -> Step:
-        """A step, from all of its records, or those that were read until now."""
+    def _values(self, number: int, sums: Sums) -> Mapping[str, float | None]:
+        """The metrics of a step, from all of its records, or those that were read until now."""
         own = StepSums(sums)
         if self._names:
             self.logged[number] = {name: read(own) for name, read in self._names.items()}
-        return step_from(number, sums, shares_file=False)
+        return values(own)
 
     @property
     def measured(self) -> Mapping[int, ExactMoments]:
@@ -115,7 +115,7 @@ class Run:
         return replace(task, measured=measured)
 
 
-def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step]:
+def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> Sequence[Step]:
     """The steps of a run, by number.
 
     Raises:
@@ -125,5 +125,9 @@ def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> list[Step
 
 
 def step_from(number: int, sums: Sums, *, shares_file: bool) -> Step:
-    """The numbers of a step."""
-    return Step(number, sums.file, values(sums), dict(sums.worst), shares_file)
+    """The numbers of a step; what is not finite is None."""
+    found = {
+        name: None if value is None or not math.isfinite(value) else value
+        for name, value in values(StepSums(sums)).items()
+    }
+    return Step(number, sums.file, found, dict(sums.worst), shares_file, sums.key)

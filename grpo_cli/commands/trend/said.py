@@ -42,7 +42,7 @@ def functions(chunk: Chunk) -> Iterator[tuple[str, F64]]:
 
 def add_function(sums: Sums, name: str, values: F64) -> None:
     """Adds what a reward function gave."""
-    sums.sums[name].add(values)
+    sums.sums.add(name, values)
     sums.counts[name] += len(values)
 
 
@@ -94,9 +94,14 @@ def cut_off(value: Mapping[str, Any]) -> list[bool] | None:
     return [one in _CUT_OFF for one in (plain if isinstance(plain, list) else [plain])]
 
 
+def tells(key: str) -> bool:
+    """Whether ``measure_said`` reads what stands under a key."""
+    return key in SAID or key.startswith(EACH)
+
+
 def says_more(keys: Iterable[str]) -> bool:
     """Whether records with these keys say what ``measure_said`` adds."""
-    return any(key in SAID or key.startswith(EACH) for key in keys)
+    return any(map(tells, keys))
 
 
 def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:

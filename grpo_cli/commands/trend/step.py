@@ -44,7 +44,8 @@ class Step:
             the records lack what it is made of.
         worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
             response) and "gradient" (a record).
-        shares_file: whether the file has records of other steps, which say so in ``step``.
+        shares_file: whether the file has records of other steps.
+        key: the field of the file's objects that says the step; None where the file's name does.
     """
 
     number: int
@@ -52,6 +53,7 @@ class Step:
     metrics: Mapping[str, float | None]
     worst: Mapping[str, Place]
     shares_file: bool = False
+    key: str | None = None
 
 
 def alike(steps: Sequence[Step]) -> list[Step]:

@@ -2,17 +2,99 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.step import Place
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 NO_NUMBER = float("nan")
+_FEW = 2048
+"""Responses whose numbers wait."""
+
+
+class NamedSums:
+    """Exact sums by name.
+
+    What is known of each response is added for all names at once, and waits as it is: most steps
+    have few responses, and ``math.fsum`` is soon done with them.
+    """
+
+    __slots__ = ("_held", "_sums", "_waiting")
+
+    def __init__(self) -> None:
+        self._sums: dict[str, ExactSum] = defaultdict(ExactSum)
+        self._waiting: list[tuple[tuple[str, ...], F64]] = []
+        self._held = 0
+
+    def add(self, name: str, values: F64) -> None:
+        """Adds the elements of an array, which must not change any more."""
+        self._sums[name].add(values)
+
+    def add_rows(self, names: tuple[str, ...], rows: F64) -> None:
+        """Adds a row of numbers to each of several sums; they must not change any more."""
+        self._waiting.append((names, rows))
+        self._held += rows.shape[1]
+        if self._held > _FEW:
+            for own, waiting in self._waiting:
+                for name, row in zip(own, waiting, strict=True):
+                    self._sums[name].add(row)
+            self._waiting, self._held = [], 0
+
+    def merge(self, later: NamedSums) -> None:
+        """Adds other sums."""
+        for name, part in later._sums.items():
+            self._sums[name].merge(part)
+        for names, rows in later._waiting:
+            self.add_rows(names, rows)
+
+    def values(self) -> Mapping[str, float]:
+        """All of them, each rounded once."""
+        waiting: dict[str, list[float]] = {}
+        for names, rows in self._waiting:
+            for name, row in zip(names, rows.tolist(), strict=True):
+                waiting[name] = waiting[name] + row if name in waiting else row
+        found = {name: _rounded(row) for name, row in waiting.items() if name not in self._sums}
+        for name, part in self._sums.items():
+            total = ExactSum()
+            total.merge(part)
+            total.add(np.array(waiting.get(name, ())))
+            found[name] = total.value()
+        return found
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """What travels, as few objects: a step has thirty sums."""
+        waiting = [(names, rows.shape[1], rows.tobytes()) for names, rows in self._waiting]
+        return {name: each.__getstate__() for name, each in self._sums.items()}, waiting
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._sums, self._waiting, self._held = defaultdict(ExactSum), [], 0
+        for name, each in state[0].items():
+            self._sums[name].__setstate__(each)
+        for names, count, data in state[1]:
+            self.add_rows(names, np.frombuffer(data).reshape(len(names), count))
+
+
+def _rounded(values: list[float]) -> float:
+    """Their sum, rounded once."""
+    try:
+        total = math.fsum(values) + 0.0
+    except (OverflowError, ValueError):
+        total = math.nan
+    if math.isfinite(total):
+        return total
+    exact = ExactSum()
+    exact.add(np.array(values))
+    return exact.value()
 
 
 @dataclass
@@ -57,6 +139,7 @@ class Sums:
 
     Attributes:
         file: the first file that has records of it.
+        key: the field of these that says the step; None where the file's name does.
         totals: as ``grpo eval`` has them; None where the objective cannot be evaluated.
         rows: the responses.
         sums: of token quantities, by name.
@@ -67,13 +150,19 @@ class Sums:
     """
 
     file: str
+    key: str | None = None
     totals: Totals | None = None
     rows: Rows = field(default_factory=Rows)
-    sums: dict[str, ExactSum] = field(default_factory=lambda: defaultdict(ExactSum))
+    sums: NamedSums = field(default_factory=NamedSums)
     counts: Counter[str] = field(default_factory=Counter)
     tails: dict[str, Tail] = field(default_factory=lambda: defaultdict(Tail))
     worst: dict[str, Place] = field(default_factory=dict)
     extremes: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return 12_000 + 320 * len(self.rows.lengths) + 8 * self.counts["tokens"]
 
     def merge(self, later: Sums) -> None:
         """Adds those of records that follow."""
@@ -81,8 +170,7 @@ class Sums:
             self.totals = self.totals or Totals(later.totals.batch)
             self.totals.merge(later.totals)
         self.rows.merge(later.rows)
-        for name, part in later.sums.items():
-            self.sums[name].merge(part)
+        self.sums.merge(later.sums)
         self.counts.update(later.counts)
         for name, tail in later.tails.items():
             self.tails[name].merge(tail)
@@ -92,16 +180,15 @@ class Sums:
             self.extreme(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels: its sums as few objects, since a step has thirty of them."""
-        own = {name: each.__getstate__() for name, each in self.sums.items()}
+        """What travels: as few objects as may be."""
         tails = {name: each.__getstate__() for name, each in self.tails.items()}
-        return self.__dict__ | {"sums": own, "tails": tails, "counts": dict(self.counts)}
+        own = {"sums": self.sums.__getstate__(), "tails": tails, "counts": dict(self.counts)}
+        return self.__dict__ | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"counts": Counter(state["counts"])}
-        self.sums, self.tails = defaultdict(ExactSum), defaultdict(Tail)
-        for name, each in state["sums"].items():
-            self.sums[name].__setstate__(each)
+        self.sums, self.tails = NamedSums(), defaultdict(Tail)
+        self.sums.__setstate__(state["sums"])
         for name, each in state["tails"].items():
             self.tails[name].__setstate__(each)
 
@@ -114,7 +201,3 @@ class Sums:
         known = self.worst.get(name)
         if known is None or place.value > known.value:
             self.worst[name] = place
-
-    def mean(self, name: str, over: str) -> float | None:
-        """A sum divided by a count; None where nothing was counted."""
-        return self.sums[name].value() / self.counts[over] if self.counts[over] else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ Whole = NDArray[np.integer[Any]]
 _DROPPED = 15
 """Bits of a single that are dropped: bins 1/256 wide, relative to the number."""
 _FEW = 1 << 13  # fewer numbers wait
+_EACH = 16
 _NEGATIVE = 1 << (31 - _DROPPED)
+_FLOATS, _WHOLE = Struct("2f"), Struct("2i")
 _NONE: Whole = np.zeros(0, dtype=np.int32)
+_NO_SIGNS = np.zeros(0, dtype=np.uint8)
 
 
 def bins(values: F64) -> Whole:
@@ -61,33 +65,43 @@ class Tail:
         if self._held:
             found = self._all_waiting()
             self._waiting, self._held = [], 0
-            lowest = int(found.min(initial=0))
-            counts = np.bincount(found - lowest)
-            kept = np.flatnonzero(counts)
-            self._take((kept + lowest).astype(np.int32), counts[kept])
+            self._take(found, None)
 
     def _all_waiting(self) -> Whole:
+        if len(self._waiting) == 1:
+            return self._waiting[0]
         return np.concatenate(self._waiting) if self._waiting else _NONE
 
-    def _take(self, bins: Whole, counts: Whole) -> None:
-        if not len(self._bins) or not len(bins):
-            self._bins, self._counts = (bins, counts) if len(bins) else (self._bins, self._counts)
+    def _take(self, bins: Whole, counts: Whole | None) -> None:
+        """Adds so many of each bin, one where no counts are given.
+
+        They are counted by size, then sign: what a run has lies close together then.
+        """
+        if not len(bins):
             return
-        self._bins, places = np.unique(np.concatenate((self._bins, bins)), return_inverse=True)
-        both = np.concatenate((self._counts, counts))
-        self._counts = np.bincount(places, weights=both).astype(np.int64)
+        keys, known = _folded(bins), _folded(self._bins)
+        lowest = int(min(keys.min(), known.min(initial=keys[0])))
+        highest = int(max(keys.max(), known.max(initial=keys[0])))
+        size = highest - lowest + 1
+        dense = np.bincount(keys - lowest, weights=counts, minlength=size).astype(np.int64)
+        dense[known - lowest] += self._counts
+        kept = np.flatnonzero(dense)
+        self._bins, self._counts = _unfolded((kept + lowest).astype(np.int32)), dense[kept]
 
     def __getstate__(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """What travels: of what waits two bytes each, and a bit for the sign."""
+        """What travels: of what waits two bytes each, and a bit for the sign where any has one."""
         found = self._all_waiting()
-        sizes, signs = (found & (_NEGATIVE - 1)).astype(np.uint16), np.packbits(found < 0)
+        sizes, negative = (found & (_NEGATIVE - 1)).astype(np.uint16), found < 0
+        signs = np.packbits(negative) if negative.any() else _NO_SIGNS
         counted = self._bins.astype(np.int32).tobytes(), self._counts.astype(np.int64).tobytes()
         return sizes.tobytes(), signs.tobytes(), *counted
 
     def __setstate__(self, state: tuple[bytes, bytes, bytes, bytes]) -> None:
         sizes = np.frombuffer(state[0], np.uint16).astype(np.int32)
-        signs = np.unpackbits(np.frombuffer(state[1], np.uint8), count=len(sizes))
-        self._waiting, self._held = [sizes - signs.astype(np.int32) * _NEGATIVE], len(sizes)
+        if state[1]:
+            signs = np.unpackbits(np.frombuffer(state[1], np.uint8), count=len(sizes))
+            sizes -= signs.astype(np.int32) * _NEGATIVE
+        self._waiting, self._held = [sizes], len(sizes)
         self._bins, self._counts = (
             np.frombuffer(state[2], np.int32),
             np.frombuffer(state[3], np.int64),
@@ -110,10 +124,35 @@ class Tail:
 
 def _at(bins: Whole, place: int) -> int:
     """The bin of the number that so many precede."""
-    found = int(np.partition(bins, place)[place])
+    found = _near_top(bins, len(bins) - place)
+    if found is None:
+        found = int(np.partition(bins, place)[place])
     if found >= 0:  # then whatever is negative stands before it, in whichever order
         return found
     return int(_turned(np.partition(_turned(bins), place)[place]))
+
+
+def _near_top(bins: Whole, place: int) -> int | None:
+    """The element that is so far from the top, 1 for the top; None where too many may be above it.
+
+    The second largest of every sixteenth is a bound that some thirty elements pass.
+    """
+    some = bins[::_EACH]
+    if place > _EACH or len(some) < _EACH:
+        return None
+    above = bins[bins >= np.partition(some, -2)[-2]]
+    return int(np.sort(above)[-place]) if len(above) >= place else None
+
+
+def _folded(bins: Whole) -> Whole:
+    """Twice the size of a bin, and one more where it is negative."""
+    folded: Whole = ((bins & (_NEGATIVE - 1)) << 1) | (bins < 0)
+    return folded
+
+
+def _unfolded(keys: Whole) -> Whole:
+    unfolded: Whole = (keys >> 1) - (keys & 1) * _NEGATIVE
+    return unfolded
 
 
 def _turned(bins: Whole) -> Whole:
@@ -129,6 +168,6 @@ def _middle(key: int) -> float:
     """The middle of a bin; the bins at 0 are 0."""
     if key in (0, -_NEGATIVE):  # zero and minus zero, with what underflows beside them
         return 0.0
-    ends = np.array([key << _DROPPED, (key << _DROPPED) + (1 << _DROPPED) - 1], dtype=np.int64)
-    low, high = ends.astype(np.int32).view(np.float32).astype(np.float64).tolist()
+    first = key << _DROPPED
+    low, high = _FLOATS.unpack(_WHOLE.pack(first, first + (1 << _DROPPED) - 1))
     return (low + high) / 2 if math.isfinite(low + high) else low

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from typing import NamedTuple
+from itertools import groupby, pairwise, repeat
+from typing import Any, NamedTuple
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.logged_sums import measure_logged
 from grpo_cli.commands.trend.measure import Measured
 from grpo_cli.commands.trend.origins import Origins
-from grpo_cli.commands.trend.said import measure_said, rewards_of, says_more
+from grpo_cli.commands.trend.said import measure_said, rewards_of, says_more, tells
 from grpo_cli.commands.trend.sums import Sums
-from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.packing import chunks
@@ -32,14 +32,25 @@ _Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 
 @dataclass
 class Part:
-    """What became of a piece of input: sums by step, and what could not be read."""
+    """What became of a piece of input: sums by step, and what could not be read.
+
+    ``keys`` are the fields that say a step, by the first record of it; None for a file's name.
+    """
 
     steps: dict[int, Sums] = field(default_factory=dict)
+    keys: dict[int, str | None] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
+
+    def sums(self, step: int, file: str) -> Sums:
+        """Those of a step; ``file`` has its first record, where it is new."""
+        known = self.steps.get(step)
+        if known is None:
+            known = self.steps[step] = Sums(file, self.keys.get(step))
+        return known
 
 
 class _Stepped(NamedTuple):
@@ -81,6 +92,15 @@ class Task:
                 break
         return part
 
+    def beside(self, key: str) -> bool:
+        """Whether what stands under a key is needed beside numbers."""
+        return tells(key) or self.step_of.reads(key)
+
+    @property
+    def apart(self) -> bool:
+        """Whether records are evaluated with those of their step alone."""
+        return self.logged or self.evaluator.wants_first_pass
+
     def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
         """The first pass: the statistics of each step. What cannot be used is left out."""
         found: dict[int, ExactMoments] = {}
@@ -95,11 +115,10 @@ class Task:
         self, decoded: Iterable[DecodedChunk], part: Part
     ) -> Iterator[tuple[list[int], Chunk | InputError]]:
         """Records that are evaluated together, with the step of each: small ones of many steps."""
-        apart = self.logged or self.evaluator.wants_first_pass
         runs = (run for few in decoded for run in self._stepped(few, part))
-        if apart:
+        if self.apart:
             runs = (one for run in runs for one in _of_one_step(run))
-        for _, together in groupby(runs, key=lambda run: run.numbers[0] if apart else None):
+        for _, together in groupby(runs, key=lambda run: run.numbers[0] if self.apart else None):
             waiting: list[int | None] = []
             for chunk in chunks(_noted(together, waiting), with_headers=True):
                 count = len(chunk.records) if isinstance(chunk, Chunk) else 1
@@ -108,34 +127,40 @@ class Task:
 
     def _stepped(self, few: DecodedChunk, part: Part) -> Iterator[_Stepped]:
         """Records with the step of each; in place of those without one stand their errors."""
-        found = [self._step(item, part) for item in few.items]
-        numbers = [None if isinstance(one, InputError) else one for one in found]
-        _note_order(part.origins, numbers, few.items)
+        says: Iterable[Any] = repeat(...)
+        if few.shown is not None and all(
+            key in few.shown for key in few.keys or () if self.beside(key)
+        ):
+            says = map(few.said, range(len(few.items)))
+        found = [self._step(*pair, part) for pair in zip(few.items, says, strict=False)]
+        numbers = [one.step if isinstance(one, Told) else None for one in found]
+        _note_order(part, found, few.items)
         if few.keys is None or says_more(few.keys):
-            for number, item in zip(numbers, few.items, strict=True):
+            for at, (number, item) in enumerate(zip(numbers, few.items, strict=True)):
                 if number is not None and isinstance(item, Raw):
-                    sums = part.steps.setdefault(number, Sums(item.source))
-                    measure_said(sums, number, item.value)
+                    said = item.value if few.shown is None else few.said(at)
+                    measure_said(part.sums(number, item.source), number, said)
         if None not in numbers:
             yield _Stepped(numbers, few)
             return
         pairs = zip(found, few.items, strict=True)
         left = [(one, item) for one, item in pairs if one is not None]
         items = [one if isinstance(one, InputError) else item for one, item in left]
-        numbers = [None if isinstance(one, InputError) else one for one, _ in left]
+        numbers = [one.step if isinstance(one, Told) else None for one, _ in left]
         yield _Stepped(numbers, DecodedChunk(items, None if None in numbers else few.keys))
 
-    def _step(self, item: Raw | InputError, part: Part) -> int | InputError | None:
+    def _step(self, item: Raw | InputError, said: Any, part: Part) -> Told | InputError | None:
         """A record's step; None for what cannot be evaluated, of which the rest is kept."""
         try:
             if isinstance(item, Raw):
-                return self.step_of(item)
+                return self.step_of.of_record(item, said)
             if not isinstance(item, NoLogProbsError):
                 return item
             source = item.source or ""
             step = self.step_of.told(item.signal.step, source, item.line)
             part.origins.add(step, source, item.line)
-            sums = part.steps.setdefault(step, Sums(source))
+            part.keys.setdefault(step, None if item.signal.step is None else item.signal.key)
+            sums = part.sums(step, source)
             sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
             sums.counts["records"] += 1
             part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
@@ -173,13 +198,12 @@ class Task:
             part.signatures.setdefault(known.objective.signature, numbers[0])
         if isinstance(breakdown, MissingColumnError):
             part.missing.setdefault(str(breakdown), breakdown)
-        measured = Measured(chunk, known, rewards)
-        for cut in chunk.batch.cuts(_borders(numbers)):
+        cuts = [*chunk.batch.cuts(_borders(numbers))]
+        measured = Measured(chunk, known, rewards, cuts)
+        for at, cut in enumerate(cuts):
             first = cut.records.start
-            sums = part.steps.get(numbers[first])
-            if sums is None:
-                sums = part.steps[numbers[first]] = Sums(chunk.records[first].source)
-            measured.add_to(sums, cut, self.evaluator.plan.batch)
+            sums = part.sums(numbers[first], chunk.records[first].source)
+            measured.add_to(sums, at, self.evaluator.plan.batch)
             if self.logged:  # then they are of one step
                 measure_logged(sums, chunk, known)
 
@@ -209,10 +233,13 @@ def _noted(runs: Iterable[_Stepped], waiting: list[int | None]) -> Iterator[Deco
 
 
 def _note_order(
-    origins: Origins, numbers: Sequence[int | None], items: Sequence[Raw | InputError]
+    part: Part,
+    found: Sequence[Told | InputError | None],
+    items: Sequence[Raw | InputError],
 ) -> None:
     before = None
-    for number, item in zip(numbers, items, strict=True):
-        if number is not None and number != before and isinstance(item, Raw):
-            origins.add(number, item.source, item.line)
-            before = number
+    for told, item in zip(found, items, strict=True):
+        if isinstance(told, Told) and told.step != before and isinstance(item, Raw):
+            part.origins.add(told.step, item.source, item.line)
+            part.keys.setdefault(told.step, told.field)
+            before = told.step

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.beside import Beside, Comparison
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.table import series_of
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
@@ -33,7 +37,7 @@ def rows(steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
 def known(steps: Sequence[Step]) -> list[str]:
     """The metrics that some step has."""
     names = steps[0].metrics if steps else ()
-    return [name for name in names if any(step.metrics[name] is not None for step in steps)]
+    return [name for name in names if not np.isnan(series_of(steps, name)).all()]
 
 
 def usual(steps: Sequence[Step]) -> list[str]:
@@ -59,8 +63,8 @@ def print_steps(
     names = fields or usual(steps)
     columns = [_column("step", [step.number for step in picked], "")]
     for name in names:
-        whole = [_value(step, name) for step in steps]
-        columns.append(_column(name, [_value(step, name) for step in picked], _spark(whole)))
+        line = "" if name == "file" else _spark(series_of(steps, name))
+        columns.append(_column(name, [_value(step, name) for step in picked], line))
     columns = [_parted(one, places) for one in columns]
     kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
     console.print(grid(kept))
@@ -83,10 +87,9 @@ def _value(step: Step, name: str) -> Any:
     return step.file if name == "file" else step.metrics[name]
 
 
-def _spark(values: Sequence[Any]) -> str:
-    return (
-        "" if any(isinstance(one, str) for one in values) else spark(values, 8, plain=ascii_only())
-    )
+def _spark(values: F64) -> str:
+    known = [None if math.isnan(one) else one for one in values.tolist()]
+    return spark(known, 8, plain=ascii_only())
 
 
 def _column(name: str, values: Sequence[Any], line: str) -> Column:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
@@ -33,6 +33,13 @@ _COUNTED = re.compile(
     r"(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{8,}(?:-[0-9a-f]{4,})*(?![0-9a-z])|\d+", re.I
 )
 _OF_A_RUN = re.compile(r"(?:run|seed|exp(?:eriment)?|trial|try|job|v(?:ersion)?)[_-]?$", re.I)
+
+
+class Told(NamedTuple):
+    """A step, and the field of the file that says it; None where its name does, or --step file."""
+
+    step: int
+    field: str | None
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,29 @@ class StepOf:
         Raises:
             InputError: where nothing says it.
         """
-        own = self._own(raw.value) if isinstance(raw.value, dict) else None
-        return self.told(own, raw.source, raw.line, raw.prefix)
+        return self.of_record(raw).step
+
+    def of_record(self, raw: Raw, value: Any = ...) -> Told:
+        """The record's step, and what says it.
+
+        Args:
+            raw: the record.
+            value: what it says beside numbers by token, where that is known already.
+
+        Raises:
+            InputError: where nothing says it.
+        """
+        value = raw.value if value is ... else value
+        own, path = self._own(value) if isinstance(value, dict) else (None, ())
+        step = self.told(own, raw.source, raw.line, raw.prefix)
+        if own is None or self.files is not None:
+            return Told(step, None)
+        field = spelled(path)
+        return Told(step, field if raw.origin is None else raw.origin.spelled.get(field, field))
+
+    def reads(self, key: str) -> bool:
+        """Whether a record's step may stand under a key."""
+        return key in KEYS if self.field is None else key == self.field[0]
 
     def told(self, own: int | None, source: str, line: int | None, prefix: str = "") -> int:
         """The step that an object says itself, or else its file.
@@ -83,18 +111,19 @@ class StepOf:
             raise self._missing(source, line, prefix)
         return own
 
-    def _own(self, value: dict[str, Any]) -> int | None:
+    def _own(self, value: dict[str, Any]) -> tuple[int | None, Path]:
+        """What the record says itself, and where."""
         if self.field is not None:
             try:
-                return _whole(look_up(value, self.field))
+                return _whole(look_up(value, self.field)), self.field
             except Missing:
-                return None
-        for holder in (value, value.get("meta")):
+                return None, self.field
+        for above, holder in (((), value), (("meta",), value.get("meta"))):
             if isinstance(holder, dict):
                 for key in KEYS:
                     if key in holder and (number := _whole(holder[key])) is not None:
-                        return number
-        return None
+                        return number, (*above, key)
+        return None, ()
 
     def _missing(self, source: str, line: int | None, prefix: str) -> InputError:
         path = prefix + ("" if self.field is None else spelled(self.field))

@@ -151,7 +151,9 @@ class ExactSum:
 def _of_few(parts: list[F64]) -> float | None:
     """The sum of a few numbers, rounded once; None where one is not finite, or their sum."""
     try:
-        total = math.fsum([value for part in parts for value in part.tolist()])
+        several = len(parts) > 1
+        values = [one for part in parts for one in part.tolist()] if several else parts[0].tolist()
+        total = math.fsum(values)
     except (OverflowError, ValueError):
         return None
     return total + 0.0 if math.isfinite(total) else None

@@ -93,7 +93,7 @@ def suffix_sums(values: F64, segments: Segments, discount: float) -> F64:
     reach = 1
     longest = int(segments.lengths.max(initial=0))
     while reach < longest:
-        inside = np.flatnonzero(left > reach)
-        sums[inside] += discount**reach * sums[inside + reach]
+        further = discount**reach * sums[reach:]
+        np.add(sums[:-reach], further, out=sums[:-reach], where=left[:-reach] > reach)
         reach *= 2
     return sums

@@ -179,7 +179,8 @@ def _origin(
         if "{" not in place:
             spelled[name] = place + _indexes(name, rows[0].value[fields.names[name]], single=single)
     places = [Row(raw.line, raw.prefix, at) for raw, at in _responses(rows, parts)]
-    return Origin(spelled, tuple(places))
+    beside = {name: place for name, place in own.items() if "." in name or name == "step"}
+    return Origin(beside | spelled, tuple(places))
 
 
 def _indexes(name: str, value: Any, *, single: bool) -> str:

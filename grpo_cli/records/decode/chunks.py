@@ -36,6 +36,10 @@ class DecodedChunk(NamedTuple):
     packed: Packed | None = None
     shown: Mapping[str, Sequence[Any]] | None = None
 
+    def said(self, at: int) -> dict[str, Any]:
+        """What one of the records that were packed says beside numbers by token."""
+        return {key: each[at] for key, each in (self.shown or {}).items()}
+
 
 class RawLines(Sequence[Raw]):
     """The records of lines, made when they are asked for: most are packed, and never looked at.

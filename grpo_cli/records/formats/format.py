@@ -62,6 +62,11 @@ def carried(value: Object, *names: str) -> Object:
     return {name: value[name] for name in names if value.get(name) is not None}
 
 
+def below_meta(*names: str) -> dict[str, str]:
+    """Where fields that a record has in ``meta`` stand in the file: by their own names."""
+    return {f"meta.{name}": name for name in names}
+
+
 def is_row(value: object) -> bool:
     """Whether it is a list that holds no lists: the tokens of one response."""
     return isinstance(value, list) and not any(isinstance(one, list | dict) for one in value[:1])

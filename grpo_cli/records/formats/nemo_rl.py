@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_cli.records.formats.format import Format, Object, Translated, carried, is_rows, keys
+from grpo_cli.records.formats.format import (
+    Format,
+    Object,
+    Translated,
+    below_meta,
+    carried,
+    is_rows,
+    keys,
+)
 
 _NAMES = {
     "prev_logprobs": "log_probs_new",
@@ -36,7 +44,7 @@ def _read(value: Object) -> Iterator[Translated]:
     record["meta"] = carried(value, "idx", "step", "agent_ref")
     if len(mask) == 1:
         record["prompt"] = _prompt(value["token_ids"][0], mask[0])
-    yield Translated(record, spelled)
+    yield Translated(record, spelled | below_meta("step"))
 
 
 def _mask(value: Object) -> list[list[Any]]:

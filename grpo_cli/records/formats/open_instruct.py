@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.formats.format import Format, Object, Translated, carried, is_row, keys
+from grpo_cli.records.formats.format import (
+    Format,
+    Object,
+    Translated,
+    below_meta,
+    carried,
+    is_row,
+    keys,
+)
 
 
 def _fits(value: Object) -> bool:
@@ -35,6 +43,7 @@ _SPELLED = {
     "group_ids": "prompt_idx{}",
     "rewards": "reward{}",
     "advantages": "advantage{}",
+    **below_meta("step"),
 }
 
 OPEN_INSTRUCT = Format(

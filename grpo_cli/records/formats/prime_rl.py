@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_cli.records.formats.format import Format, Object, Translated, carried, is_row, keys
+from grpo_cli.records.formats.format import (
+    Format,
+    Object,
+    Translated,
+    below_meta,
+    carried,
+    is_row,
+    keys,
+)
 
 _NAMES = {
     "log_probs_new": "trainer_logprobs",
@@ -34,7 +42,7 @@ def _read(value: Object) -> Iterator[Translated]:
         record["rewards"] = [reward]
     record["meta"] = carried(value, *_META)
     spelled = {name: f"{own}[{{t}}]" for name, own in _NAMES.items()} | {"rewards": "rewards{}"}
-    yield Translated(record, spelled)
+    yield Translated(record, spelled | below_meta(*_META))
 
 
 def _reward(column: Any, mask: list[Any]) -> Any:

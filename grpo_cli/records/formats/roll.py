@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpo_cli.records.formats.format import Format, Object, Translated, carried, is_row, keys
+from grpo_cli.records.formats.format import (
+    Format,
+    Object,
+    Translated,
+    below_meta,
+    carried,
+    is_row,
+    keys,
+)
 
 _NAMES = {
     "log_probs_new": "log_probs2",
@@ -28,7 +36,7 @@ def _read(value: Object) -> Iterator[Translated]:
     record["meta"] = carried(value, "step")
     record |= carried(value, "prompt")
     spelled = {name: f"{own}[{{t}}]" for name, own in _NAMES.items()} | {"rewards": "reward{}"}
-    yield Translated(record, spelled)
+    yield Translated(record, spelled | below_meta("step"))
 
 
 ROLL_BOARD = Format(

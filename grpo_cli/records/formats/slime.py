@@ -41,7 +41,7 @@ def _samples(value: Object) -> list[Object]:
 def _read(value: Object) -> Iterator[Translated]:
     samples = _samples(value)
     record: Object = {"id": f"rollout-{value['rollout_id']}", "step": value["rollout_id"]}
-    spelled = {}
+    spelled = {"step": "rollout_id"}
     for own, name in _NAMES.items():
         if all(sample.get(own) is not None for sample in samples):
             record[name] = [sample[own] for sample in samples]

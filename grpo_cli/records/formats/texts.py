@@ -21,12 +21,14 @@ class Signal(NamedTuple):
         lengths: tokens of each; None where they are not known.
         group: what the group is called; None where it has no name.
         step: the step; None where the object does not say it.
+        key: the field that does.
     """
 
     rewards: list[float | None]
     lengths: list[int | None]
     group: Any = None
     step: int | None = None
+    key: str = "step"
 
 
 class NoLogProbsError(InputError):
@@ -92,7 +94,7 @@ def _trl(value: Object) -> Signal:
 def _areal(value: Object) -> Signal:
     length = int(value["seqlen"]) - int(value["prompt_len"])
     step = _whole(value.get("tail_version"))
-    return Signal([number(value.get("reward"))], [length], value["task_id"], step)
+    return Signal([number(value.get("reward"))], [length], value["task_id"], step, "tail_version")
 
 
 def _tinker(value: Object) -> Signal:
@@ -100,7 +102,7 @@ def _tinker(value: Object) -> Signal:
     lengths = [_whole(turn.get("ac_len")) for turn in turns if isinstance(turn, dict)]
     length = sum(one for one in lengths if one is not None) if lengths else None
     step = _whole(value.get("iteration"))
-    return Signal([number(value["total_reward"])], [length], value["group_idx"], step)
+    return Signal([number(value["total_reward"])], [length], value["group_idx"], step, "iteration")
 
 
 def _nemo(value: Object) -> Signal:

@@ -48,7 +48,7 @@ def _read(value: Object) -> Iterator[Translated]:
         if all(name in row for row in rows):
             record[name] = [row[name] for row in rows]
     record["log_probs_rollout"] = record["log_probs_new"]
-    yield Translated(record)
+    yield Translated(record, {"meta.step": "run.work.step"})
 
 
 def _about(value: Object) -> Object:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.buffers import Decoder, decoder
+from grpo_cli.records.buffers import Beside, Decoder, decoder
 from grpo_cli.records.decode.chunks import (
     CHUNK_BYTES,
     DecodedChunk,
@@ -249,6 +249,7 @@ def decoded(
     wanted: Callable[[bytes, int], bool] | None = None,
     *,
     by_columns: bool = False,
+    beside: Beside | None = None,
 ) -> Iterator[DecodedChunk]:
     """The same in chunks.
 
@@ -256,6 +257,7 @@ def decoded(
         block: what to read.
         wanted: whether a line is to be read, by its text and number; None for all of them.
         by_columns: whether what is plain may come packed (the extra ``fast``).
+        beside: which other values come beside what is packed.
     """
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
@@ -265,18 +267,23 @@ def decoded(
     if wanted is not None:
         kept = list(map(wanted, texts, numbers))
         texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    return _of_lines(block.source, texts, numbers, decoder() if by_columns else None)
+    buffers = decoder() if by_columns else None
+    return _of_lines(block.source, texts, numbers, buffers, beside)
 
 
 def _of_lines(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int], buffers: Decoder | None
+    source: str,
+    texts: Sequence[bytes],
+    numbers: Sequence[int],
+    buffers: Decoder | None,
+    beside: Beside | None,
 ) -> Iterator[DecodedChunk]:
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
         end = bisect_left(before, before[start] + CHUNK_BYTES)
         few, places = texts[start:end], numbers[start:end]
-        served = None if buffers is None else buffers.served(few)
+        served = None if buffers is None else buffers.served(few, beside)
         if served is None:
             yield _decoded(source, few, places)
         else:

@@ -69,6 +69,14 @@ class Natures:
             self._objectives[wanted] = made
         return self._objectives[wanted]
 
+    def aggregate(self, plan: Plan) -> Bound:
+        """The aggregation of a plan's objective.
+
+        Raises:
+            GrpoError: where a hyperparameter is nowhere given.
+        """
+        return plan.aggregate(self._alone.settings)
+
     def by_token(self, plan: Plan) -> bool:
         """Whether tokens have their own A, and s(|A|·sign A) = |A|·s(sign A) at each of them."""
         objective, nature = self.objective(plan), self.of(plan)

@@ -116,9 +116,7 @@ class Numbers:
     def weight(self, row: Plan, one: Change) -> int:
         """The aggregation's number; −2 where it cannot be."""
         plan = space.changed(row, one)
-        return self._tried(
-            lambda: self.options.weight(self.natures.objective(plan), "aggregate", plan), one
-        )
+        return self._tried(lambda: self.options.aggregate(self.natures.aggregate(plan), plan), one)
 
     def _tried(self, number: Callable[[], int], one: Change) -> int:
         try:

@@ -112,6 +112,12 @@ class Options:
         policies = [repr(key[1]) for key in self.directs.places]  # type: ignore[index]
         return sorted(range(len(policies)), key=policies.__getitem__)
 
+    @cached_property
+    def by_estimator(self) -> list[int]:
+        """The numbers of all KLs, those of one estimator together."""
+        estimators = [repr(key[0]) for key in self.kls.places]  # type: ignore[index]
+        return sorted(range(len(estimators)), key=estimators.__getitem__)
+
     def is_by_token(self, direct: int) -> bool:
         """Whether a look at the tokens for A = 1, and one for A = -1, are enough for it."""
         return bool(self.directs.stages[direct])
@@ -132,8 +138,12 @@ class Options:
         """Whether a ratio weighs a KL."""
         return bool(self.kls.stages[kl])
 
+    def aggregate(self, bound: Bound, plan: Plan) -> int:
+        """The number of an aggregation of all tokens."""
+        return self.weights.place(key(bound), plan, "aggregate")
+
     def weight(self, objective: Objective, stage: str, plan: Plan) -> int:
-        """The number of the aggregation at a stage; −1 where that has none of its own."""
+        """The number of what a term has for itself at a stage; −1 where that is nothing."""
         bound: Bound | None = getattr(objective, stage)
         return -1 if bound is None else self.weights.place(key(bound), plan, stage)
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options
-from grpo_cli.commands.match.sums.vectors import Measured, Vectors, distinct
+from grpo_cli.commands.match.sums.distinct import distinct
+from grpo_cli.commands.match.sums.vectors import Measured, Vectors
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.variants.plan import Plan
 
@@ -93,11 +94,12 @@ def _add_policies(
     divisors: F64,
 ) -> None:
     which, advantages = distinct(work.advantages())
+    gaining, losing = advantages > 0.0, advantages < 0.0
     for chosen, policies in options.asked_together:
         own, back = np.unique(which[chosen], return_inverse=True)
+        sides = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
+        places, gain, loss = work.sides(policies, *sides)
         signed = advantages[own]
-        gaining, losing = (np.asarray((side > 0.0).any(axis=0)) for side in (signed, -signed))
-        places, gain, loss = work.sides(policies, gaining, losing)
         gains = _products(np.maximum(signed, 0.0), gain, classes)
         np.maximum(np.negative(signed, out=signed), 0.0, out=signed)
         losses = _products(signed, loss, classes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,13 +77,28 @@ def _own(objective: Objective, stage: str) -> str:
     return "aggregate" if getattr(objective, stage) is None else stage
 
 
+Likely = Mapping[str, Exact | None]
+"""The totals of evaluators by their words."""
+Found = dict[int, Exact | None]
+"""The totals of plans by their number; None where one cannot be evaluated."""
+
+
 @dataclass(frozen=True)
-class _Exactly:
+class Exactly:
+    """Adds up the totals of plans, chunk by chunk.
+
+    Attributes:
+        evaluators: of which plans.
+        everything: whether numbers beside J and its terms are wanted.
+        reaching: whether it is wanted how far the ratios go.
+    """
+
     evaluators: Sequence[Evaluator]
     everything: bool
     reaching: bool
 
-    def __call__(self, chunk: Chunk, into: dict[int, Exact | None]) -> None:
+    def __call__(self, chunk: Chunk, into: Found) -> None:
+        """Adds a chunk's records."""
         work = Terms(chunk)
         for at, evaluator in enumerate(self.evaluators):
             totals = into[at]
@@ -101,7 +116,8 @@ class _Exactly:
             except GrpoError:
                 into[at] = None
 
-    def zero(self) -> dict[int, Exact | None]:
+    def zero(self) -> Found:
+        """Of no record."""
         return {at: self._totals(one.plan) for at, one in enumerate(self.evaluators)}
 
     def _totals(self, plan: Plan) -> Exact:
@@ -120,13 +136,18 @@ def exactly(
         everything: whether numbers beside J and its terms are wanted.
         reaching: whether it is wanted how far the ratios go.
     """
-    work = _Exactly(evaluators, everything, reaching)
+    work = Exactly(evaluators, everything, reaching)
     found = work.zero()
     for part in data.fold(work, work.zero) if evaluators else ():
-        for at, totals in part.items():
-            known = found[at]
-            if known is None or totals is None:
-                found[at] = None
-            else:
-                known.merge(totals)
+        merge(found, part)
     return [found[at] for at in range(len(evaluators))]
+
+
+def merge(found: Found, part: Found) -> None:
+    """Adds the totals of other records."""
+    for at, totals in part.items():
+        known = found[at]
+        if known is None or totals is None:
+            found[at] = None
+        else:
+            known.merge(totals)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from grpo_cli.commands.match.space.options import Options, key
 from grpo_cli.commands.match.sums.add import FirstPass, Sums, add
 from grpo_cli.commands.match.sums.data import Data
+from grpo_cli.commands.match.sums.exact import Exactly, Found, merge
 from grpo_cli.commands.match.sums.vectors import Measured
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -56,12 +57,16 @@ def measure(options: Options, data: Data) -> Measured:
 class _Add:
     options: Options
     measured: Measured
+    beside: Exactly
 
-    def __call__(self, chunk: Chunk, into: Sums) -> None:
-        add(into, self.options, chunk, self.measured)
+    def __call__(self, chunk: Chunk, into: tuple[Sums, Found]) -> None:
+        sums, totals = into
+        if totals:
+            self.beside(chunk, totals)
+        add(sums, self.options, chunk, self.measured)
 
-    def zero(self) -> Sums:
-        return Sums.zero(self.options)
+    def zero(self) -> tuple[Sums, Found]:
+        return Sums.zero(self.options), self.beside.zero()
 
 
 _FEW_AT_ONCE, _MANY_AT_ONCE = 1 << 20, 1 << 22
@@ -69,15 +74,12 @@ _FEW_AT_ONCE, _MANY_AT_ONCE = 1 << 20, 1 << 22
 overhead is small."""
 
 
-def add_up(options: Options, measured: Measured, data: Data) -> Sums:
-    """The sums of all options over the data."""
-    work = _Add(options, measured)
-    total: Sums | None = None
-    for part in data.fold(
-        work, work.zero, _FEW_AT_ONCE if options.directs.plans else _MANY_AT_ONCE
-    ):
-        if total is None:
-            total = part
-        else:
-            total.merge(part)
-    return work.zero() if total is None else total
+def add_up(options: Options, measured: Measured, data: Data, beside: Exactly) -> tuple[Sums, Found]:
+    """The sums of all options over the data, and the exact totals of some plans ``beside``."""
+    work = _Add(options, measured, beside)
+    sums, totals = work.zero()
+    together = _FEW_AT_ONCE if options.directs.plans else _MANY_AT_ONCE
+    for part, more in data.fold(work, work.zero, together):
+        sums.merge(part)
+        merge(totals, more)
+    return sums, totals

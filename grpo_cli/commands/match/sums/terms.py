@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights, times
 from grpo_cli.objective.statistics import ExactMoments, moments
 from grpo_cli.variants.plan import Plan
 
@@ -33,7 +35,7 @@ class Terms:
         self._tops: dict[int, float] = {}
         self._kls: dict[object, F64] = {}
         self._kl_weights: dict[object, F64 | None] = {}
-        self._far: float | None = None
+        self._unweighed: tuple[object, F64] | None = None
         self._far_old: float | None = None
         self._scored: dict[object, Inputs] = {}
         self._reached: dict[object, F64] = {}
@@ -71,7 +73,7 @@ class Terms:
             return key(objective.kl)
         if self._far_old is None:
             self._far_old = float(np.abs(old - reference).max(initial=0.0))
-        return _unclamped(objective, self._far_old), objective.kl.values.get("beta")
+        return _unclamped(objective.kl, self._far_old), objective.kl.values.get("beta")
 
     def set_ratio(self, inputs: Inputs, objective: Objective) -> None:
         """Sets the ratio of the objective's level, worked out once."""
@@ -167,8 +169,9 @@ class Terms:
 
     def policy_values(self, inputs: Inputs, objective: Objective) -> tuple[F64, F64 | None]:
         """[N] c·s with that advantage, and [R] what a response without tokens has, if anything."""
-        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
+        # The correction first: where it cannot be, nothing was worked out in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
+        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
         return values, surrogate.empty
 
@@ -176,19 +179,29 @@ class Terms:
         """[R] Σ k."""
         self.set_ratio(self.inputs, objective)
         weighing = objective.correction.name.startswith("ms-swift/")
-        correction = (key(objective.correction), advantage_key(objective)) if weighing else None
-        same = self._acting_kl(objective), id(self.inputs.get("ratio")), correction
+        weight = self._kl_weight(objective) if weighing else None
+        weighed = None if weight is None else (key(objective.correction), advantage_key(objective))
+        same = self._acting_kl(objective), id(self.inputs.get("ratio")), weighed
         if same not in self._kls:
-            self._kls[same] = self._kl_sums(objective, weighing=weighing)
+            values = self._kl_values(objective)
+            self._kls[same] = self.batch.responses.sum(
+                values if weight is None else weight * values
+            )
         return self._kls[same]
 
-    def _kl_sums(self, objective: Objective, *, weighing: bool) -> F64:
-        found: Kl = self.inputs.call(objective.kl, "kl")
-        values = found.value
-        if weighing and (weight := self._kl_weight(objective)) is not None:
-            values = weight * values
-        sums: F64 = self.batch.responses.sum(values)
-        return sums
+    def _kl_values(self, objective: Objective) -> F64:
+        """[N] k; what a ratio weighs is kept for the next ratio."""
+        bound = objective.kl
+        weighed = bound.values.get("kl_weight") == "ratio" and "/" not in bound.name
+        if not weighed or self.inputs.get("log_ratio_ref") is None:
+            found: Kl = self.inputs.call(bound, "kl")
+            return found.value
+        bare = replace(bound, values={**bound.values, "kl_weight": "none"})
+        wanted = _unclamped(bare, self._farthest)
+        if self._unweighed is None or self._unweighed[0] != wanted:
+            plain: Kl = self.inputs.call(bare, "kl")
+            self._unweighed = wanted, plain.value
+        return times(self.inputs.get("ratio"), self._unweighed[1])
 
     def _kl_weight(self, objective: Objective) -> F64 | None:
         """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""
@@ -201,12 +214,14 @@ class Terms:
 
     def _acting_kl(self, objective: Objective) -> object:
         """What a KL is on this chunk: its clamps, where no token reaches them, do nothing."""
-        farthest = self.inputs.get("log_ratio_ref")
-        if farthest is None:
+        if self.inputs.get("log_ratio_ref") is None:
             return key(objective.kl)
-        if self._far is None:
-            self._far = float(np.abs(farthest).max(initial=0.0))
-        return _unclamped(objective, self._far)
+        return _unclamped(objective.kl, self._farthest)
+
+    @cached_property
+    def _farthest(self) -> float:
+        """The greatest log ratio to the reference."""
+        return float(np.abs(self.inputs.get("log_ratio_ref")).max(initial=0.0))
 
     def entropy(self, objective: Objective) -> F64:
         """[R] Σ H."""
@@ -216,15 +231,15 @@ class Terms:
         return sums
 
 
-def _unclamped(objective: Objective, farthest: float) -> object:
+def _unclamped(bound: Bound, farthest: float) -> object:
     """A KL but for β, without the clamps that no log ratio so far at most reaches."""
     reached = {"kl_input_clamp": farthest, "kl_output_clamp": np.exp(farthest) * farthest}
     values = {
         name: None if name in reached and _beyond(value, reached[name]) else value
-        for name, value in objective.kl.values.items()
+        for name, value in bound.values.items()
         if name != "beta"
     }
-    return objective.kl.name, tuple(values.items())
+    return bound.name, tuple(values.items())
 
 
 _BOUNDS = ("delta", "dual_clip")

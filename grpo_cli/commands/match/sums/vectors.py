@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import DIRECT, Options, advantage_key
+from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.groups import Rounded
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
@@ -40,18 +40,11 @@ class Sides(NamedTuple):
     loss: F64
 
 
-def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:
-    """Which of the distinct arrays each is, and those, stacked."""
-    known: dict[bytes, int] = {}
-    kept: list[F64] = []
-    places = []
-    for row in rows:
-        bits = blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
-        if bits not in known:
-            known[bits] = len(kept)
-            kept.append(row)
-        places.append(known[bits])
-    return np.array(places, np.int64), np.array(kept)
+class Signs(NamedTuple):
+    """Advantages of ±1: [R] of responses, [N] of tokens."""
+
+    responses: F64
+    tokens: F64
 
 
 class Vectors(Terms):
@@ -61,7 +54,7 @@ class Vectors(Terms):
         super().__init__(chunk, Rounded)
         self._options = options
         self._measured = measured
-        self._signs: dict[bytes, F64] = {}
+        self._signs: dict[bytes, Signs] = {}
         self._seen: dict[object, F64] = {}
         self._of_tokens: dict[object, F64] = {}
         self._signed: tuple[object, F64, F64] | None = None
@@ -123,11 +116,18 @@ class Vectors(Terms):
             signs = [np.ones(len(losing)), np.full(len(losing), -1.0)]
         else:
             signs = [np.where(losing, -1.0, 1.0)]
-        signs = [self._signs.setdefault(one.tobytes(), one) for one in signs]
-        places, rows = distinct([self._looks(at, signs) for at in wanted])
+        known = [self._known_signs(one) for one in signs]
+        places, rows = distinct([self._looks(at, known) for at in wanted])
         return Sides(places, rows[:, 0], rows[:, -1])
 
-    def _looks(self, at: int, signs: Sequence[F64]) -> F64:
+    def _known_signs(self, signs: F64) -> Signs:
+        """The signs, and those of the tokens; made once."""
+        wanted = signs.tobytes()
+        if wanted not in self._signs:
+            self._signs[wanted] = Signs(signs, self.batch.responses.spread(signs))
+        return self._signs[wanted]
+
+    def _looks(self, at: int, signs: Sequence[Signs]) -> F64:
         """[1 or 2, R] a policy term with these advantages, worked out once; nan where it fails."""
         objective = self.objective(self._options.policies.plans[at])
         try:
@@ -137,12 +137,11 @@ class Vectors(Terms):
         except (InputError, HyperparameterError):
             return np.full((len(signs), self.batch.responses.count), np.nan)
 
-    def _look(self, objective: Objective, acting: object, signs: F64) -> F64:
+    def _look(self, objective: Objective, acting: object, signs: Signs) -> F64:
         wanted = acting, id(signs)
         if wanted not in self._seen:
             inputs = self.inputs
-            inputs["advantage"] = self.batch.responses.spread(signs)
-            inputs["response_advantage"] = signs
+            inputs["advantage"], inputs["response_advantage"] = signs.tokens, signs.responses
             self._seen[wanted] = self.policy_sums(inputs, objective)
         return self._seen[wanted]
 
@@ -193,9 +192,11 @@ class Vectors(Terms):
         self.inputs["advantage"], self.inputs["response_advantage"] = advantages, None
         return self.policy_values(self.inputs, objective)[0]
 
-    def kls(self) -> Iterator[F64]:
+    def kls(self) -> list[F64]:
         """[R] Σ k, or β·Σ k, of each."""
-        return self._rows(self._options.kls.plans, self._kl)
+        order, plans = self._options.by_estimator, self._options.kls.plans
+        rows = dict(zip(order, self._rows([plans[at] for at in order], self._kl), strict=True))
+        return [rows[at] for at in range(len(order))]
 
     def _kl(self, at: int, objective: Objective) -> F64:
         del at

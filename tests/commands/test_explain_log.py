@@ -1,0 +1,139 @@
+"""``grpo explain`` of a trainer's log, and of a choice: what is said when, and how it looks."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_cli.commands.explain.logged import UNKNOWN, explain_log
+
+ZERO = "near 0 at {} while grad_norm is {}: at ratio 1"
+BOTH = "loss takes both signs: it is no distance, and need not fall"
+STILL = "grad_norm is 0: nothing is learnt"
+TOGETHER = "loss and reward rise together: with centred advantages"
+
+
+def log_of(**series: Sequence[float]) -> dict[str, dict[int, float]]:
+    """Steps from 3 on, written out of order."""
+    return {name: dict(reversed([*enumerate(values, 3)])) for name, values in series.items()}
+
+
+FLAT = [0.5] * 6
+
+
+@pytest.mark.parametrize(
+    ("series", "said"),
+    [
+        # a loss of 1 % of the gradient's median, 2, is near 0; so is one of 1e-6 beside less
+        (
+            {"loss": [0.02] * 4 + [0.021] * 2, "grad_norm": [1, 2, 3, 2, 2, 2]},
+            [("4 of 6 steps", "2")],
+        ),
+        ({"loss": [0.02] * 3 + [0.021] * 3, "grad_norm": [2.0] * 6}, []),
+        ({"loss": [9e-7, 1.1e-6, 9e-7], "grad_norm": [1e-5] * 3}, [("2 of 3 steps", "1e-05")]),
+        ({"loss": [1e-8] * 3, "grad_norm": [9e-7] * 3}, [STILL]),
+        ({"loss": [1e-8] * 3, "grad_norm": [9e-7, 1.1e-6, 1.1e-6]}, [("3 of 3 steps", "1.1e-06")]),
+        ({"loss": [-2e-6, 2e-6, 1.0], "grad_norm": [1e-5] * 3}, [BOTH]),
+        ({"loss": [-9e-7, 2e-6, 1.0], "grad_norm": [1e-5] * 3}, []),
+        ({"loss": [-2e-6, 9e-7, -1.0], "grad_norm": [1e-5] * 3}, []),
+        # the last third's median against the first's, beside the median of the steps between
+        ({"loss": [0, 0, 0.25, 0.25, 0.5, 0.5], "reward": [0, 1, 1, 2, 3, 3]}, [TOGETHER]),
+        ({"loss": [0, 0, 0.25, 0.25, 0.5], "reward": [0, 1, 1, 2, 3]}, []),
+        ({"loss": [0, 4, 0, 4, 3, 5], "reward": [0, 1, 1, 2, 3, 3]}, []),
+        ({"loss": [0, 0, 0.25, 0.25, 0.5, 0.5], "reward": [3, 1, 1, 2, 3, 1]}, []),
+        ({"loss": [9, 0, 0, 0, 1, 1, 1, 2], "reward": [0, 0, 0, 0, 1, 1, 1, 1]}, []),
+        # other series
+        ({"frac_reward_zero_std": [0.5, 1.0, 0.0]}, ["frac_reward_zero_std is 1 at 1 of 3 steps"]),
+        ({"frac_reward_zero_std": [0.5, 0.9, 0.0]}, []),
+        ({"clip_ratio": [0.0, 0.0]}, ["clip_ratio is 0 throughout"]),
+        ({"clip_ratio": [0.0, 0.1]}, []),
+        ({"actor/kl_loss": [0.0, 0.0]}, ["actor/kl_loss is 0 throughout"]),
+        ({"kl": [0.0, 0.1]}, []),
+    ],
+)
+def test_what_a_log_says_and_when(series: dict[str, list[float]], said: list[Any]) -> None:
+    document = explain_log(log_of(**series))
+    wanted = [ZERO.format(*one) if isinstance(one, tuple) else one for one in said]
+    assert len(document["meaning"]) == len(wanted)
+    for part, sentence in zip(wanted, document["meaning"], strict=True):
+        assert part in sentence
+    counts = (len(next(iter(series.values()))), 3, 2 + len(next(iter(series.values()))))
+    assert (document["steps"], document["first"], document["last"]) == counts
+    assert document["series"] == [*series]
+
+
+def test_a_gradient_that_grows_is_said() -> None:
+    grown = {"loss": [1e-9] * 6, "grad_norm": [1, 1, 2, 2, 3, 3]}
+    (sentence,) = explain_log(log_of(**grown))["meaning"]
+    assert "while grad_norm is 2, and grad_norm grows: at ratio 1" in sentence
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines, those that go on joined to the one that they belong to."""
+    return re.sub(r"(?<=[^\n ])\n +(?=\S)", " ", text).splitlines()
+
+
+def test_a_log_on_the_screen(grpo: Any, tmp_path: Path) -> None:
+    level = [0.1, -0.1, 0.2, 0.0] * 5
+    reward = [*level, *(one + 5.0 for one in level)]
+    rows = [{"step": at, "reward": one, "kl": 0.0} for at, one in enumerate(reward, 1)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows}))
+    document = json.loads(grpo("explain", str(path), "--json").stdout)
+    (onset,) = document["onsets"]
+    assert (onset["series"], onset["step"]) == ("reward", 21)
+    assert onset["before"] == statistics.median(level)
+    assert onset["after"] == statistics.median(reward[20:])
+    shown = grpo("explain", str(path)).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    advice = "record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: grpo trend"
+    assert "".join(" ".join(lines_of(shown)).split()) == "".join(
+        " ".join(
+            [
+                "a log of 40 steps (steps 1 to 40)",
+                "reward, kl",
+                *document["meaning"],
+                f"step 21  reward shifted: {onset['before']:.6g} before,",
+                f"{onset['after']:.6g} after",
+                "what a log cannot say",
+                *UNKNOWN,
+                f"{advice} RUN --log LOG",
+            ]
+        ).split()
+    )
+    blank = [at for at, line in enumerate(shown.splitlines()) if not line]
+    assert [shown.splitlines()[at + 1][:5] for at in blank] == ["kl is", "step ", "what "]
+
+
+def test_a_choice_on_the_screen(grpo: Any) -> None:
+    """Every part of its document, in order, what goes on indented by as much as its kind is."""
+    (page,) = json.loads(grpo("explain", "token-truncate", "--json").stdout)["choices"]
+    shown = grpo("explain", "token-truncate").stdout.splitlines()
+    head, tail = [one for one in shown if not one.startswith(" ")], shown[-1]
+    assert head[0] == f"token-truncate{''.join(', ' + one for one in page['aliases'])}: " + (
+        f"--correction, {page['question']}"
+    )
+    titles = [one for one in head[1:] if one]
+    assert titles[:2] == ["symbols", "hyperparameters"]
+    assert titles[2].startswith("variants that make it: ")
+    words = " ".join(" ".join(shown).split())
+    told = [*page["description"]]
+    told += [f"{symbol} {meaning}" for symbol, meaning in page["symbols"].items()]
+    told += [f"{name} {meaning}" for name, meaning in page["hyperparameters"].items()]
+    told += [f"variants that make it: {', '.join(page['variants'])}"]
+    at = 0
+    for part in told:
+        at = words.index(" ".join(part.split()), at)
+    begins = {name: shown.index(name) for name in ("symbols", "hyperparameters")}
+    for line in shown[2 : begins["symbols"]]:
+        assert not line or re.match(r"  \S", line)
+    for line in shown[begins["symbols"] + 1 : shown.index(titles[2])]:
+        assert not line or line in begins or re.match(r"(  |    )\S", line)
+    assert re.match(r"  \S", tail) or tail == titles[2]
+    assert [shown[at - 1] for at in (*begins.values(), shown.index(titles[2]))] == ["", "", ""]
