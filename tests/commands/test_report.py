@@ -258,9 +258,9 @@ def test_a_group_of_one_has_no_standard_deviation(grpo, dump, tmp_path):
         (("--step", "nothing"), 3, "expected a whole number"),
     ],
 )
-def test_errors_are_one_line(grpo, run, tmp_path, flags, code, said):
+def test_errors_are_one_line(grpo, dump, tmp_path, flags, code, said):
     output = () if "-o" in flags else ("-o", str(tmp_path / "x.html"))
-    result = grpo("report", str(run[0]), *flags, *output)
+    result = grpo("report", str(dump({"step": 1})), *flags, *output)
     assert result.exit_code == code
     assert said in result.stderr
     assert not list(tmp_path.glob("x.html"))
