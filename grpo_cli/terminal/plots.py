@@ -78,9 +78,11 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
 
     Bars go left of a common 0 where a value is below it.
     """
+    if not rows:
+        return []
     texts = [_letters("–" if one is None else tick(one), plain=plain) for _, one in rows]
-    label = min(max((cell_len(name) for name, _ in rows), default=0), width // 2)
-    room = max(width - label - max(map(len, texts), default=0) - 5, 4)
+    label = min(max(cell_len(name) for name, _ in rows), width // 2)
+    room = max(width - label - max(map(len, texts)) - 5, 4)
     numbers = [0.0 if value is None else value for _, value in rows]
     low, high = min([0.0, *numbers]), max([0.0, *numbers])
     unit = room / (high - low) if high > low else 0.0
@@ -94,8 +96,7 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
 
 def _bar(length: int, zero: int, room: int, *, plain: bool) -> str:
     full, axis = ("#", "|") if plain else ("█", "│")
-    left = full * -length if length < 0 else ""
-    right = full * length if length > 0 else ""
+    left, right = full * -length, full * length  # one of them is empty
     return f"{left.rjust(zero)}{axis}{right.ljust(room - zero)}"
 
 
@@ -173,7 +174,7 @@ def _ends(x: Sequence[object], room: int) -> str:
     if len(x) > 1 and len(first) + len(last) < room:
         line = line[: room - len(last)] + last
     begin = column_of(len(x) // 2, len(x), room) - len(middle) // 2
-    if len(x) > 2 and len(first) + 1 < begin and begin + len(middle) + len(last) + 1 < room:
+    if len(first) + 1 < begin and begin + len(middle) + len(last) + 1 < room:
         line = line[:begin] + middle + line[begin + len(middle) :]
     return line
 

@@ -65,7 +65,9 @@ def _unnamed(outcome: Outcome) -> Outcome:
         text.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
         for text in (outcome.out, outcome.err.replace(spooled, b""))
     )
-    return replace(outcome, out=out, err=re.sub(rb"(no record matches [^;\n]*);.*", rb"\1", err))
+    return replace(
+        outcome, out=out, err=re.sub(rb"(no record matches [^;\"\n]*);[^\"\n]*", rb"\1", err)
+    )
 
 
 def array(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
@@ -122,7 +124,7 @@ def converted(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
     name = random.Random(case.data).choice(("made.jsonl", "made.parquet"))
     made = run(["convert", *reading, "-o", name, "--", case.name])
     if made.code != 0:
-        if outcome.code == 0:
+        if outcome.code == 0 and _NO_JSON not in made.err:
             yield Finding("convert: fails where eval does not", made.err[-300:].decode())
         return
     other = run(["eval", *_options(case, _READING, without=True), "--", name])
@@ -137,6 +139,8 @@ def converted(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
             yield Finding(f"convert to {name[5:]}: other numbers", _difference(one, two))
 
 
+_NO_JSON = b": expected what JSON can hold, got "
+"""What convert refuses rather than leave out: bytes and decimals, which eval need not look at."""
 _READING = ("--from", "--map", "--where", "--group", "--group-by", "--group-size", "--record")
 
 

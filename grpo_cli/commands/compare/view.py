@@ -149,8 +149,13 @@ _MOST = 6
 
 def _distance(row: Mapping[str, Any]) -> float:
     """How many times as large, or as small, one of the values is."""
-    pairs = [pair for pair in row["hyperparameters"].values() if all(pair) and None not in pair]
+    pairs = [pair for pair in row["hyperparameters"].values() if all(map(_has_size, pair))]
     return max((abs(math.log(abs(used / own))) for own, used in pairs), default=0.0)
+
+
+def _has_size(value: object) -> bool:
+    """Whether it is a number but 0; where records differ it is ``mixed``."""
+    return isinstance(value, int | float) and bool(value)
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, Any]]) -> None:

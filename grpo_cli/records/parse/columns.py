@@ -93,7 +93,7 @@ def read_shape(key: str, value: object) -> Shape:
 def _first(rows: list[Any]) -> object:
     for row in rows:
         if row:
-            return row[0]
+            return row[0] if type(row) is list else None
     return None
 
 
