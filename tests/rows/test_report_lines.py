@@ -12,10 +12,11 @@ import pytest
 
 from grpo_cli.commands.eval import spans
 from grpo_cli.commands.eval.format import Printing, first_quoted, write_lines
-from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only
+from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only, table
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.notes import notes
+from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import rows
@@ -179,3 +180,37 @@ def test_what_totals_hide(more, said):
     assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
     if "on_policy_records" in more:
         assert ("the gradient norm is 0.25" in found[0]) == (more["on_policy_records"] == 1_500)
+
+
+@pytest.mark.parametrize(
+    ("value", "in_csv", "bare"),
+    [
+        *((None, "", ""), (np.inf, "inf", "inf"), (-np.inf, "-inf", "-inf"), (0.1, "0.1", "0.1")),
+        *((1.0, "1.0", "1.0"), (7, "7", "7"), (True, "true", "true"), ("plain", "plain", "plain")),
+        *(('a "b"', '"a ""b"""', 'a "b"'), ("a,b", '"a,b"', "a,b")),
+        ([1.0, 2.0], '"[1.0,2.0]"', "[1.0,2.0]"),
+    ],
+)
+def test_a_value_in_csv_and_bare(value, in_csv, bare):
+    assert (csv.LINES.cell(value), only.LINES.cell(value)) == (in_csv, bare)
+
+
+@pytest.mark.parametrize(
+    ("streams", "level", "tty", "flags", "wanted"),
+    [  # a bar stands in the way of rows on the same terminal, and of nothing else
+        *((True, "record", True, {}, False), (True, "record", False, {}, True)),
+        *((True, "batch", True, {}, True), (False, "record", True, {}, True)),
+        (True, "record", True, {"output": "a.csv"}, True),
+        (True, "record", True, {"output": "a.csv", "quiet": True}, False),
+        (False, "batch", False, {"quiet": True}, False),
+    ],
+)
+def test_where_a_progress_bar_helps(monkeypatch, streams, level, tty, flags, wanted):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
+    options = PrintingOptions(level=level, **flags)
+    assert options.bar(csv.FORMAT if streams else table.FORMAT) == wanted
+
+
+def test_without_standard_output_a_bar_helps(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert PrintingOptions(level="record").bar(csv.FORMAT)
