@@ -60,6 +60,7 @@ def row_stages(row):
 
 
 def test_what_is_the_same_gives_the_same_numbers():
+    assert "gspo-token" in page("gspo")["same"]  # another ratio by name, one by what it gives
     one = record(5, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
     for name in ("dr", "dapo", "gspo", "grpo"):
         for other in page(name)["same"]:

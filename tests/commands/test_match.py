@@ -395,6 +395,8 @@ def test_a_flag_keeps_its_stage(telling_path):
     loss = loss_of(telling_path, "dapo")
     found = answer(telling_path, loss, stages=NARROW | MEAN, hyperparameters=GIVEN)
     assert not any("dapo" in one.rows for one in found.matches)
+    tried = [*found.matches, *found.nearest]
+    assert {one.plan.swapped["aggregate"] for one in tried} == {"response-mean"}
 
 
 def test_probe_agrees_only_with_itself_without_features():
