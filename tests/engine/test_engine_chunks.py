@@ -13,7 +13,8 @@ from files import evaluation
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.records import PLAIN
+from grpo_cli.engine.packing import alike
+from grpo_cli.records import PLAIN, DecodedChunk
 from grpo_cli.variants.plan import plan
 
 RECORD = {
@@ -44,6 +45,21 @@ def test_chunks_of_standard_input_can_be_read_again(monkeypatch):
     reader = Reader(["-"])
     again = [[one.name for chunk in reader for one in chunk.records] for _ in range(2)]
     assert again == [[0, 1, 2]] * 2
+
+
+def test_records_with_the_same_settings_of_their_own_are_evaluated_together(tmp_path):
+    settings = [{}, {}, {"epsilon": 0.1}, {"epsilon": 0.1}, {"epsilon": 0.3}, {}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({**RECORD, **one}) + "\n" for one in settings))
+    sizes = [2, 2, 1, 1]
+    chunks = list(Reader([str(path)]))
+    assert [len(chunk.packed) for chunk in chunks] == sizes
+    assert [chunk.settings.get("epsilon_low") for chunk in chunks] == [None, 0.1, 0.3, None]
+    raws = DecodedChunk([raw for raw, _ in Reader([str(path)]).records()])
+    runs = [(len(items), packed is not None) for items, packed in alike(raws)]
+    assert runs == [(size, True) for size in sizes]
+    named = raws._replace(items=raws.items[2:4], keys=(*RECORD, "epsilon"))
+    assert [(len(items), packed is not None) for items, packed in alike(named)] == [(2, True)]
 
 
 @pytest.mark.parametrize("key", ["log_probs_old", "advantages", "mask", "group_ids", "tokens"])
