@@ -74,13 +74,25 @@ def test_a_null_among_values_counts_as_absent_where_it_stands(tmp_path, key):
 
 
 @pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])
-@pytest.mark.parametrize("row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False]])
+@pytest.mark.parametrize(
+    "row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False], [-1.0, False]]
+)
 def test_what_is_no_list_of_numbers_is_refused_wherever_it_stands(tmp_path, key, row):
     bad = {**RECORD, key: [RECORD[key][0], row], "mask": None, "tokens": None}
     found = run(tmp_path / "data.jsonl", [RECORD, bad, RECORD], level=None)
     assert found.total["records"] == 2
     (error,) = found.skipped
     assert (error.line, error.path.partition("[")[0]) == (2, key)
+
+
+@pytest.mark.parametrize("row", [[0.5, True], [False, 0.5], [2.0, True]])
+def test_a_boolean_among_the_advantages_of_tokens_is_no_number(tmp_path, row):
+    good = {**RECORD, "advantages": [[0.5, 1.0], [0.0, 2.0]], "mask": None}
+    bad = {**good, "advantages": [[0.5, 1.0], row]}
+    found = run(tmp_path / "data.jsonl", [good, bad, good], level=None)
+    assert [(one.line, one.path) for one in found.skipped] == [
+        (2, f"advantages[1][{[isinstance(value, bool) for value in row].index(True)}]")
+    ]
 
 
 @pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])
