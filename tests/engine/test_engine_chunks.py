@@ -14,6 +14,7 @@ from files import evaluation
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.packing import alike
+from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, DecodedChunk
 from grpo_cli.variants.plan import plan
 
@@ -45,6 +46,12 @@ def test_chunks_of_standard_input_can_be_read_again(monkeypatch):
     reader = Reader(["-"])
     again = [[one.name for chunk in reader for one in chunk.records] for _ in range(2)]
     assert again == [[0, 1, 2]] * 2
+
+
+def test_what_was_kept_of_standard_input_is_called_as_it_is_called(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
+    with pytest.raises(InputError, match=r"^<stdin>: no records"):
+        list(Reader(["-"]))
 
 
 def test_records_with_the_same_settings_of_their_own_are_evaluated_together(tmp_path):

@@ -9,8 +9,10 @@ from rich.text import Text
 
 from grpo_cli.terminal import palette
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
+from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
 from grpo_cli.terminal.prose import as_command, within, wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
+from grpo_cli.terminal.screen import Screen, written
 
 
 @pytest.mark.parametrize(
@@ -155,3 +157,61 @@ def test_the_ten_colours_are_those_of_xterm():
         "#ffffff on #0000af",
     ]
     assert palette.background(0) == (255, 255, 255)
+
+
+def test_headers_stand_on_their_values():
+    columns = [column("clip_fraction_low", [0.25, None]), column("x", ["a:smile:", "[b]"])]
+    console = Screen().console()
+    console.print(grid(columns))
+    assert written(console).splitlines() == [
+        "    clip",
+        "fraction",
+        "     low  x",
+        "──────────────────",
+        "    0.25  a:smile:",
+        "    –     [b]",
+    ]
+
+
+def test_what_there_is_no_room_for_is_named_and_nothing_else():
+    columns = [column(name, [name * 4]) for name in ("a", "b", "c")]
+    assert total_width(columns) == 4 + 2 + 4 + 2 + 4
+    spare = ["z", "b", "a"]
+
+    def names(width):
+        kept, hidden = fitting(columns, spare, width)
+        return [one.name for one in kept], hidden
+
+    assert names(None) == names(16) == (["a", "b", "c"], [])
+    assert names(15) == names(10) == (["a", "c"], ["b"])
+    assert names(9) == names(1) == (["c"], ["b", "a"])
+
+
+def test_the_last_column_is_words_that_keep_44_cells():
+    words = "word " * 20
+    columns = [column("a", [1.0]), column("b", [2.0]), column("c", [words.strip()], show=str)]
+    assert with_words(columns, ["a"], None) == (columns, [])
+    for width, names, lines in ((49, ["b", "c"], 3), (50, ["a", "b", "c"], 3), (56, [*"abc"], 2)):
+        kept, hidden = with_words(columns, ["a"], width)
+        assert [one.name for one in kept] == names
+        assert hidden == [name for name in "a" if name not in names]
+        (text,) = kept[-1].cells
+        assert text.plain.count("\n") + 1 == lines
+        longest = max(map(len, text.plain.split("\n")))
+        assert total_width(kept[:-1]) + 2 + longest <= width
+
+
+def test_colours_are_the_terminals_own_but_for_shades(monkeypatch):
+    monkeypatch.setenv("COLORTERM", "truecolor")
+
+    def drawn(color, **options):  # rich keeps how it wrote a colour for the first time
+        console = Screen(color=True).console(**options)
+        console.print(Text(":smile: [b]", color))
+        console.print("[b]:smile:")
+        return written(console)
+
+    assert drawn("#af0000") == "\x1b[31m:smile: [b]\x1b[0m\n[b]:smile:\n"
+    assert drawn("#0000af", shades=True).startswith("\x1b[38;2;0;0;175m")
+    monkeypatch.setenv("COLORTERM", "")
+    assert drawn("#005fd7", shades=True).startswith("\x1b[38;5;26m")
+    assert Screen(color=False).console(shades=True).color_system is None
