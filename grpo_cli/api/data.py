@@ -13,7 +13,6 @@ from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
-from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.paths import read_path
 from grpo_cli.records.choose.where import read_conditions
@@ -132,16 +131,9 @@ class Held(Reading):
         del source, size, apart
         yield Block(_MEMORY, 1, [])
 
-    def decoded(
-        self,
-        piece: Piece,
-        notices: Notices,
-        *,
-        by_columns: bool = False,
-        beside: Beside | None = None,
-    ) -> Iterator[DecodedChunk]:
+    def decoded(self, piece: Piece, notices: Notices, **how: Any) -> Iterator[DecodedChunk]:
         """The records, new each time, since evaluating them takes them apart."""
-        del piece, by_columns, beside
+        del piece, how  # there are no columns to be had
         raws = (
             Raw(plain(one), _MEMORY, None, "" if self.alone else f"[{place}].", _BYTES)
             for place, one in enumerate(self.objects)
@@ -155,13 +147,16 @@ _BYTES = 1024
 
 def plain(value: Any) -> Any:
     """Arrays, tensors and tuples as the lists that a file would have."""
+    if isinstance(value, (list, tuple)):
+        return [*value] if _AS_IN_A_FILE.issuperset(map(type, value)) else [*map(plain, value)]
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "tolist"):
         return value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
     return value
+
+
+_AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
 
 
 def _paths(files: Path | Iterable[Path]) -> list[str]:

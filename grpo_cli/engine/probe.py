@@ -26,6 +26,7 @@ FEATURES: Mapping[str, str] = {
     "reference": "log_probs_ref that differ from the policy's, and β > 0",
     "spreads": "rewards whose spread differs between groups, without a group mean of 0",
     "rollout": "log_probs_rollout that differ from log_probs_old",
+    "probable": "tokens whose probability moved further (a later epoch over the same rollouts)",
 }
 """What a batch may have, and what to say of one that lacks it."""
 
@@ -34,12 +35,16 @@ _SIZES = ([3, 5], [2, 4])
 
 
 @cache
-def probe(lacking: frozenset[str] = frozenset(), tail: float = 2.0) -> Batch:
+def probe(
+    lacking: frozenset[str] = frozenset(), tail: float = 2.0, *, probable: bool = False
+) -> Batch:
     """The batch, without some of its features.
 
     Args:
-        lacking: names of ``FEATURES``.
+        lacking: names of ``FEATURES``; it always lacks what ``probable`` gives it.
         tail: the largest |log ratio|, nats; every seventh token has it on either side.
+        probable: whether tokens are so probable that what bounds the change of a probability
+            (DPPO) acts; their log ratios end where a probability would be 1.
     """
     sizes = [[4, 4], [4, 4]] if "sizes" in lacking else [*_SIZES]
     flat = [size for record in sizes for size in record]
@@ -53,6 +58,9 @@ def probe(lacking: frozenset[str] = frozenset(), tail: float = 2.0) -> Batch:
     new = old if "ratios" in lacking else old + _steps(random, responses.total, tail, 1)
     ref = new if "reference" in lacking else new + _steps(random, responses.total, tail, 3)
     engine = old if "rollout" in lacking else old + _steps(random, responses.total, tail, 5)
+    if probable:
+        up = 2.0 * tail + 2.0
+        old, new, ref, engine = (np.minimum(one + up, -0.01) for one in (old, new, ref, engine))
     groups = np.repeat(np.arange(len(flat)), flat)
     return Batch(
         responses=responses,
@@ -82,9 +90,11 @@ def _rewards(groups: I64, lacking: Collection[str]) -> F64:
     return binary if "spreads" in lacking else (binary + 0.21 * (place % 4)) * (1.0 + groups)
 
 
-def value(objective: Objective, lacking: frozenset[str] = frozenset()) -> float | None:
+def value(
+    objective: Objective, lacking: frozenset[str] = frozenset(), *, probable: bool = False
+) -> float | None:
     """J on the probe; None where the objective needs something that the probe has not."""
-    batch = probe(lacking)
+    batch = probe(lacking, probable=probable)
     try:
         totals = Totals(objective.batch)
         totals.add(evaluate(batch, objective))
@@ -102,11 +112,14 @@ def same(left: float | None, right: float | None) -> bool:
 
 def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> set[str]:
     """Those of the missing features any one of which makes two objectives differ."""
-    return {
-        feature
-        for feature in missing
-        if not same(value(left, missing - {feature}), value(right, missing - {feature}))
-    }
+
+    def agree(lacking: frozenset[str], *, probable: bool = False) -> bool:
+        one, other = (value(each, lacking, probable=probable) for each in (left, right))
+        return same(one, other)
+
+    found = {one for one in missing - {"probable"} if not agree(missing - {one})}
+    further = "probable" in missing and agree(missing) and not agree(missing, probable=True)
+    return found | ({"probable"} if further else set())
 
 
 Gradient = tuple[F64, F64]
@@ -115,16 +128,17 @@ Gradient = tuple[F64, F64]
 
 def gradients(objective: Objective) -> Iterator[Gradient | None]:
     """Values and gradients on the probe, far tails included; None where something is missing."""
-    return (_on(objective, tail) for tail in _TAILS)
+    batches = [*(probe(tail=tail) for tail in _TAILS), probe(probable=True)]
+    return (_on(objective, batch) for batch in batches)
 
 
 _TAILS = (2.0, 11.0, 25.0)
 """Beyond usual dual clips; and beyond the clamps at 10 and at 20 nats."""
 
 
-def _on(objective: Objective, tail: float) -> Gradient | None:
+def _on(objective: Objective, batch: Batch) -> Gradient | None:
     try:
-        breakdown = evaluate(probe(tail=tail), objective)
+        breakdown = evaluate(batch, objective)
     except (InputError, HyperparameterError):
         return None
     return breakdown.record_objective, breakdown.gradient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import statistics
@@ -240,6 +241,15 @@ def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_pat
     assert "no columns of the update" in result.stderr
 
 
+def test_a_group_of_one_has_no_standard_deviation(grpo, dump, tmp_path):
+    single = {"log_probs_new": [[-0.5]], "log_probs_old": [[-0.5]], "log_probs_ref": None}
+    path = dump(single | {"step": 1, "rewards": [2.0]})
+    out = tmp_path / "report.html"
+    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
+    (group,) = blocks(out.read_text(encoding="utf-8"))["run"]["groups"]["1"]
+    assert (group["reward_mean"], group["reward_std"]) == (2.0, None)
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
@@ -249,9 +259,9 @@ def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_pat
         (("--step", "nothing"), 3, "expected a whole number"),
     ],
 )
-def test_errors_are_one_line(grpo, run, tmp_path, flags, code, said):
+def test_errors_are_one_line(grpo, dump, tmp_path, flags, code, said):
     output = () if "-o" in flags else ("-o", str(tmp_path / "x.html"))
-    result = grpo("report", str(run[0]), *flags, *output)
+    result = grpo("report", str(dump({"step": 1})), *flags, *output)
     assert result.exit_code == code
     assert said in result.stderr
     assert not list(tmp_path.glob("x.html"))
@@ -346,3 +356,24 @@ def test_a_budget_of_tokens(budget, first, second, lost):
     kept = Kept({3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)})
     assert within(kept, 2, budget) == lost
     assert kept_blocks(kept) == {3: first, 1: second}
+
+
+def test_what_is_pointed_at_stays_where_fewer_steps_are_wanted():
+    worst = Place("x.jsonl", 9, "bad", 5, 7, 2.0)
+    findings = [
+        Finding("kl_k3", "drift", 4, "", "", 7, worst),
+        Finding("nll", "shift", 0, "", "", 0, Place("x.jsonl", 9, "bad", 6, 0, 1.0)),
+    ]
+    choice = choose(stepped(10), findings, most=1, groups=2, seed=0)
+    pointed = dict.fromkeys((0, 3, 4, 7), "finding")
+    assert choice.steps == pointed | {9: "end"}
+    assert choice.found == {("x.jsonl", "bad"): {5, 6}}
+    assert set(choice.worst) == {(f"{n}.jsonl", n) for n in choice.steps}
+    assert len(choose(stepped(10), findings, most=6, groups=2, seed=0).steps) == 6
+    assert choose([], [], most=3, groups=1, seed=0).steps == {}
+
+
+def test_a_priority_is_the_same_in_every_release():
+    choice = choose(stepped(3), [], most=3, groups=1, seed=7)
+    digest = hashlib.blake2b(rb"7\0a.jsonl\03\0[0]\01", digest_size=8).digest()
+    assert choice.priority("a.jsonl", 3, "[0]", 1) == int.from_bytes(digest, "big")

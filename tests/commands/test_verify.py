@@ -162,9 +162,17 @@ def test_planted_faults_are_named(wrong, keys, stage, response, token, cause):
     assert cause in verdict.causes[0].words
 
 
-@pytest.mark.parametrize("cap", [2.5, 6.5])
-def test_another_cap_of_cispo_is_solved_for(cap):
-    """min(ρ, cap)·A/4 at each of four tokens, in the gradient; 5 is cispo's own cap."""
+@pytest.mark.parametrize(
+    ("variant", "cap", "said"),
+    [
+        ("cispo", 2.5, "epsilon_high: the ratio is capped at 2.5 where 5 is meant"),
+        ("cispo", 6.5, "epsilon_high: the ratio is capped at 6.5 where 5 is meant"),
+        ("cispo", 4.0, "bound at ε_high = 4"),
+        ("trl/cispo", 1.2, "bound at 1 + ε_high = 1.2"),
+    ],
+)
+def test_another_cap_of_cispo_is_named(variant, cap, said):
+    """min(ρ, cap)·A/4 at each of four tokens, in the gradient; 5 is cispo's own cap, TRL's 0.2."""
     moved = [[1.2, 2.0], [0.1, 1.9]]
     new = [[-0.5, -0.7], [-0.2, -0.3]]
     old = [[n - m for n, m in zip(*rows, strict=True)] for rows in zip(new, moved, strict=True)]
@@ -173,9 +181,8 @@ def test_another_cap_of_cispo_is_solved_for(cap):
         for row, a in zip(moved, (1.0, -1.0), strict=True)
     ]
     row = {"log_probs_new": new, "log_probs_old": old, "advantages": [1.0, -1.0]}
-    verdict = verify(row | {"expected": {"loss_gradient": slope}}, "cispo")
+    verdict = verify(row | {"expected": {"loss_gradient": slope}}, variant)
     assert verdict.first.stage == "gradient"
-    said = f"epsilon_high: the ratio is capped at {cap:g} where 5 is meant"
     assert said in [cause.words for cause in verdict.causes]
 
 

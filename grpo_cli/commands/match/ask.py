@@ -51,7 +51,6 @@ def ask(
         questions, chosen = logged(source, at, rtol, others)
         words += chosen
     else:
-        source.keep_input()
         first = next(iter(source), None)
         if first is None:
             raise InputError("no record can be read")

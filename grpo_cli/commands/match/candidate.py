@@ -85,11 +85,12 @@ class Families:
         return plan.objective(self._chunk.settings, advantages_given=given)
 
     def _probed(self, objective: Objective) -> list[float | None]:
-        """Its values on two probes, the eps of a std aside."""
+        """Its values on three probes, the eps of a std aside."""
         bare = without_eps(objective)
         wanted = tuple((k, b.name, tuple(b.values.items())) for k, b in bare.stages.items())
         if wanted not in self._values:
-            self._values[wanted] = [probe.value(bare, lacking) for lacking in (_ALL, _FEWER)]
+            values = [probe.value(bare, lacking) for lacking in (_ALL, _FEWER)]
+            self._values[wanted] = [*values, probe.value(bare, probable=True)]
         return self._values[wanted]
 
 
@@ -124,5 +125,5 @@ def apart(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str
                 needed |= probe.tell_apart(objectives[0], objective, missing)
             except GrpoError:
                 continue
-    chosen = needed or missing - {"rollout", "reference"}
+    chosen = needed or missing - {"rollout", "reference", "probable"}
     return [words for name, words in probe.FEATURES.items() if name in chosen]

@@ -24,7 +24,7 @@ def evaluated(
     likely: Likely,
     found: Sequence[Candidate],
     *,
-    reaching: bool = False,
+    reaching: bool,
 ) -> list[Candidate]:
     """The candidates with their numbers on a question's records; without what cannot be."""
     evaluators = [Evaluator(one.plan, measured.get(one.measured)) for one in found]

@@ -205,7 +205,7 @@ class Search:
         *before, last = zip(questions, run.measured, run.likely, strict=True)
         for question, measured, likely in before:
             if fit and question.others:
-                confirmed = evaluated(question, measured, likely, kept)
+                confirmed = evaluated(question, measured, likely, kept, reaching=False)
                 kept = [one for one in confirmed if all_agree(one, question)]
         question, measured, likely = last
         unsure = fit and self._unsure(questions)
