@@ -21,13 +21,18 @@ from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import homogeneous_by_token
-from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.sums.data import Few, Stream
 from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.edges import edges, merged, unbound
+from grpo_cli.commands.match.sums.exact import exactly
 from grpo_cli.commands.match.sums.passes import add_up
 from grpo_cli.commands.match.sums.vectors import Vectors
 from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
@@ -134,6 +139,26 @@ def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
         np.testing.assert_allclose(sums[at], expected, rtol=1e-9, atol=1e-9, err_msg=str(at))
         looked[options.is_by_token(at)] += 1
     assert min(looked.values()) > 9
+
+
+def test_exact_totals_are_those_of_the_pipeline_whatever_a_correction_drops():
+    """Of every row, where ratios are far off and rewards and engine differ: to the bit."""
+    flags = {"beta": 0.04, "max_completion_length": 64}
+    chunk = Chunk((), probe.probe(probable=True), flags, advantages_given=False)
+    evaluators = [Evaluator(plan(name)) for name in VARIANTS]
+    found = exactly(evaluators, Few([chunk, chunk]), everything=False)
+    compared = 0
+    for evaluator, totals in zip(evaluators, found, strict=True):
+        expected = Totals(evaluator.plan.batch)
+        try:
+            for _ in range(2):
+                expected.add(evaluator.evaluate(chunk))
+        except GrpoError:
+            continue
+        assert totals is not None, evaluator.plan.variant
+        assert totals.parts() == expected.parts(), evaluator.plan.variant
+        compared += 1
+    assert compared > 150
 
 
 def test_a_clip_that_looks_at_other_tokens_is_not_taken_token_by_token():

@@ -59,8 +59,11 @@ class Sums:
     def merge(self, other: Sums) -> None:
         """Adds other records."""
         for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            # Not in place: what came from another process cannot be written to.
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            total: F64 = getattr(self, name)
+            if total.flags.writeable:  # what came from another process is not
+                total += getattr(other, name)
+            else:
+                setattr(self, name, total + getattr(other, name))
         self.records += other.records
 
 

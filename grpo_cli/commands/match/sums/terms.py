@@ -12,6 +12,7 @@ from grpo_cli.commands.match.space.options import advantage_key, key
 from grpo_cli.commands.match.sums.edges import edges
 from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Bound
@@ -113,6 +114,21 @@ class Terms:
     def _correction(self, objective: Objective) -> object:
         bound = objective.correction
         return None if bound.choice.absent else key(bound)
+
+    def drops(self, evaluator: Evaluator) -> bool:
+        """Whether a correction takes tokens of these records out of a denominator, or of the KL."""
+        objective = self.objective(evaluator.plan)
+        if objective.correction.choice.absent:
+            return False
+        inputs = self.scored(objective)
+        self.set_ratio(inputs, objective)
+        self._set_advantage(inputs, objective, evaluator.measured)
+        found: Correction | None = inputs.call(objective.correction, "correction")
+        if found is None:
+            return False
+        kept, of_kl = found.kept, found.kl_weight
+        left_out = kept is not None and not kept.all()
+        return left_out or (of_kl is not None and not (of_kl == 1.0).all())
 
     def policy(self, objective: Objective, measured: ExactMoments | None) -> F64:
         """[R] Σ c·s, to the bit as ``grpo eval`` has it."""
