@@ -25,7 +25,10 @@ with suppress(ImportError):  # where clusters and parity are tested it is not ne
 
     # A busy machine is no fault: no test asserts on time.
     slow = [hypothesis.HealthCheck.too_slow]
-    hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=slow)
+    examples = 100 if "GRPO_MORE" in os.environ else 50  # .ci/run tries more
+    hypothesis.settings.register_profile(
+        "patient", deadline=None, suppress_health_check=slow, max_examples=examples
+    )
     hypothesis.settings.load_profile("patient")
 
 # All commands with their flags take longer to build than most commands take to run.

@@ -21,6 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+PEAK = "FORKED_PEAK"
+"""Names a variable with the file for the most memory that a command had, in kB."""
+
 CLIENT = """\
 #!{python} -ISB
 import _socket, array, marshal, os, sys
@@ -92,7 +95,10 @@ def become(client: socket.socket) -> None:
     if child := os.fork():
         for number in (0, 1, 2, *streams):
             os.close(number)
-        client.sendall(os.waitpid(child, 0)[1].to_bytes(4, "little"))
+        _, status, used = os.wait4(child, 0)
+        if PEAK in variables:
+            Path(variables[PEAK]).write_text(str(used.ru_maxrss))
+        client.sendall(status.to_bytes(4, "little"))
         os._exit(0)
     client.close()
     for number, stream in enumerate(streams):

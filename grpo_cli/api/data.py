@@ -155,13 +155,16 @@ _BYTES = 1024
 
 def plain(value: Any) -> Any:
     """Arrays, tensors and tuples as the lists that a file would have."""
+    if isinstance(value, (list, tuple)):
+        return [*value] if _AS_IN_A_FILE.issuperset(map(type, value)) else [*map(plain, value)]
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "tolist"):
         return value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
     return value
+
+
+_AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
 
 
 def _paths(files: Path | Iterable[Path]) -> list[str]:

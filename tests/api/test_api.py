@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import grpo_cli
 from grpo_cli import GrpoError, check, compare, evaluate, match, read, split, verify
+from grpo_cli.api.data import plain
 from grpo_cli.api.words import of_arguments
 from grpo_cli.commands.main import app
 from grpo_cli.engine.rows.fields import COLUMNS
@@ -65,6 +66,15 @@ def test_records_in_memory_are_one_batch_as_those_of_files(variant: str) -> None
     lines = "".join(json.dumps(record) + "\n" for record in records)
     result = CliRunner().invoke(app, ["eval", "-v", variant, "--json", "-q"], input=lines)
     assert dict(evaluate(records, variant).total) == json.loads(result.stdout)["total"]
+
+
+def test_numbers_in_lists_are_those_of_a_file_and_the_lists_stay_as_they_are() -> None:
+    given = {"a": [np.float32(0.5), 1.0], "b": ([1, None], (np.int64(2), "x")), "c": [True, 0.25]}
+    found = plain(given)
+    assert found == {"a": [0.5, 1.0], "b": [[1, None], [2, "x"]], "c": [True, 0.25]}
+    assert {type(one) for one in (*found["a"], *found["b"][1])} == {float, int, str}
+    found["c"].append(3)
+    assert given["c"] == [True, 0.25]
 
 
 def test_read_yields_what_convert_writes() -> None:

@@ -13,6 +13,7 @@ were set with seeds 1 to 3; report others. Real runs: tests/parity/runs.py.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import tempfile
@@ -127,6 +128,7 @@ def cost(
 
     if not fast:
         blocks.decoder = lambda: None  # type: ignore[assignment]  # as without the extra
+    gc.disable()  # as the command has it: what was imported is never looked at again
     memory.settle()
     np.seterr(all="ignore")
     with tempfile.TemporaryDirectory() as folder:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from grpo_cli.commands.main import app
+from grpo_cli.commands.match import search
 
 RECORD: dict[str, Any] = {
     "log_probs_new": [[-0.9, -0.2], [-1.1]],
@@ -30,6 +32,28 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spaces() -> Iterator[None]:
+    """What ``match`` tries depends on the records and the flags alone: it is made once for each."""
+    kept: dict[bytes, Any] = {}
+
+    def build(*asked: Any) -> Any:
+        wanted = pickle.dumps(asked)
+        space = kept.pop(wanted) if wanted in kept else made(*asked)
+        for last_asked in [*kept][: 1 - KEPT]:
+            del kept[last_asked]
+        kept[wanted] = space
+        return space
+
+    made, search.build = search.build, build
+    yield
+    search.build = made
+
+
+KEPT = 6
+"""Spaces: some megabytes each."""
 
 
 @pytest.fixture

@@ -270,6 +270,10 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     for level, rest in (("record", "2 more records"), ("response", "7 more"), ("token", "12 more")):
         told = grpo("eval", path, "--beta", "0", "--level", level, "--limit", "3").stderr
         assert f"… {rest}" in told
+    long = {"log_probs_new": [[-0.5] * 200, [-0.5] * 7]}
+    path = str(dump(long | {"log_probs_old": None, "log_probs_ref": None}))
+    told = grpo("eval", path, "-v", "dr", "--level", "token").stderr
+    assert "… 7 more tokens" in told
 
 
 def test_the_records_own_framework_is_mentioned(grpo, dump):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
 from grpo_cli.commands.compare.compare import Comparison
+from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.commands.compare.sides import NUMBERS
 from grpo_cli.engine import Reader
 from grpo_cli.engine import chunk as chunk_module
@@ -317,3 +319,19 @@ def test_every_number_of_a_row(tmp_path):
         }
         assert {key: row[key] for key in wanted} == pytest.approx(wanted, rel=1e-9), name
         assert row["positive_advantage"] + row["negative_advantage"] < 1.0 or not beta
+
+
+def test_a_gradient_of_0_has_no_direction(tmp_path):
+    dead = record(7, [3, 8], [1.0, 1.0])
+    first, second = compared(write(tmp_path / "a", [dead]), "grpo", "dr").rows()
+    assert first["cosine"] == pytest.approx(1.0)  # its KL moves the policy
+    assert second["cosine"] is None
+    shares = ("longest_quarter", "positive_advantage", "negative_advantage")
+    assert [second[name] for name in shares] == [None] * 3
+    assert [first[name] for name in shares[1:]] == [0.0, 0.0]
+    assert compared(tmp_path / "a", "dr", "grpo").rows()[1]["cosine"] is None
+
+
+@pytest.mark.parametrize("value", [5e-324, 2.0**-1022, 0.1, 1.0, 1.7e308])
+def test_shares_are_added_up_in_whole_numbers(value):
+    assert Shares()._units(value) == Fraction(value) * 2**1074

@@ -20,6 +20,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.papers import UNSERVED
 from grpo_cli.records import Reading
+from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.terminal.rounding import adding_up, decimals, equality
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
@@ -34,19 +35,18 @@ def codes(path, **options):
     return {one["code"]: one["text"] for one in explained(path, **options)["why"]}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_has_a_page(name):
-    found = described(name)
-    row = VARIANTS[name]
-    assert found["title"] == row.title
-    assert found["note"] == row.note
-    assert found["formula"].startswith("J = ")
-    assert all(stage["summary"] for stage in found["stages"])
-    named = {one["name"] for one in found["hyperparameters"]}
-    assert named == {name for stage in row_stages(row) for name in stage.values}
+def test_every_variant_has_a_page():
+    for name, row in VARIANTS.items():
+        found = described(name)
+        assert found["title"] == row.title, name
+        assert found["note"] == row.note, name
+        assert found["formula"].startswith("J = "), name
+        assert all(stage["summary"] for stage in found["stages"]), name
+        named = {one["name"] for one in found["hyperparameters"]}
+        assert named == {name for stage in row_stages(row) for name in stage.values}, name
 
 
-@pytest.mark.parametrize("name", [*VARIANTS][::8])
+@pytest.mark.parametrize("name", [*VARIANTS][::24])
 def test_rows_that_are_near_differ_at_one_or_two_stages(name):
     found = page(name)
     assert name not in found["same"]
@@ -60,6 +60,7 @@ def row_stages(row):
 
 
 def test_what_is_the_same_gives_the_same_numbers():
+    assert "gspo-token" in page("gspo")["same"]  # another ratio by name, one by what it gives
     one = record(5, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
     for name in ("dr", "dapo", "gspo", "grpo"):
         for other in page(name)["same"]:
@@ -502,3 +503,69 @@ NEAR = {"log_probs_ref": [[-1.5] * 2, [-1.5] * 6]}
 )
 def test_where_a_reason_begins_to_hold(record, options, code, told, tmp_path):
     assert (code in codes(write(tmp_path / "a", [record]), **options)) == told
+
+
+def test_rows_that_need_no_grouping_are_not_told_of_it(tmp_path):
+    rows = [
+        {"uid": f"p{at // 2}", "log_probs_new": [-1.0, -0.5], "reward": float(at % 2)}
+        for at in range(4)
+    ]
+    path = write(tmp_path / "a", rows)
+    grouped = Reader([str(path)], Reading(grouping=Grouping((("uid",),))))
+    assert "ungrouped" not in [one["code"] for one in explain(plan("dr"), grouped)["why"]]
+    assert "ungrouped" not in codes(write(tmp_path / "b", rows[:1]), variant="dr")
+    others = [{**one, "name": one["uid"]} for one in rows]
+    for one in others:
+        del one["uid"]
+    assert "ungrouped" not in codes(write(tmp_path / "c", others), variant="dr")
+    for one in others:
+        one |= {"group_index": 3}
+    assert (
+        "--group-by group_index" in codes(write(tmp_path / "d", others), variant="dr")["ungrouped"]
+    )
+
+
+def test_what_records_of_other_settings_say_together(tmp_path):
+    """Each is evaluated apart; a reason holds of all of them, or is not told."""
+    other = {"hyperparameters": {"epsilon": 0.1}}
+    wide = UNEQUAL | {"log_probs_new": [[-1.0] * 9, [-1.0] * 3]}
+    found = codes(write(tmp_path / "a", [UNEQUAL, wide | other, UNEQUAL]), variant="dapo")
+    assert "(2 to 9 tokens)" in found["lengths"]
+    found = codes(write(tmp_path / "b", [wide | other, UNEQUAL]), variant="dapo")
+    assert "(2 to 9 tokens)" in found["lengths"]
+    uncentred = given(1.0, 0.5)
+    assert "lengths" not in codes(write(tmp_path / "c", [uncentred, wide | other]), variant="dapo")
+    still = ON_POLICY | {"log_probs_ref": ON_POLICY["log_probs_new"]}
+    gone = ON_POLICY | {"log_probs_ref": [[-1.1, -2.0], [-1.5, -0.5]]} | other
+    assert "reference" in codes(write(tmp_path / "d", [still, still | other]))
+    for records in ([still, gone], [gone, still]):
+        assert "reference" not in codes(write(tmp_path / "e", records))
+    free = [SPIKE, SPIKE | {"hyperparameters": {"dual_clip": 3.0}}]
+    assert "ratio" in codes(write(tmp_path / "f", free[:1]), variant="dr")
+    for records in (free, free[::-1]):
+        assert "ratio" not in codes(write(tmp_path / "g", records), variant="dr")
+    off, on = ({"hyperparameters": {"beta": beta}} for beta in (0.0, 0.1))
+    assert "beta" in codes(write(tmp_path / "h", [gone | off]))
+    assert "beta" not in codes(write(tmp_path / "i", [gone | off, gone | on]))
+
+
+def test_the_place_of_the_largest_token(tmp_path):
+    """In the second record's third response; its first two tokens as written are masked."""
+    far = {
+        "id": "far",
+        "log_probs_new": [[-0.5] * 3, [-0.5], [-0.5, -0.5, -0.5, -0.1]],
+        "log_probs_old": [[-0.5] * 3, [-0.5], [-0.5, -0.5, -0.5, -6.0]],
+        "mask": [[1, 0, 1], [1], [0, 0, 1, 1]],
+        "rewards": [1.0, 1.0, 0.0],
+    }
+    small = SPIKE | {"log_probs_old": [[-0.5] * 2, [-2.0, -0.5]]}
+    for records in ([small, far], [far, small]):
+        found = codes(write(tmp_path / "a", records), variant="dr")
+        assert "record far, response 2, token 3, ratio 365.037" in found["one-token"]
+
+
+def test_every_response_there_is_can_be_asked_for():
+    for response in (0, 7):
+        steps = explained(DUMPS / "trl-1.16.0-grpo.jsonl", record="grpo/5", response=response)
+        shown = [one["index"] for one in steps["record"]["responses"] if "tokens" in one]
+        assert shown == [response]

@@ -287,7 +287,7 @@ def test_columns_that_have_no_room_are_named(grpo, monkeypatch):
     [
         ("compare {} -v grpo,dr", "loss"),
         ("split {} -n 1", "reported"),
-        ("match {} --loss 0.1 --aggregate token-mean --kl none --surrogate clip", "value"),
+        ("match {} --loss 0.1 --kl none --surrogate clip --epsilon 0.2", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),

@@ -240,6 +240,15 @@ def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_pat
     assert "no columns of the update" in result.stderr
 
 
+def test_a_group_of_one_has_no_standard_deviation(grpo, dump, tmp_path):
+    single = {"log_probs_new": [[-0.5]], "log_probs_old": [[-0.5]], "log_probs_ref": None}
+    path = dump(single | {"step": 1, "rewards": [2.0]})
+    out = tmp_path / "report.html"
+    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
+    (group,) = blocks(out.read_text(encoding="utf-8"))["run"]["groups"]["1"]
+    assert (group["reward_mean"], group["reward_std"]) == (2.0, None)
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
@@ -249,9 +258,9 @@ def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_pat
         (("--step", "nothing"), 3, "expected a whole number"),
     ],
 )
-def test_errors_are_one_line(grpo, run, tmp_path, flags, code, said):
+def test_errors_are_one_line(grpo, dump, tmp_path, flags, code, said):
     output = () if "-o" in flags else ("-o", str(tmp_path / "x.html"))
-    result = grpo("report", str(run[0]), *flags, *output)
+    result = grpo("report", str(dump({"step": 1})), *flags, *output)
     assert result.exit_code == code
     assert said in result.stderr
     assert not list(tmp_path.glob("x.html"))

@@ -93,9 +93,11 @@ def test_more_ranks_than_micro_batches():
 
 
 def test_records_of_other_columns_are_no_batch(tmp_path):
-    path = write(tmp_path / "a", [ON_POLICY, ON_POLICY | {"log_probs_old": [[-1.0], [-1.0] * 4]}])
-    with pytest.raises(InputError, match="other columns"):
+    other = ON_POLICY | {"log_probs_old": [[-1.0], [-1.0] * 4]}
+    path = write(tmp_path / "a", [ON_POLICY, ON_POLICY, other, other])
+    with pytest.raises(InputError, match="other columns") as told:
         rows(path, 1)
+    assert told.value.line == 3
 
 
 def test_the_norm_grows_by_more_than_the_part_along(tmp_path):
@@ -207,3 +209,21 @@ def test_settings_in_which_records_differ_are_told(grpo, tmp_path):
         f"grpo: note: tau_pos {said} 1.0, is taken",
         f"grpo: note: beta {said} None, is taken",
     ]
+
+
+@pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
+def test_records_that_cannot_be_read(grpo, tmp_path, variant):
+    """Left out, each told once, or the end; a row may need the whole input's statistics first."""
+    good = str(write(tmp_path / "good", telling()))
+    first, second = (tmp_path / "good").read_text().splitlines(keepends=True)
+    path = tmp_path / "bad"
+    path.write_text(f"{first}{{broken\n{second}")
+    words = ("-n", "2", "-v", variant, "--json", "--jobs", "1")
+    wanted = json.loads(grpo("split", good, *words).stdout)
+    ended = grpo("split", str(path), *words)
+    assert ended.exit_code == 3
+    assert json.loads(ended.stderr)["error"]["line"] == 2
+    found = grpo("split", str(path), *words, "--on-error", "skip")
+    assert found.exit_code == 3
+    assert json.loads(found.stdout)["splits"] == wanted["splits"]
+    assert found.stderr.count("malformed JSON") == 1

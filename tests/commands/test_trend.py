@@ -629,6 +629,36 @@ def test_tails() -> None:
     assert Tail().quantile(0.5) is None
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("count", [40, 700, 5000])
+def test_the_quantiles_of_numbers_that_wait(count: int, sign: float) -> None:
+    """Near the top a bound leaves few to sort; ties, and a top of few different ones, as well."""
+    draw = np.random.default_rng(count)
+    for values in (draw.exponential(size=count), draw.integers(1, 4, count).astype(float)):
+        tail = Tail()
+        tail.add(sign * values)
+        ordered = np.sort(sign * values)
+        for place in {1, count // 2, *range(count - 20, count + 1)}:
+            found = tail.quantile((place - 0.5) / count)
+            assert found == pytest.approx(ordered[place - 1], rel=4e-3)
+
+
+def test_tails_that_are_counted_apart_add_up() -> None:
+    """Numbers of both signs, of other sizes each time: what is counted grows at both ends."""
+    draw = np.random.default_rng(1)
+    whole, merged = [], Tail()
+    for power in (0, 3, -4):
+        values = draw.standard_normal(9000) * 10.0**power
+        whole.append(values)
+        other = Tail()
+        other.add(values)
+        merged.merge(pickle.loads(pickle.dumps(other)))
+    ordered = np.sort(np.concatenate(whole))
+    for place in (1, 100, 9000, 13_500, 20_000, 26_990, 27_000):
+        found = merged.quantile((place - 0.5) / 27_000)
+        assert found == pytest.approx(ordered[place - 1], rel=4e-3)
+
+
 def test_tails_of_few_numbers_travel_with_their_signs() -> None:
     """Few numbers wait until they are asked for, or until there are many."""
     values = np.array([-3.0, -0.01, 0.0, -0.0, 2e-40, 0.5, 7.0, 7.0])

@@ -179,8 +179,9 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert watch.run(0.1, wait) == 1
     assert waits == [0.1] * 4
     printed = stream.getvalue().decode().splitlines()
-    assert printed[0].split() == ["step", "nll"]
-    assert [row.split()[0] for row in printed[1:]] == ["0", "1", "2", "3"]
+    assert printed[0] == "  step         nll"  # six for a step, ten for a number
+    assert [row[:6] for row in printed[1:]] == ["     0", "     1", "     2", "     3"]
+    assert {len(row) for row in printed} == {18}
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -24,6 +24,7 @@ from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.passing import receive
 from grpo_cli.engine.pool import WorkerError
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.variants.plan import plan
 
 LINE = json.dumps(
@@ -170,15 +171,23 @@ def total(path: Path, method: str, jobs: int) -> tuple[int, bytes]:
 
 
 @pytest.fixture(scope="module")
-def alone(large: Path) -> tuple[int, bytes]:
-    return total(large, "fork", 1)
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two of them, and a bit."""
+    path = tmp_path_factory.mktemp("blocks") / f"unmistakable-blocks-{os.getpid()}.jsonl"
+    path.write_text((LINE + "\n") * (2 * BLOCK // len(LINE) + 20))
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(blocks: Path) -> tuple[int, bytes]:
+    return total(blocks, "fork", 1)
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_every_way_to_start_a_worker(large, alone, method):
-    assert total(large, method, 2) == alone
+def test_every_way_to_start_a_worker(blocks, alone, method):
+    assert total(blocks, method, 2) == alone
     assert alone[0] == 0
-    assert gone(large)
+    assert gone(blocks)
 
 
 @pytest.mark.parametrize("method", START_METHODS)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from files import evaluation
+from files import evaluation, some
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, packing
@@ -60,7 +60,7 @@ def run(path: Path, variant: str, batch: str = "input", **options) -> tuple[list
 
 
 @pytest.mark.parametrize("batch", ["input", "record"])
-@pytest.mark.parametrize("variant", ["grpo", "gspo", "lite-ppo"])
+@pytest.mark.parametrize("variant", some(["grpo", "gspo", "lite-ppo"], 2))
 def test_jobs_and_blocks(path, variant, batch):
     expected = run(path, variant, batch, jobs=1)
     assert len(expected[0]) == 90
@@ -88,8 +88,8 @@ def test_what_comes_before_a_fault_is_evaluated_by_any_jobs(path, tmp_path, cut)
 
 
 def drain(evaluation: Evaluation, pieces: list[bytes]) -> None:
-    for some in evaluation:
-        pieces += some
+    for few in evaluation:
+        pieces += few
 
 
 def test_the_short_way_is_the_careful_way(path, monkeypatch):

@@ -281,3 +281,32 @@ def test_the_gradient_is_recorded_unless_it_is_not_wanted(tmp_path: Path) -> Non
     trainer.train()
     (one,) = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
     assert one["expected"]["loss_gradient"] == [[0.0], [0.0] * 3, [0.0] * 3, [0.0] * 2]
+
+
+class Logging(Trainer):
+    """Its loss takes two forward passes, and logs more than one number under a name."""
+
+    passes = losses = 0
+
+    def _get_per_token_logps_and_entropies(self, *_: Any) -> Any:
+        self.passes += 1
+        return Tensor(ROWS - self.passes), Tensor(ROWS), None
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        self.losses += 1
+        self._get_per_token_logps_and_entropies()
+        for part in (0.25, 0.5):
+            self._metrics["train"]["kl"].append(self.losses + part)
+        if self.losses > 1:
+            self._metrics["train"]["late"].append(7.0)
+        return super()._compute_loss(model, inputs)
+
+
+def test_what_was_logged_last_and_by_this_loss(tmp_path: Path) -> None:
+    trainer = Logging()
+    trainer._metrics["train"]["reward"].append(3.0)  # before, of the generation
+    trainer.micro_batches = 2
+    first, second = recorded(trainer, tmp_path / "r.jsonl")
+    assert first["expected"]["metrics"] == {"kl": 1.5, "entropy": 1.0}
+    assert second["expected"]["metrics"] == {"kl": 2.5, "entropy": 1.0, "late": 7.0}
+    assert [one["per_token_logps"][0] for one in (first, second)] == [[-2.5], [-4.5]]

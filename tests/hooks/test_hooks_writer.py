@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
+import os
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from grpo_cli.hooks.lines import Lines
 from grpo_cli.hooks.writer import WAITING, Writer, of_rank
 from grpo_cli.records import cut, raws
 
@@ -85,8 +89,10 @@ def test_a_record_that_cannot_be_made_ends_the_recording_with_a_warning(
     writer.write(lambda: {"id": 2})
     writer._waiting.join()
     said = r"r\.jsonl: ZeroDivisionError: division by zero; recording ends after 1 record,"
-    with pytest.warns(RuntimeWarning, match=said):
+    with pytest.warns(RuntimeWarning, match=said) as told:
         writer.write(lambda: {"id": 3}) if ending == "write" else getattr(writer, ending)()
+    if ending == "close":
+        assert told[0].filename == __file__  # the line of the training script
     writer.write(lambda: {"id": 4})
     writer.close()
     assert ids(writer.path) == [0]
@@ -150,3 +156,41 @@ def test_a_file_that_another_recording_has_does_not_stay_open(tmp_path: Path) ->
             with pytest.raises(OSError, match="another recording writes to it"):
                 Writer(tmp_path / "r.jsonl")
         assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_a_line_of_which_a_part_fitted_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is full behind its first half; what came before stays."""
+    lines = Lines(tmp_path / "r.jsonl")
+    lines.add(b"first\n")
+    write = os.write
+
+    def half(file: int, data: memoryview) -> int:
+        if len(data) < 5:
+            raise OSError(28, "No space left on device")
+        return write(file, data[: len(data) // 2])
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space left"):
+        lines.add(b"the second\n")
+    assert (tmp_path / "r.jsonl").read_bytes() == b"first\n"
+    lines.close()
+
+
+def test_a_file_is_as_readable_as_the_umask_leaves_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Writer(tmp_path / "r.jsonl").close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "r.jsonl").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_writer_that_is_closed_is_kept_by_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r.jsonl")
+    known = weakref.ref(writer)
+    writer.close()
+    del writer
+    gc.collect()
+    assert known() is None

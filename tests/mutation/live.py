@@ -83,6 +83,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     number, package = os.environ.pop(JOBS).split()
     items = {one.nodeid: one for one in session.items}
     folder = session.config._tmp_path_factory.getbasetemp()
+    gc.unfreeze()  # or what conftest.py put aside is not among what is found
     live, caches = _functions(Path(package).resolve())
     gc.freeze()
     with os.fdopen(int(number)) as jobs, os.fdopen(int(os.environ.pop(ANSWERS)), "w") as answers:

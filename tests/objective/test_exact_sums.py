@@ -92,9 +92,12 @@ def test_bins_side_by_side():
 )
 def test_what_is_not_finite(values, expected):
     assert summed(values).value() == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
-    apart = summed(values[:1])
-    apart.merge(summed(values[1:]))
-    assert apart.value() == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
+    for settled in (False, True):
+        apart, later = summed(values[:1]), summed(values[1:])
+        if settled:
+            later.scaled()
+        apart.merge(later)
+        assert apart.value() == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
 
 
 @given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=20), st.randoms())

@@ -77,6 +77,12 @@ def _cell(entry: dict[str, Any] | None) -> str:
     return "0" if error == 0.0 else f"{error:.0e}"
 
 
+def tables(*, swapped: bool) -> Iterator[str]:
+    """The lines of all of them."""
+    yield from lines(
+        json.loads(FILE.read_text()) | others(json.loads(OTHERS.read_bytes())), swapped=swapped
+    )
+
+
 if __name__ == "__main__":
-    known = json.loads(FILE.read_text()) | others(json.loads(OTHERS.read_bytes()))
-    print("\n".join(lines(known, swapped="--all" in sys.argv)))
+    print("\n".join(tables(swapped="--all" in sys.argv)))

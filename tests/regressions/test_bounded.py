@@ -8,41 +8,86 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import subprocess
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from fuzz.product import watched
+from forked import PEAK
 
 MEGABYTES = 150
 TOKENS = 100_000
 
 
-def bounded(words: list[str]) -> bool:
+class Used(NamedTuple):
+    """What became of a command: the most megabytes that it had, exit code, standard error."""
+
+    megabytes: float
+    code: int
+    err: str
+
+
+Measure = Callable[..., Used]
+
+
+@pytest.fixture
+def measured(quick: Path, tmp_path: Path) -> Measure:
+    """Runs a command that has all imports from its start: some megabytes more than it needs."""
+    peak = tmp_path / ".peak"
+
+    def run(*words: str) -> Used:
+        done = subprocess.run(
+            [quick / "grpo", *words],
+            env={**os.environ, PEAK: str(peak)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        return Used(int(peak.read_text()) / 1024, done.returncode, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def bounded(measured: Measure) -> Callable[[list[str]], bool]:
     """Whether a command stays below that, and an error is one line."""
-    done = watched(words, MEGABYTES)
-    refused = done.code == 3 and done.err.count(b"\n") == 1
-    return done.megabytes < MEGABYTES and (done.code == 0 or refused)
+
+    def run(words: list[str]) -> bool:
+        done = measured(*words)
+        refused = done.code == 3 and done.err.count("\n") == 1
+        return done.megabytes < MEGABYTES and (done.code == 0 or refused)
+
+    return run
+
+
+@pytest.fixture
+def grown(measured: Measure) -> Callable[[list[str], str, int], float]:
+    """How much more memory so many lines take than a tenth of them."""
+
+    def run(words: list[str], line: str, count: int) -> float:
+        peaks = []
+        for lines in (count // 10, count):
+            Path("in.jsonl").write_text("".join(line.replace("#", str(at)) for at in range(lines)))
+            peaks.append(measured(*words).megabytes)
+        return peaks[1] - peaks[0]
+
+    return run
 
 
 @pytest.mark.parametrize("command", ["eval", "check", "verify", "compare", "split", "convert"])
-def test_errors_that_are_skipped_are_not_kept(command):
+def test_errors_that_are_skipped_are_not_kept(grown, command):
     """8,000 lines that cannot be read are 48 MB where every error is kept."""
     words = {"split": ["-n", "1"], "eval": ["--level", "batch"]}.get(command, [])
-    assert _grown([command, *words, "--on-error", "skip", "in.jsonl"], BAD_LINE, 8_000) < 20
+    assert grown([command, *words, "--on-error", "skip", "in.jsonl"], BAD_LINE, 8_000) < 20
 
 
 BAD_LINE = '{"log_probs_new": [[-0.5, "x"]], "rewards": [1]}\n'
-
-
-def _grown(words: list[str], line: str, count: int) -> float:
-    """How much more memory so many lines take than a tenth of them."""
-    peaks = []
-    for lines in (count // 10, count):
-        Path("in.jsonl").write_text("".join(line.replace("#", str(at)) for at in range(lines)))
-        peaks.append(watched(words, 1000).megabytes)
-    return peaks[1] - peaks[0]
 
 
 def long_response() -> None:
@@ -62,20 +107,20 @@ def long_response() -> None:
     ],
     ids=" ".join,
 )
-def test_a_long_response(words):
+def test_a_long_response(bounded, words):
     long_response()
     assert bounded([*words, "-v", "dr", "in.jsonl"])
 
 
 @pytest.mark.parametrize("filling", [b"\0", b"\n", b"[", b"1,"], ids=ascii)
-def test_a_small_gzip_of_a_large_text(filling):
+def test_a_small_gzip_of_a_large_text(bounded, filling):
     size = 4_000_000 if filling == b"\n" else 40_000_000
     text = b'{"log_probs_new": [[' + filling * (size // len(filling))
     Path("in.jsonl.gz").write_bytes(gzip.compress(text, 3))
     assert bounded(["eval", "in.jsonl.gz"])
 
 
-def test_a_small_npz_of_a_large_array():
+def test_a_small_npz_of_a_large_array(bounded):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         array = io.BytesIO()
@@ -89,7 +134,7 @@ def test_a_small_npz_of_a_large_array():
     assert bounded(["eval", "-v", "dr", "--level", "batch", "in.npz"])
 
 
-def test_newlines_alone():
+def test_newlines_alone(bounded):
     Path("in.jsonl").write_bytes(b"\n" * 4_000_000)
     assert bounded(["eval", "in.jsonl"])
 
@@ -103,7 +148,7 @@ def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
 
 
 @pytest.mark.parametrize("own", ['"id": #, "step": #', '"uid": #'], ids=["id-step", "uid"])
-def test_memory_is_flat_in_groups_and_steps(own):
+def test_memory_is_flat_in_groups_and_steps(grown, own):
     """A group, an id and a step of its own for each of many records."""
     row = f'{{"log_probs": [-0.5, -1], "rewards": [1, 0], {own}, "group_ids": [#, -1]}}\n'
-    assert _grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 6_000) < 12
+    assert grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 6_000) < 12

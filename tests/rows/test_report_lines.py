@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from csv import reader
+from io import BytesIO, StringIO
 from itertools import repeat
 
 import numpy as np
@@ -9,9 +11,12 @@ import orjson
 import pytest
 
 from grpo_cli.commands.eval import spans
-from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only
+from grpo_cli.commands.eval.format import Printing, first_quoted, write_lines
+from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only, table
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
+from grpo_cli.commands.eval.notes import notes
+from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import rows
@@ -107,3 +112,105 @@ def test_columns_of_one_number(evaluated, records):
 def test_zeros_of_both_signs_are_not_one_number():
     assert one_number(np.zeros(3))
     assert not one_number(np.array([0.0, -0.0, 0.0]))
+
+
+class Told(BytesIO):
+    """A stream that knows what was there whenever it was flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bytes] = []
+
+    def flush(self) -> None:
+        self.seen.append(self.getvalue())
+
+
+def test_rows_are_told_as_they_come():
+    """``grpo eval RUN | head`` has the first rows while others are computed."""
+
+    class Run:
+        empty, complete = False, True
+
+        def __iter__(self):
+            yield []
+            assert stream.seen == []
+            yield [b"a\n", b"b\n"]
+            assert stream.seen == [b"head\na\nb\n"]
+            yield [b"c\n"]
+
+    stream = Told()
+    write_lines(Run(), Printing("token", None, 0), "dr", stream, jsonl.LINES, b"head\n")
+    assert stream.seen == [b"head\na\nb\n", b"head\na\nb\nc\n"]
+
+
+QUOTED = b'a,"x\ny"\nb,"q""\n\n""z"\n"",plain\n"\n","""\n"\nlast,\n'
+
+
+@pytest.mark.parametrize("most", range(1, 8))
+def test_the_first_rows_of_csv_whose_cells_hold_ends_of_lines(most):
+    found, count = first_quoted(QUOTED, most)
+    every = [*reader(StringIO(QUOTED.decode(), newline=""))]
+    assert [*reader(StringIO(found.decode(), newline=""))] == every[:most]
+    assert count == min(most, len(every)) == len(every[:most])
+    assert QUOTED.startswith(found)
+
+
+TOTAL = {"tokens": 9, "denominator": 3.0, "gradient_norm": 0.25, "records": 1_500, "groups": 3}
+TOTAL |= {"responses": 4, "on_policy_records": 0, "dead_groups": 0, "empty_responses": 0}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, []),
+        ({"tokens": 0, "dead_groups": 3}, ["no token counts: J = 0"]),
+        ({"denominator": None}, ["the records' own denominators differ, so"]),
+        ({"dead_groups": 3}, ["every group is dead: all advantages are 0"]),
+        ({"dead_groups": 1}, ["1 of 3 groups is dead: all their advantages are 0"]),
+        ({"dead_groups": 2}, ["2 of 3 groups are dead: all their advantages are 0"]),
+        ({"empty_responses": 2}, ["2 of 4 responses without a token that counts"]),
+        ({"empty_responses": 1, "responses": 1}, ["1 of 1 response without a token that"]),
+        ({"on_policy_records": 1_500}, ["all ratios are exactly 1 (on-policy): the loss value"]),
+        ({"on_policy_records": 1_200}, ["1,200 of 1,500 records: all ratios are exactly 1"]),
+    ],
+)
+def test_what_totals_hide(more, said):
+    found = notes(TOTAL | more)
+    assert len(found) == len(said)
+    assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
+    if "on_policy_records" in more:
+        assert ("the gradient norm is 0.25" in found[0]) == (more["on_policy_records"] == 1_500)
+
+
+@pytest.mark.parametrize(
+    ("value", "in_csv", "bare"),
+    [
+        *((None, "", ""), (np.inf, "inf", "inf"), (-np.inf, "-inf", "-inf"), (0.1, "0.1", "0.1")),
+        *((1.0, "1.0", "1.0"), (7, "7", "7"), (True, "true", "true"), ("plain", "plain", "plain")),
+        *(('a "b"', '"a ""b"""', 'a "b"'), ("a,b", '"a,b"', "a,b")),
+        ([1.0, 2.0], '"[1.0,2.0]"', "[1.0,2.0]"),
+    ],
+)
+def test_a_value_in_csv_and_bare(value, in_csv, bare):
+    assert (csv.LINES.cell(value), only.LINES.cell(value)) == (in_csv, bare)
+
+
+@pytest.mark.parametrize(
+    ("streams", "level", "tty", "flags", "wanted"),
+    [  # a bar stands in the way of rows on the same terminal, and of nothing else
+        *((True, "record", True, {}, False), (True, "record", False, {}, True)),
+        *((True, "batch", True, {}, True), (False, "record", True, {}, True)),
+        (True, "record", True, {"output": "a.csv"}, True),
+        (True, "record", True, {"output": "a.csv", "quiet": True}, False),
+        (False, "batch", False, {"quiet": True}, False),
+    ],
+)
+def test_where_a_progress_bar_helps(monkeypatch, streams, level, tty, flags, wanted):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
+    options = PrintingOptions(level=level, **flags)
+    assert options.bar(csv.FORMAT if streams else table.FORMAT) == wanted
+
+
+def test_without_standard_output_a_bar_helps(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert PrintingOptions(level="record").bar(csv.FORMAT)
