@@ -13,7 +13,6 @@ from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
-from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.paths import read_path
 from grpo_cli.records.choose.where import read_conditions
@@ -132,16 +131,9 @@ class Held(Reading):
         del source, size, apart
         yield Block(_MEMORY, 1, [])
 
-    def decoded(
-        self,
-        piece: Piece,
-        notices: Notices,
-        *,
-        by_columns: bool = False,
-        beside: Beside | None = None,
-    ) -> Iterator[DecodedChunk]:
+    def decoded(self, piece: Piece, notices: Notices, **how: Any) -> Iterator[DecodedChunk]:
         """The records, new each time, since evaluating them takes them apart."""
-        del piece, by_columns, beside
+        del piece, how  # there are no columns to be had
         raws = (
             Raw(plain(one), _MEMORY, None, "" if self.alone else f"[{place}].", _BYTES)
             for place, one in enumerate(self.objects)

@@ -127,8 +127,17 @@ def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
     slope[slopes] = theil_sen(past[slopes])
     places = np.arange(past.shape[2]) - (past.shape[2] - 1.0)
     line = slope[..., None] * places
-    level = np.median(past - line, axis=2)
+    level = medians(past - line)
     return level, slope, past - level[..., None] - line
+
+
+def medians(rows: F64) -> F64:
+    """Those of the last axis, of finite numbers: short rows are sooner sorted than parted."""
+    rows, half = np.sort(rows, axis=-1), rows.shape[-1] // 2
+    if rows.shape[-1] % 2:
+        return rows[..., half]
+    middle: F64 = (rows[..., half - 1] + rows[..., half]) / 2
+    return middle
 
 
 def _dot(left: F64, right: F64) -> F64:
@@ -182,7 +191,8 @@ def mann_kendall(values: F64, places: I64) -> F64:
     score = np.zeros((len(values), len(places)))
     for apart in range(1, int(counts.max(initial=0))):
         signs = np.sign(values[:, apart:] - values[:, :-apart])
-        sums = np.pad(np.cumsum(signs, axis=1), ((0, 0), (1, 0)))
+        sums = np.zeros((len(values), signs.shape[1] + 1))
+        np.cumsum(signs, axis=1, out=sums[:, 1:])
         inside = counts > apart
         ends = places[inside]
         score[:, inside] += sums[:, ends - apart] - sums[:, ends - counts[inside]]
@@ -194,5 +204,5 @@ def theil_sen(rows: F64) -> F64:
     """[m] the median of the slopes of all pairs of each row [m, n]."""
     first, second = np.triu_indices(rows.shape[1], 1)
     parts = [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
-    slopes = [np.median((a[:, second] - a[:, first]) / (second - first), axis=1) for a in parts]
+    slopes = [medians((a[:, second] - a[:, first]) / (second - first)) for a in parts]
     return np.concatenate(slopes) if slopes else np.zeros(0)

@@ -30,6 +30,7 @@ from grpo_cli.commands.trend.departures import (
     Change,
     Rows,
     largest,
+    medians,
 )
 
 LEAST = 16
@@ -112,8 +113,9 @@ def _rows(series: Sequence[Series], clean: Sequence[F64], end: int) -> Rows:
 def vanished(values: F64) -> Onset | None:
     """Where numbers that were never 0 became exactly 0 and stayed so: no noise does that."""
     zero = values == 0.0
-    for at in range(LEAST_PAST, len(values) - LEAST_FUTURE + 1):
-        if zero[at : at + LEAST_FUTURE].all() and not zero[at - LEAST_PAST : at].any():
+    for at in np.flatnonzero(zero).tolist():
+        begun = LEAST_PAST <= at <= len(values) - LEAST_FUTURE
+        if begun and zero[at : at + LEAST_FUTURE].all() and not zero[at - LEAST_PAST : at].any():
             before = float(np.median(values[max(0, at - PAST) : at]))
             return Onset(at, "shift", math.inf, up=False, before=before, after=0.0)
     return None
@@ -129,8 +131,8 @@ def _clean(values: F64) -> F64:
     """Values farther than 5 MADs from the median of their seven neighbours, taken back to it."""
     padded = np.pad(values, 3, mode="reflect")
     windows = sliding_window_view(padded, 7)
-    middle = np.median(windows, axis=1)
-    spread = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
+    middle = medians(windows)
+    spread = 1.4826 * medians(np.abs(windows - middle[:, None]))
     spread = np.maximum(spread, float(np.median(spread)))
     return np.where(np.abs(values - middle) > 5 * spread, middle, values)
 
