@@ -170,7 +170,7 @@ def test_rows_whose_correction_drops_tokens_are_found_as_they_stand(tmp_path, be
     name, flags = "verl/decoupled_seq_is_rs", {"hyperparameters": {"beta": beta}}
     assert Terms(records_of(path, 1, 1 << 20)[1]).drops(Evaluator(plan(name)))
     found = answer(path, loss_of(path, name, **flags), **flags)
-    assert name in found.matches[0].rows
+    assert (found.matches[0].plan.variant, found.matches[0].plan.swapped) == (name, {})
     assert name in found.released.nearest.rows
 
 
