@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from grpo_cli.commands.diff.diff import Answer, compare
+from grpo_cli.commands.diff.pairs import paired
 from grpo_cli.commands.main import application
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
+from grpo_cli.records import Record, parse
 from grpo_cli.records.open.folders import files
 
 Records = list[dict[str, Any]]
@@ -333,3 +335,100 @@ def test_an_advantage_of_a_response_is_that_of_its_tokens(tmp_path: Path) -> Non
     width = len(at(second)["advantages"][1])
     found = (parting.column, parting.response, parting.token, parting.first, parting.second)
     assert found == ("advantages", 1, width - 1, -0.5, -1.0)
+
+
+def test_a_distance_of_the_tolerance_is_none(tmp_path: Path) -> None:
+    def change(records: Records) -> None:
+        at(records)["advantages"] = [1.0, 2.25, 3.0]
+        at(records)["hyperparameters"] = {"beta": 0.25}
+
+    first, other = run(), run()
+    change(other)
+    at(first)["advantages"] = [1.0, 2.0, 3.0]
+    readers = write(tmp_path / "a", first), write(tmp_path / "b", other)
+    assert compare(*readers, StepOf(), 0.25).same
+    apart = [one.column for one in compare(*readers, StepOf(), 0.2499).partings]
+    assert apart == ["hyperparameters", "advantages"]
+
+
+def test_what_else_may_part(tmp_path: Path) -> None:
+    """A mask, settings that are lists or there in one run alone, what the trainer computed."""
+
+    def change(records: Records) -> None:
+        one = at(records)
+        one["mask"] = [[1] * len(row) for row in one["tokens"]]
+        one["mask"][2][-1] = 0
+        one["hyperparameters"] = {"beta": 0.0, "reward_weights": [1.0, 0.5]}
+        one["expected"] = {"loss": 0.5, "metrics": {"kl": 1.0}}
+
+    first, other = run(), run()
+    change(other)
+    at(first)["mask"] = [[1] * len(row) for row in at(first)["tokens"]]
+    at(first)["mask"][0][0] = 0
+    at(first)["expected"] = {"loss": 0.25, "metrics": {"kl": 2.0}}
+    partings = written(tmp_path, first, other).partings
+    assert [one.column for one in partings] == ["mask", "hyperparameters", "expected"]
+    mask, settings, expected = partings
+    assert (mask.response, mask.token, mask.first, mask.second) == (0, 0, 0.0, 1.0)
+    assert mask.difference == 1.0
+    assert (settings.first, settings.second) == (
+        {"reward_weights": None},
+        {"reward_weights": "1,0.5"},
+    )
+    assert expected.first == {"loss": 0.25, "metrics": "a list"}
+    assert expected.second == {"loss": 0.5, "metrics": "a list"}
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 7), (7, 3)])
+def test_runs_that_begin_at_any_two_numbers_are_the_same_run(
+    first: int, second: int, tmp_path: Path
+) -> None:
+    runs = run(), run()
+    for records, begin in zip(runs, (first, second), strict=True):
+        for one in records:
+            one["step"] += begin
+    found = written(tmp_path, *runs)
+    assert (found.same, found.steps, found.agreed) == (True, 3, first + 2)
+    (note,) = found.notes
+    assert note.startswith(f"step {first} of run 1 is step {second} of run 2: ")
+
+
+def test_the_first_step_back_of_each_run_is_told(tmp_path: Path) -> None:
+    paths = []
+    for name, order in (("a", [2, 1, 0]), ("b", [2, 1, 0])):
+        lines = [json.dumps(one) for step in order for one in run()[2 * step : 2 * step + 2]]
+        paths.append(tmp_path / f"{name}.jsonl")
+        paths[-1].write_text("\n".join(lines))
+    found = compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
+    starts = [f"the steps of run {number} go back from 2 to 1: " for number in (1, 2)]
+    assert all(note.startswith(start) for note, start in zip(found.notes, starts, strict=True))
+    assert (found.same, found.steps) == (True, 3)
+
+
+def sampled(*texts: str) -> list[Record]:
+    """Records of a response each, by what was sampled."""
+    return [
+        parse({"tokens": [[text]], "log_probs_new": [[-1.0]]}, source="", line=None)
+        for text in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "pairs", "noted"),
+    [
+        ("abc", "abc", "aa bb cc", False),
+        ("abc", "cab", "aa bb cc", True),
+        ("abc", "ac", "aa b- cc", True),
+        ("ac", "abc", "aa cc -b", True),
+        ("abc", "abd", "aa bb cd", False),  # one that either lost: as they stand
+        ("aab", "baa", "ab aa ba", False),  # two of the same: as they stand
+        ("ab", "abc", "aa bb -c", True),
+    ],
+)
+def test_what_was_sampled_pairs_records(ours: str, theirs: str, pairs: str, noted: bool) -> None:
+    found = paired(sampled(*ours), sampled(*theirs))
+    names = [
+        "".join("-" if one is None or one.tokens is None else one.tokens[0][0] for one in pair)
+        for pair in found.pairs
+    ]
+    assert (" ".join(names), bool(found.note)) == (pairs, noted)

@@ -569,3 +569,16 @@ def test_every_response_there_is_can_be_asked_for():
         steps = explained(DUMPS / "trl-1.16.0-grpo.jsonl", record="grpo/5", response=response)
         shown = [one["index"] for one in steps["record"]["responses"] if "tokens" in one]
         assert shown == [response]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "told"), [(1.25, -1, 1), (1.15, -1, 0), (1.25, 1, 0)]
+)
+def test_where_no_upper_clip_acts_on_the_largest_token(ratio, advantage, told, tmp_path):
+    one = {
+        "log_probs_new": [[-1.0], [-1.0]],
+        "log_probs_old": [[-1.0 - math.log(ratio)], [-0.1]],
+        "advantages": [advantage, 0.01],
+    }
+    found = codes(write(tmp_path / "a", [one]), variant="dr")["one-token"]
+    assert ("no upper clip acts on a ratio where A < 0" in found) == told

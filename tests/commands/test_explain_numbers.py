@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from typing import Any
 
 import pytest
@@ -91,7 +92,13 @@ def added(rows: list[Record], name: str) -> float:
     return math.fsum(row[name] for row in rows)
 
 
-@pytest.mark.parametrize("widths", [[6, 9, 4, 5], [22, 9, 14, 13, 7, 16]])
+@pytest.mark.parametrize(
+    "widths",
+    [
+        *([6, 9, 4, 5], [22, 9, 14, 13, 7, 16]),
+        *([14] * 4, [14, 14, 14, 15], [12, 30, 16, 9], [13, 30, 16, 9]),  # 48 and 49; 10 and 11
+    ],
+)
 def test_a_record_worked_out(grpo: Any, tmp_path: Any, widths: list[int]) -> None:
     """In full where it has 48 tokens; else five tokens of the five responses that move most."""
     one = record("x", widths, 3)
@@ -168,3 +175,47 @@ def test_what_j_is_made_of(grpo: Any, tmp_path: Any, batch: str) -> None:
             wanted["entropy_bonus"] += BONUS * part * added(rows, "entropy")
     assert found["parts"] == pytest.approx(wanted, rel=1e-11)
     assert math.fsum(wanted.values()) == pytest.approx(found["total"]["objective"], rel=1e-11)
+
+
+def document(grpo: Any, path: Any, *records: Record, flags: tuple[str, ...] = ()) -> Any:
+    return json.loads(grpo("explain", str(write(path, [*records])), "--json", *flags).stdout)
+
+
+def test_the_rewards_that_groups_are_made_of(grpo: Any, tmp_path: Any) -> None:
+    plain = {"log_probs_new": [[-1.0], [-2.0], [-1.5]]}
+    several = plain | {"rewards": [[1.0, 0.0], [0.0, 2.0], [1.0, 4.0]]}
+    flags = ("-v", "grpo", "--beta", "0", "-p", "reward_weights=1,0.5")
+    (group,) = document(grpo, tmp_path / "a", several, flags=flags)["record"]["groups"]
+    assert (group["group"], group["rewards"], group["mean"]) == (0, [1.0, 1.0, 3.0], 5 / 3)
+    (group,) = document(grpo, tmp_path / "a", several, flags=flags[:4])["record"]["groups"]
+    assert group["rewards"] == [1.0, 2.0, 5.0]
+    alone = plain | {"rewards": [1.0, 0.0, 2.0], "group_ids": ["x", "y", "y"]}
+    first, second = document(grpo, tmp_path / "a", alone, flags=flags[:4])["record"]["groups"]
+    assert (first["group"], first["std"], first["std_ddof"]) == ("x", None, 1)
+    assert (second["group"], second["std"]) == ("y", math.sqrt(2.0))
+    assert document(grpo, tmp_path / "a", alone, flags=("-v", "dr"))["record"]["groups"][1] == {
+        "group": "y",
+        "responses": [1, 2],
+        "rewards": [0.0, 2.0],
+        "mean": 1.0,
+        "std": None,
+        "std_ddof": None,
+        "advantages": [-1.0, 1.0],
+    }
+    given = alone | {"advantages": [1.0, -1.0, 0.0]}
+    assert document(grpo, tmp_path / "a", given, flags=("-v", "dr"))["record"]["groups"] == []
+
+
+def test_zeros_have_no_sign_and_bounds_may_be_none(grpo: Any, tmp_path: Any) -> None:
+    dead = {
+        "log_probs_new": [[-1.0, -0.5]] * 2,
+        "rewards": [1.0, 1.0],
+        "log_probs_old": [[-0.9] * 2] * 2,
+    }
+    text = grpo("explain", str(write(tmp_path / "a", [dead])), "-v", "dr", "--json").stdout
+    assert not re.search(r"-0\.0\b", text)
+    moved = dead | {"rewards": [1.0, 0.0]}
+    flags = ("-v", "dr", "--epsilon-low", "0", "--epsilon-high", "0")
+    for response in document(grpo, tmp_path / "a", moved, flags=flags)["record"]["responses"]:
+        bounded = [token["bounded"] for token in response["tokens"]]
+        assert bounded == [response["advantage"]] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import statistics
@@ -355,3 +356,24 @@ def test_a_budget_of_tokens(budget, first, second, lost):
     kept = Kept({3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)})
     assert within(kept, 2, budget) == lost
     assert kept_blocks(kept) == {3: first, 1: second}
+
+
+def test_what_is_pointed_at_stays_where_fewer_steps_are_wanted():
+    worst = Place("x.jsonl", 9, "bad", 5, 7, 2.0)
+    findings = [
+        Finding("kl_k3", "drift", 4, "", "", 7, worst),
+        Finding("nll", "shift", 0, "", "", 0, Place("x.jsonl", 9, "bad", 6, 0, 1.0)),
+    ]
+    choice = choose(stepped(10), findings, most=1, groups=2, seed=0)
+    pointed = dict.fromkeys((0, 3, 4, 7), "finding")
+    assert choice.steps == pointed | {9: "end"}
+    assert choice.found == {("x.jsonl", "bad"): {5, 6}}
+    assert set(choice.worst) == {(f"{n}.jsonl", n) for n in choice.steps}
+    assert len(choose(stepped(10), findings, most=6, groups=2, seed=0).steps) == 6
+    assert choose([], [], most=3, groups=1, seed=0).steps == {}
+
+
+def test_a_priority_is_the_same_in_every_release():
+    choice = choose(stepped(3), [], most=3, groups=1, seed=7)
+    digest = hashlib.blake2b(rb"7\0a.jsonl\03\0[0]\01", digest_size=8).digest()
+    assert choice.priority("a.jsonl", 3, "[0]", 1) == int.from_bytes(digest, "big")
