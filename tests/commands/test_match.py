@@ -21,13 +21,19 @@ from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import homogeneous_by_token
-from grpo_cli.commands.match.sums.data import Stream
+from grpo_cli.commands.match.sums.data import Few, Stream
 from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.edges import edges, merged, unbound
+from grpo_cli.commands.match.sums.exact import exactly
 from grpo_cli.commands.match.sums.passes import add_up
+from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.commands.match.sums.vectors import Vectors
 from grpo_cli.commands.match.typed import Typed, half_unit
 from grpo_cli.engine import Reader, probe
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
@@ -83,9 +89,11 @@ def test_arrays_are_one_where_every_bit_is():
 
 
 @pytest.mark.parametrize(("variant", "reads"), [("grpo", 1), ("dr-grpo", 2)])
-def test_a_large_input_that_gives_what_is_asked_for_is_read_once(telling_path, variant, reads):
-    source, first = records_of(telling_path, 1, 1 << 20)
-    loss = loss_of(telling_path, variant)
+def test_a_large_input_that_gives_what_is_asked_for_is_read_once(tmp_path, variant, reads):
+    """Where no correction drops tokens: rows that do are evaluated by themselves."""
+    path = write(tmp_path / "bare", [{**one, "log_probs_rollout": None} for one in telling()])
+    source, first = records_of(path, 1, 1 << 20)
+    loss = loss_of(path, variant)
     read = []
 
     class Counted:
@@ -97,7 +105,7 @@ def test_a_large_input_that_gives_what_is_asked_for_is_read_once(telling_path, v
     found = Search(plan("grpo"), large=True).answer([question])
     assert len(read) == reads
     assert found.matches[0].value == loss
-    assert found.matches[0].unbound == answer(telling_path, loss).matches[0].unbound
+    assert found.matches[0].unbound == answer(path, loss).matches[0].unbound
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +135,43 @@ def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
         np.testing.assert_allclose(sums[at], expected, rtol=1e-9, atol=1e-9, err_msg=str(at))
         looked[options.is_by_token(at)] += 1
     assert min(looked.values()) > 9
+
+
+def test_exact_totals_are_those_of_the_pipeline_whatever_a_correction_drops():
+    """Of every row, where ratios are far off and rewards and engine differ: to the bit."""
+    flags = {"beta": 0.04, "max_completion_length": 64}
+    chunk = Chunk((), probe.probe(probable=True), flags, advantages_given=False)
+    evaluators = [Evaluator(plan(name)) for name in VARIANTS]
+    found = exactly(evaluators, Few([chunk, chunk]), everything=False)
+    compared = 0
+    for evaluator, totals in zip(evaluators, found, strict=True):
+        expected = Totals(evaluator.plan.batch)
+        try:
+            for _ in range(2):
+                expected.add(evaluator.evaluate(chunk))
+        except GrpoError:
+            continue
+        assert totals is not None, evaluator.plan.variant
+        assert totals.parts() == expected.parts(), evaluator.plan.variant
+        compared += 1
+    assert compared > 150
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_rows_whose_correction_drops_tokens_are_found_as_they_stand(tmp_path, beta):
+    records = telling()
+    for one in records:
+        rows = one["log_probs_old"]
+        one["log_probs_rollout"] = [
+            [x + (0.9 if at % 3 else -0.9) if x < -1.0 else x for at, x in enumerate(row)]
+            for row in rows
+        ]
+    path = write(tmp_path / "off", records)
+    name, flags = "verl/decoupled_seq_is_rs", {"hyperparameters": {"beta": beta}}
+    assert Terms(records_of(path, 1, 1 << 20)[1]).drops(Evaluator(plan(name)))
+    found = answer(path, loss_of(path, name, **flags), **flags)
+    assert (found.matches[0].plan.variant, found.matches[0].plan.swapped) == (name, {})
+    assert name in found.released.nearest.rows
 
 
 def test_a_clip_that_looks_at_other_tokens_is_not_taken_token_by_token():
