@@ -121,8 +121,8 @@ class OnPiece(Generic[T]):
 
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
-    by_columns: bool = False
-    beside: Beside | None = None
+    by_columns: bool
+    beside: Beside | None
 
     def __call__(self, piece: Piece | Bundle) -> tuple[T, Told]:
         """What a piece comes to, and what is to be told of it once."""

@@ -145,7 +145,7 @@ def resident() -> float:
 
 def empty_tasks(counts: Sequence[int]) -> None:
     connected = session.session("ray", 4)
-    tasks = MadeUp(connected, Job(OnPiece(None, PLAIN), versions()), None)
+    tasks = MadeUp(connected, Job(OnPiece(None, PLAIN, False, None), versions()), None)
     for count in counts:
         began, most = time.perf_counter(), 0.0
         done = 0

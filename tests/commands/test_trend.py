@@ -333,6 +333,15 @@ def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> 
     assert step.metrics["mismatch.k3"] is not None
 
 
+def test_ratios_alone_have_rewards_and_lengths(tmp_path: Path) -> None:
+    """The objective wants a reference, and no sum of tokens can be made."""
+    text = json.dumps({"step": 1, "ratios": [[1.1, 0.9], [1.0]], "rewards": [1.0, 0.0]})
+    (tmp_path / "a.jsonl").write_text(text)
+    (step,) = steps(Reader(files([str(tmp_path)])), plan("grpo"))
+    assert step.metrics["loss"] is None
+    assert (step.metrics["reward_mean"], step.metrics["length_mean"]) == (0.5, 1.5)
+
+
 def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     """verl's rollout_data_dir/{step}.jsonl: texts and scores, prompts for groups."""
     row = {"gts": "1", "output": "r"}

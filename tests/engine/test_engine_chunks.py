@@ -13,7 +13,9 @@ from files import evaluation
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.records import PLAIN
+from grpo_cli.engine.packing import alike
+from grpo_cli.errors import InputError
+from grpo_cli.records import PLAIN, DecodedChunk
 from grpo_cli.variants.plan import plan
 
 RECORD = {
@@ -46,6 +48,27 @@ def test_chunks_of_standard_input_can_be_read_again(monkeypatch):
     assert again == [[0, 1, 2]] * 2
 
 
+def test_what_was_kept_of_standard_input_is_called_as_it_is_called(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
+    with pytest.raises(InputError, match=r"^<stdin>: no records"):
+        list(Reader(["-"]))
+
+
+def test_records_with_the_same_settings_of_their_own_are_evaluated_together(tmp_path):
+    settings = [{}, {}, {"epsilon": 0.1}, {"epsilon": 0.1}, {"epsilon": 0.3}, {}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({**RECORD, **one}) + "\n" for one in settings))
+    sizes = [2, 2, 1, 1]
+    chunks = list(Reader([str(path)]))
+    assert [len(chunk.packed) for chunk in chunks] == sizes
+    assert [chunk.settings.get("epsilon_low") for chunk in chunks] == [None, 0.1, 0.3, None]
+    raws = DecodedChunk([raw for raw, _ in Reader([str(path)]).records()])
+    runs = [(len(items), packed is not None) for items, packed in alike(raws)]
+    assert runs == [(size, True) for size in sizes]
+    named = raws._replace(items=raws.items[2:4], keys=(*RECORD, "epsilon"))
+    assert [(len(items), packed is not None) for items, packed in alike(named)] == [(2, True)]
+
+
 @pytest.mark.parametrize("key", ["log_probs_old", "advantages", "mask", "group_ids", "tokens"])
 def test_a_null_among_values_counts_as_absent_where_it_stands(tmp_path, key):
     path = tmp_path / "data.jsonl"
@@ -58,13 +81,25 @@ def test_a_null_among_values_counts_as_absent_where_it_stands(tmp_path, key):
 
 
 @pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])
-@pytest.mark.parametrize("row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False]])
+@pytest.mark.parametrize(
+    "row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False], [-1.0, False]]
+)
 def test_what_is_no_list_of_numbers_is_refused_wherever_it_stands(tmp_path, key, row):
     bad = {**RECORD, key: [RECORD[key][0], row], "mask": None, "tokens": None}
     found = run(tmp_path / "data.jsonl", [RECORD, bad, RECORD], level=None)
     assert found.total["records"] == 2
     (error,) = found.skipped
     assert (error.line, error.path.partition("[")[0]) == (2, key)
+
+
+@pytest.mark.parametrize("row", [[0.5, True], [False, 0.5], [2.0, True]])
+def test_a_boolean_among_the_advantages_of_tokens_is_no_number(tmp_path, row):
+    good = {**RECORD, "advantages": [[0.5, 1.0], [0.0, 2.0]], "mask": None}
+    bad = {**good, "advantages": [[0.5, 1.0], row]}
+    found = run(tmp_path / "data.jsonl", [good, bad, good], level=None)
+    assert [(one.line, one.path) for one in found.skipped] == [
+        (2, f"advantages[1][{[isinstance(value, bool) for value in row].index(True)}]")
+    ]
 
 
 @pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])

@@ -335,6 +335,19 @@ def test_split_has_the_same_responses(unnamed, cluster, variant):
         ]
 
 
+def test_what_cannot_be_merged_comes_portion_by_portion(tmp_path, cluster):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([GOOD] * 50))
+
+    def places(decoded):
+        return [one.line for few in decoded for one in few.items]
+
+    cluster(4)
+    found = [lines for _, lines in Reader([str(path)], on="ray", task_bytes=300).map(places)]
+    assert [line for lines in found for line in lines] == [*range(1, 51)]
+    assert len(found) > 5
+
+
 def test_split_stops_at_a_record_of_other_columns(unnamed, cluster, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(

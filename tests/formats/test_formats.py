@@ -9,10 +9,11 @@ from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, assemble, formats, record
+from grpo_cli.records import PLAIN, Raw, assemble, formats, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
 from grpo_cli.records.open.ranges import Range, blocks_of, version_of
+from grpo_cli.records.translate import format_of, translated
 from grpo_cli.variants.plan import plan
 
 BY_SIZE = Grouping(size=2)
@@ -149,6 +150,47 @@ def test_read_as_it_is(read, name):
     assert columns(records) == wanted
     assert notes[0] == f"read as {name} ({FORMATS[name].title})"
     assert notes[1 : 1 + len(FORMATS[name].lacks)] == [f"{name}: {x}" for x in FORMATS[name].lacks]
+
+
+def test_what_a_format_says_beside_numbers():
+    """Steps, ids and groups, as the trainers name them."""
+
+    def said(value):
+        (one,) = translated([Raw(value, "a", 1, "", 0)], None, (), {})
+        return {key: one.value.get(key) for key in ("id", "group_ids", "meta")}
+
+    assert said(dumps.open_instruct()[1]) == {
+        "id": None,
+        "group_ids": [GROUPS[1]],
+        "meta": {"step": 3, "sample_idx": 1, "finish_reason": "stop", "dataset": "gsm8k"},
+    }
+    episode = dumps.verifiers()[3]
+    assert said(episode) == {
+        "id": "episode-3", "group_ids": f"g{GROUPS[3]}", "meta": {"step": 12},
+    }  # fmt: skip
+    episode["run"]["work"]["policy"] = {"start": 7}
+    del episode["group"]
+    assert said(episode) == {
+        "id": "episode-3", "group_ids": None, "meta": {"step": 12, "policy_version": 7},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        ({"header": {}, "entries": []}, True),
+        ({"header": [], "entries": []}, False),
+        ({"header": {}, "entries": {}}, False),
+        ({"type": "header"}, True),
+        ({"type": "step", "step": 1}, True),
+        ({"type": "step"}, False),
+        ({"type": "other", "step": 1}, False),
+    ],
+)
+def test_what_is_taken_for_unipo(value, known):
+    rest = {"prompts": [], "metrics": {}, "task": "math", "algorithm": "grpo"}
+    found = [name for name in (format_of(rest | value, None),) if name is not None]
+    assert [one.name for one in found] == ["unipo"] * known
 
 
 @pytest.mark.parametrize(
@@ -447,6 +489,21 @@ def test_atif_without_log_probs_is_told(read):
     ((error,), _) = read(lines([value]))
     assert "turns have no metrics.logprobs: nothing can be evaluated" in str(error)
     assert (error.signal.rewards, error.signal.lengths) == ([1.0], [5])
+
+
+def test_texts_say_rewards_lengths_groups_and_steps(read):
+    """What there is of a run without log-probs; TRL's reward functions count equally."""
+    given = dumps.texts()
+    given["trl-completions"] |= {"accuracy": 1.0, "format": 0.5, "other": None, "solved": True}
+    found = {}
+    for name, value in given.items():
+        ((error,), _) = read(lines([value]))
+        found[name] = tuple(error.signal)[:4]
+    assert found["verl"] == ([1.0], [None], "p", 3)
+    assert found["trl-completions"] == ([1.5], [None], "p", 1)
+    assert found["areal"] == ([1.0], [5], 1, None)
+    assert found["tinker"][0] == [1.0]
+    assert found["nemo-rl-texts"][0] == [1.0]
 
 
 def test_the_header_of_unipo_reaches_its_lines(tmp_path):

@@ -17,6 +17,7 @@ from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather
 from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.tables.arrow import _rows_at_once
 from grpo_cli.records.tables.pieces import kind_of
 from grpo_cli.variants.plan import plan
 
@@ -81,6 +82,14 @@ def test_records(tmp_path, text, suffix, jobs):
 def test_row_groups(tmp_path, text, rows):
     path = written(tmp_path / "in.parquet", RECORDS, row_group_size=rows)
     assert evaluate(path, jobs=2) == evaluate(text)
+
+
+@pytest.mark.parametrize(("tokens", "most"), [(1, 1 << 14), (64, 1 << 10), (1 << 13, 8)])
+def test_of_long_rows_few_are_read_at_once(tmp_path, tokens, most):
+    """Some 65,000 tokens, whatever short columns stand beside them."""
+    rows = [{"id": str(at), "log_probs_new": [[-1.0] * tokens]} for at in range(20)]
+    path = written(tmp_path / "in.parquet", rows)
+    assert _rows_at_once(pq.ParquetFile(path).metadata, [0]) == most
 
 
 def test_no_python_floats(tmp_path):
@@ -181,6 +190,20 @@ def test_keys_that_a_record_has_not_are_null_in_a_struct(tmp_path):
         "epsilon": 0.25, "beta": None, "std_ddof": None,
     }  # fmt: skip
     assert evaluate(path, variant="grpo") == evaluate(tmp_path / "in.jsonl", variant="grpo")
+
+
+@pytest.mark.parametrize(
+    "more", [{"group_ids": ["a", "a", "b"]}, {"mask": [[1, 1], [0, 1, 1], [1]]}, {"note": [1]}]
+)
+def test_what_stands_in_the_column_of_json_counts_as_in_one_of_its_own(tmp_path, more):
+    own = {"log_probs_new": NEW[:3], "rewards": [1, 0, 1]}
+    rows = [own | more] * 3
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    path = written(tmp_path / "in.parquet", [{"grpo_json": json.dumps(more)} | own] * 3)
+    found, wanted = evaluate(path), evaluate(tmp_path / "in.jsonl")
+    for one in found[0] + wanted[0]:
+        del one["id"]
+    assert found == wanted
 
 
 def test_damaged_files(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from formats.dumps import NEW, REWARDS, lines
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.choose.paths import read_path
-from grpo_cli.records.choose.where import passes, read_conditions, refuted
+from grpo_cli.records.choose.where import passes, read_conditions, refuted, scalars
 
 RECORD = {"log_probs_new": NEW, "rewards": REWARDS}
 
@@ -86,6 +86,15 @@ def test_what_the_text_refutes_never_passes(value, path, test, constant, ascii_)
     text = json.dumps(value, ensure_ascii=ascii_).encode()
     if refuted(conditions, text):
         assert not passes(conditions, value)
+
+
+def test_what_a_text_gives_a_key_wherever_it_stands():
+    text = b'{"a": 1.5, "b": {"a": 12345678901234567890123, "ab": 2}, "c": [{"a": "x"}, {"a":-3}]}'
+    assert scalars(text, read_path("b.a", "--where")) == [1.5, 12345678901234567890123, "x", -3]
+    assert type(scalars(text, read_path("a", "--where"))[0]) is float
+    for path, other in (("a", b'{"a": [1]}'), ("a", b'{"\\u0061": 1, "a": 2}'), ("a[0]", b"{}")):
+        with pytest.raises(ValueError, match=r"^$"):
+            scalars(other, read_path(path, "--where"))
 
 
 @pytest.fixture

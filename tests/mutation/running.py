@@ -24,6 +24,7 @@ MOST = 300
 TABLES = (
     "tests/objective/test_usual.py",
     "tests/commands/test_messages_usage.py::test_what_hyperparameters_may_be",
+    "tests/rows/test_report_table.py::test_what_a_narrow_table_goes_without",
 )
 """Tests that look at tables, and run no line of their files."""
 _BYTES = 8 << 30

@@ -100,6 +100,14 @@ def test_kl_is_null_where_it_is_unknown_and_zero_where_there_is_none(evaluated):
     assert not row["responses"][0]["tokens"]["kl"].any()
 
 
+def test_entropy_is_what_the_bonus_is_of_and_null_without_one(evaluated):
+    record = {**ONE, "entropy": [[0.5, 1.5], [1.75], []]}
+    (row,) = rows(*evaluated(record, variant="dr", entropy_coef=0.1), "record")
+    assert row["entropy"] == pytest.approx((0.5 + 1.5 + 1.75) / 3, rel=1e-15)
+    assert row["objective"] == pytest.approx(row["policy"] + 0.1 * row["entropy"], rel=1e-15)
+    assert rows(*evaluated(record, variant="dr"), "record")[0]["entropy"] is None
+
+
 def test_masked_tokens_are_gone_but_positions_stay(evaluated):
     record = {
         "log_probs_new": [[-1.0, -2.0, -3.0]],

@@ -27,3 +27,29 @@ def test_the_bar_says_bytes_tokens_and_nodes(monkeypatch, tmp_path):
             bar.advance(1_000_000, 500)
         assert "1.0/4.0 MB" in screen.getvalue()
         assert said in screen.getvalue()
+
+
+def test_the_rate_is_of_the_time_since_it_began(monkeypatch, tmp_path):
+    """Nothing is shown in the first second; 3 million tokens in 2 seconds are 1.5 in one."""
+    times = iter([100.0, 101.0, 102.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "120")
+    bar = Bar([str(tmp_path / "a.jsonl.gz")], wanted=True)
+    bar.advance(1_000_000, 1_000_000)
+    assert not screen.getvalue()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 102.0)
+    with bar:
+        bar.advance(1_000_000, 2_000_000)
+    assert "1.5 Mtoken/s" in screen.getvalue()
+    assert "2.0/? MB" in screen.getvalue()
+
+
+def test_no_bar_where_none_is_wanted(monkeypatch, tmp_path):
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    for screen, wanted in ((Terminal(), False), (io.StringIO(), True), (None, True)):
+        monkeypatch.setattr("sys.stderr", screen)
+        with Bar([str(tmp_path)], wanted=wanted) as bar:
+            bar.advance(1, 1)
+        assert screen is None or not screen.getvalue()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match import dropping
 from grpo_cli.commands.match.candidate import Candidate, Families
 from grpo_cli.commands.match.chance import Chance
 from grpo_cli.commands.match.fit import Factor, Hits, Values, grid_bits, hits, rough_bits
@@ -63,6 +64,7 @@ class Run:
             raise InputError("no record can be read")
         sign = -1.0 if question.target.name == "loss" else 1.0
         policy, kl = every(self.space, sums, self._batch, sign)
+        dropping.evaluate(self.space, sums, question, measured, (policy, kl))
         self._scan = scan(self.space, sums, self._batch, policy, kl)
         kl *= self.space.beta
         policy -= kl

@@ -1,0 +1,217 @@
+"""Lines that fit, numbers that add up, colours: what is expected was written by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from rich.text import Text
+
+from grpo_cli.terminal import palette
+from grpo_cli.terminal.display import Display, chosen, colored, displaying
+from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
+from grpo_cli.terminal.prose import as_command, within, wrapped
+from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
+from grpo_cli.terminal.screen import Screen, written
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "indent", "lines"),
+    [
+        ("aaa bbb ccc", None, 0, ["aaa bbb ccc"]),
+        ("aaa bbb ccc", 11, 2, ["aaa bbb ccc"]),
+        ("aaa bbb ccc", 10, 2, ["aaa bbb", "  ccc"]),
+        ("aaa bbb cc dd", 7, 2, ["aaa bbb", "  cc dd"]),
+        ("aaa bbb cc dd", 6, 2, ["aaa", "  bbb", "  cc", "  dd"]),
+        ("aaaaaaaaaa bb", 4, 0, ["aaaaaaaaaa", "bb"]),
+        ("  aaa bbb", 6, 0, ["  aaa", "bbb"]),
+        ("x aaa,bbb", 8, 0, ["x", "aaa,bbb"]),
+        ("x aaa,bbb,c", 8, 0, ["x aaa,", "bbb,c"]),
+        ("aa bb\ncc dd", 4, 1, ["aa", " bb", " cc", " dd"]),
+        ("日本 語", 4, 0, ["日本", "語"]),
+    ],
+)
+def test_words_stay_whole(text, width, indent, lines):
+    assert wrapped(Text(text), width, indent).plain.split("\n") == lines
+
+
+def test_signatures_are_broken_behind_bars():
+    assert wrapped(Text("a|bb|cc dd"), 5, bars=True).plain == "a|bb|\ncc dd"
+    assert wrapped(Text("a|bb|cc dd"), 5).plain == "a|bb|cc\ndd"
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "lines"),
+    [
+        ("grpo eval a.jsonl", 17, ["grpo eval a.jsonl"]),
+        ("grpo eval a.jsonl", 16, ["grpo eval \\", "    a.jsonl"]),
+        ("grpo eval a.jsonl -v dapo", 16, ["grpo eval \\", "    a.jsonl \\", "    -v dapo"]),
+        ("grpo eval a.jsonl -v dapo", 22, ["grpo eval a.jsonl \\", "    -v dapo"]),
+        ("grpo eval --beta -1 --json", 19, ["grpo eval \\", "    --beta -1 \\", "    --json"]),
+        ("grpo eval --where 'a b,c' -q", 20, ["grpo eval \\", "    --where 'a b,c' \\", "    -q"]),
+        ("grpo compare -v aaa,bbb,ccc", 16, ["grpo compare \\", "    -v aaa,bbb,ccc"]),
+        ("grpo show  # all of it", 13, ["grpo show", "    # all of", "    # it"]),
+    ],
+)
+def test_a_shell_takes_a_broken_command_as_one(line, width, lines):
+    assert as_command(line, width).plain.split("\n") == lines
+
+
+def test_a_name_in_so_many_cells():
+    assert within("abc", 5) == "abc  "
+    assert within("abcde", 5) == "abcde"
+    assert within("abcdef", 5) == "abcd…"
+    assert within("abcdef", 5, plain=True) == "ab..."
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "places"),
+    [
+        ([], 6, 1),
+        ([0.0], 6, 1),
+        ([123.4, -0.1], 6, 3),
+        ([-0.00123], 6, 8),
+        ([1e9], 6, 0),
+        ([1e-20], 6, 15),
+        ([math.inf, math.nan, 2.0], 3, 2),
+    ],
+)
+def test_decimals_of_the_largest(values, digits, places):
+    assert decimals(values, digits) == places
+    assert decimals([123.4]) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "total", "places", "texts", "sign"),
+    [
+        ([1.27, 2.36, 3.37], 7.0, 1, ["1.3", "2.3", "3.4"], "="),  # 12.7, 23.6 (the lowest), 33.7
+        ([1.24, 2.33, 3.43], 7.0, 1, ["1.3", "2.3", "3.4"], "="),
+        ([0.14, 0.14, 0.12], 0.4, 1, ["0.1", "0.1", "0.2"], "="),  # equal values, equal texts
+        ([0.4, 0.4 - 1e-12, 0.2], 1.0, 0, ["0", "0", "1"], "="),
+        ([1 / 3] * 3, 1.0, 2, ["0.33"] * 3, "≈"),
+        ([-1.24, -2.33, -3.43], -7.0, 1, ["-1.3", "-2.3", "-3.4"], "="),
+        ([0.1, 0.2], 0.3, 1, ["0.1", "0.2"], "="),
+        ([-0.01, 0.01], 0.0, 1, ["0.0", "0.0"], "="),
+        ([0.43, 0.42, 0.45, 0.7], 2.0, 0, ["0", "0", "1", "1"], "="),
+    ],
+)
+def test_numbers_as_printed_make_their_sum(values, total, places, texts, sign):
+    assert adding_up(values, total, places) == texts
+    assert equality(texts, fixed(total, places)) == sign
+
+
+def test_what_is_not_finite_is_not_rounded():
+    assert adding_up([math.inf, 0.123456789], 1.0, 2) == ["inf", "0.123457"]
+    assert adding_up([1.0], math.nan, 2) == ["1"]
+    assert fixed(-0.001, 2) == "0.00"
+    assert fixed(-0.5, 1) == "-0.5"
+
+
+@pytest.mark.parametrize(
+    ("color", "environment", "on_terminal", "elsewhere"),
+    [
+        ("auto", {}, True, False),
+        ("always", {"NO_COLOR": "1"}, True, True),
+        ("never", {"FORCE_COLOR": "1"}, False, False),
+        ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, False),
+        ("auto", {"NO_COLOR": ""}, True, False),
+        ("auto", {"FORCE_COLOR": "1"}, True, True),
+        ("auto", {"CLICOLOR_FORCE": "1", "TERM": "dumb"}, True, True),
+        ("auto", {"CLICOLOR_FORCE": "0", "FORCE_COLOR": ""}, True, False),
+        ("auto", {"TERM": "dumb"}, False, False),
+        ("auto", {"CLICOLOR": "0"}, False, False),
+        ("auto", {"CLICOLOR": "1"}, True, False),
+    ],
+)
+def test_where_there_is_colour(monkeypatch, color, environment, on_terminal, elsewhere):
+    for name in ("NO_COLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "CLICOLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with displaying(Display(color)):
+        assert (colored(terminal=True), colored(terminal=False)) == (on_terminal, elsewhere)
+    assert chosen() == Display("auto"), "the choice holds inside the block"
+
+
+def test_luminance_is_that_of_wcag():
+    known = {(255, 255, 255): 1.0, (0, 0, 0): 0.0, (255, 0, 0): 0.2126, (0, 0, 255): 0.0722}
+    known |= {(0, 255, 0): 0.7152, (10, 10, 10): 10 / 255 / 12.92, (188, 188, 188): 0.502886}
+    for color, value in known.items():
+        assert palette.luminance(color) == pytest.approx(value, rel=1e-5)
+
+
+def test_the_ten_colours_are_those_of_xterm():
+    """Entries 124 to 223 of its chart; ink where the contrast is greater."""
+    assert [palette.style(step) for step in range(-5, 6)] == [
+        "#ffffff on #af0000",
+        "#000000 on #d75f5f",
+        "#000000 on #ff875f",
+        "#000000 on #ffaf87",
+        "#000000 on #ffd7af",
+        "",
+        "#000000 on #afd7ff",
+        "#000000 on #87afff",
+        "#000000 on #5f87ff",
+        "#ffffff on #005fd7",
+        "#ffffff on #0000af",
+    ]
+    assert palette.background(0) == (255, 255, 255)
+
+
+def test_headers_stand_on_their_values():
+    columns = [column("clip_fraction_low", [0.25, None]), column("x", ["a:smile:", "[b]"])]
+    console = Screen().console()
+    console.print(grid(columns))
+    assert written(console).splitlines() == [
+        "    clip",
+        "fraction",
+        "     low  x",
+        "──────────────────",
+        "    0.25  a:smile:",
+        "    –     [b]",
+    ]
+
+
+def test_what_there_is_no_room_for_is_named_and_nothing_else():
+    columns = [column(name, [name * 4]) for name in ("a", "b", "c")]
+    assert total_width(columns) == 4 + 2 + 4 + 2 + 4
+    spare = ["z", "b", "a"]
+
+    def names(width):
+        kept, hidden = fitting(columns, spare, width)
+        return [one.name for one in kept], hidden
+
+    assert names(None) == names(16) == (["a", "b", "c"], [])
+    assert names(15) == names(10) == (["a", "c"], ["b"])
+    assert names(9) == names(1) == (["c"], ["b", "a"])
+
+
+def test_the_last_column_is_words_that_keep_44_cells():
+    words = "word " * 20
+    columns = [column("a", [1.0]), column("b", [2.0]), column("c", [words.strip()], show=str)]
+    assert with_words(columns, ["a"], None) == (columns, [])
+    for width, names, lines in ((49, ["b", "c"], 3), (50, ["a", "b", "c"], 3), (56, [*"abc"], 2)):
+        kept, hidden = with_words(columns, ["a"], width)
+        assert [one.name for one in kept] == names
+        assert hidden == [name for name in "a" if name not in names]
+        (text,) = kept[-1].cells
+        assert text.plain.count("\n") + 1 == lines
+        longest = max(map(len, text.plain.split("\n")))
+        assert total_width(kept[:-1]) + 2 + longest <= width
+
+
+def test_colours_are_the_terminals_own_but_for_shades(monkeypatch):
+    monkeypatch.setenv("COLORTERM", "truecolor")
+
+    def drawn(color, **options):  # rich keeps how it wrote a colour for the first time
+        console = Screen(color=True).console(**options)
+        console.print(Text(":smile: [b]", color))
+        console.print("[b]:smile:")
+        return written(console)
+
+    assert drawn("#af0000") == "\x1b[31m:smile: [b]\x1b[0m\n[b]:smile:\n"
+    assert drawn("#0000af", shades=True).startswith("\x1b[38;2;0;0;175m")
+    monkeypatch.setenv("COLORTERM", "")
+    assert drawn("#005fd7", shades=True).startswith("\x1b[38;5;26m")
+    assert Screen(color=False).console(shades=True).color_system is None
