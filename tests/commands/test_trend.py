@@ -25,7 +25,8 @@ from grpo_cli.commands.trend.findings import command, findings
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Place, Step
+from grpo_cli.commands.trend.table import Table, series_of
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.which import StepOf, of_name
 from grpo_cli.commands.trend.which import run_of as name_of_run
@@ -236,6 +237,36 @@ def test_without_room_on_the_disk_steps_stay_in_memory(
     monkeypatch.setattr(shelf, "_ROOM", 0)
     monkeypatch.setattr(shelf, "_NEAR", 4)
     assert read(tmp_path) == wanted
+
+
+def test_steps_in_any_order_are_told_by_number() -> None:
+    """More than there is room for at first; what is not finite is none; what is whole stays so."""
+    table = Table(["mean", "longest"], frozenset(["longest"]))
+    for step in range(200, 0, -1):
+        table.begin(step, f"{step % 2}.jsonl", None)
+        table.fill(step, {"mean": step / 4, "longest": step})
+    table.fill(7, {"mean": math.inf, "longest": None, "rewards/b": math.nan, "rewards/a": 0.5})
+    table.fill(3, {"mean": 1.0, "longest": 2, "rewards/c": 3.0, "rewards/a": 4.0})
+    table.fill(3, {"mean": 1.5, "longest": 2, "rewards/c": 3.0, "rewards/a": 4.0, "rewards/b": 5.0})
+    found = table.steps(lambda number: {"ratio": Place("a", 1, number, 0, 0, 1.0)})
+    assert [one.number for one in found] == [*range(1, 201)]
+    assert found[-1].metrics["mean"] == 50.0
+    # The order is that of the first step by number that has them, and of its own first record.
+    assert list(found[6].metrics) == ["mean", "longest", "rewards/c", "rewards/a", "rewards/b"]
+    assert dict(found[6].metrics) == {
+        "mean": None,
+        "longest": None,
+        "rewards/c": None,
+        "rewards/a": 0.5,
+        "rewards/b": None,
+    }
+    assert [*found[2].metrics.values()] == [1.5, 2, 3.0, 4.0, 5.0]
+    assert type(found[2].metrics["longest"]) is int
+    assert found[2].worst["ratio"].record == 3
+    assert found[0].file == "1.jsonl"
+    assert all(one.shares_file for one in found)
+    assert series_of(found, "rewards/c")[:3].tolist()[2] == 3.0
+    assert series_of(found[1:4], "mean").tolist() == [0.5, 1.5, 1.0]
 
 
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
