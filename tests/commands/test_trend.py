@@ -26,6 +26,7 @@ from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Place, Step
+from grpo_cli.commands.trend.sums import NamedSums
 from grpo_cli.commands.trend.table import Table, series_of
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.which import StepOf, of_name
@@ -237,6 +238,31 @@ def test_without_room_on_the_disk_steps_stay_in_memory(
     monkeypatch.setattr(shelf, "_ROOM", 0)
     monkeypatch.setattr(shelf, "_NEAR", 4)
     assert read(tmp_path) == wanted
+
+
+def test_sums_by_name_are_exact_whether_they_wait_or_not() -> None:
+    """Rounded once, as ``math.fsum`` does it; some parts were taken apart, some wait."""
+    draw = np.random.default_rng(4)
+    whole: dict[str, list[float]] = {"a": [], "b": [], "c": []}
+    merged = NamedSums()
+    for names, count in ((("a", "b"), 1500), (("a", "b"), 900), (("b", "c"), 7), (("c",), 1)):
+        rows = draw.standard_normal((len(names), count)) * 10.0 ** draw.integers(-9, 9, count)
+        part = NamedSums()
+        part.add_rows(names, rows)
+        merged.merge(pickle.loads(pickle.dumps(part)))
+        for name, row in zip(names, rows, strict=True):
+            whole[name] += row.tolist()
+    merged.add("a", np.array([0.1, 0.2]))
+    whole["a"] += [0.1, 0.2]
+    expected = {name: math.fsum(values) for name, values in whole.items()}
+    assert merged.values() == expected
+    assert pickle.loads(pickle.dumps(merged)).values() == expected
+    far = NamedSums()
+    far.add_rows(("far", "lost"), np.array([[1e308, 1e308, -1e308], [math.inf, 1.0, -math.inf]]))
+    with np.errstate(invalid="ignore"):
+        values = far.values()
+    assert values["far"] == 1e308  # what it goes through on the way is too large for a double
+    assert math.isnan(values["lost"])
 
 
 def test_steps_in_any_order_are_told_by_number() -> None:
@@ -503,8 +529,9 @@ def test_two_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match=f"both have step 0: these are 2 runs. Each .*{each}"):
         read(tmp_path)
-    with pytest.raises(UsageError, match="both have step 0"):
-        read(tmp_path, jobs=2)
+    for how in ({"jobs": 2}, {"block_bytes": 500}):
+        with pytest.raises(UsageError, match="both have step 0"):
+            read(tmp_path, **how)
     together = Run(Reader(files([str(tmp_path)])), no_kl(), one_run=True).read()
     assert [step.metrics["reward_mean"] for step in together] == [
         step.metrics["reward_mean"] for step in read(tmp_path / "a")
@@ -880,11 +907,13 @@ def test_the_commands_of_a_step_name_the_field_that_says_it(
 
 
 def test_the_commands_of_a_step_that_its_file_says_name_the_file(tmp_path: Path) -> None:
-    for step in (1, 2):
-        (tmp_path / f"step_{step}.jsonl").write_text(f"{json.dumps(PLAIN)}\n" * 2)
-    found = read(tmp_path)[1]
-    words = shlex.split(command(found, None, None, []), comments=True)
-    assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
+    for said in ({}, {"step": 2}):  # which it may say as well
+        for step in (1, 2):
+            text = f"{json.dumps(PLAIN | (said and {'step': step}))}\n"
+            (tmp_path / f"step_{step}.jsonl").write_text(text * 2)
+        found = read(tmp_path)[1]
+        words = shlex.split(command(found, None, None, []), comments=True)
+        assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
 
 
 def test_a_few_steps_are_no_run(grpo, dump):
