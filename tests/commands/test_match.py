@@ -200,7 +200,7 @@ def test_the_tolerance_follows_from_the_digits(text, half):
 @pytest.mark.parametrize("batch", ["input", "record"])
 def test_rows_find_themselves(telling_path, batch):
     losses = own_losses(telling_path, batch)
-    for name, loss in some([*losses.items()], 9 if batch == "input" else 5):
+    for name, loss in [*losses.items()][:: 17 if batch == "input" else 31]:
         if loss == 0.0:
             continue
         found = answer(telling_path, loss, batch=batch)
@@ -299,7 +299,8 @@ def test_beta_is_solved_for(telling_path):
 def test_epsilon_is_searched(telling_path):
     wanted = {"epsilon": 0.15, "beta": 0.005}
     loss = loss_of(telling_path, "bnpo", hyperparameters=wanted)
-    found = answer(telling_path, f"{loss:.8g}", stages=STANDARDISED)
+    stages = STANDARDISED | {"aggregate": "token-mean"}
+    found = answer(telling_path, f"{loss:.8g}", stages=stages)
     assert found.matches[0].plan.flags["epsilon_low"] == 0.15
     assert any(one.value == loss for one in found.matches)
 
@@ -347,7 +348,7 @@ def test_float32_noise_is_within_the_tolerance(telling_path):
 
 
 def test_nothing_reproduces_it(telling_path):
-    found = answer(telling_path, 123.456789, stages=NARROW)
+    found = answer(telling_path, 123.456789, stages=NARROW, hyperparameters=GIVEN)
     assert not found.matches
     off = [abs(one.difference) for one in found.nearest]
     assert off == sorted(off)
@@ -358,7 +359,7 @@ def test_nothing_reproduces_it(telling_path):
 
 def test_the_nearest_say_which_beta_would_fit(telling_path):
     loss = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.0371}) + 3e-9
-    found = answer(telling_path, f"{loss:.12g}", hyperparameters={"epsilon": 0.2})
+    found = answer(telling_path, f"{loss:.12g}", stages=MEAN, hyperparameters=GIVEN)
     plain = {one.plan.variant: one for one in found.nearest if "beta" in one.needs}
     for one in plain.values():
         made = {**one.plan.flags, "beta": one.needs["beta"]}
@@ -369,7 +370,7 @@ def test_the_nearest_say_which_beta_would_fit(telling_path):
     assert plain
 
 
-@pytest.mark.parametrize("text", some(["0.04142", "-0.2718", "0.1618"], 2))
+@pytest.mark.parametrize("text", some(["0.04142", "-0.2718", "0.1618"], 1))
 def test_a_random_number_of_few_digits_is_chance(telling_path, text):
     found = answer(telling_path, text, stages=NO_KL)
     assert found.chance > 1.0
@@ -539,9 +540,9 @@ def test_any_jobs_and_blocks_give_the_same_bytes(tmp_path):
     seen = {
         repr([(one.value, one.plan.variant, one.times) for one in found.matches])
         for found in (
-            answer(path, text, stages=NARROW),
-            answer(path, text, block=3000, stages=NARROW),
-            answer(path, text, jobs=2, block=3000, stages=NARROW),
+            answer(path, text, stages=NARROW, hyperparameters=GIVEN),
+            answer(path, text, block=3000, stages=NARROW, hyperparameters=GIVEN),
+            answer(path, text, jobs=2, block=3000, stages=NARROW, hyperparameters=GIVEN),
         )
     }
     assert len(seen) == 1
@@ -610,6 +611,7 @@ def test_distances_in_place_of_the_list(grpo, dump):
     (head,) = (at for at, line in enumerate(lines) if line.startswith("off by, in units"))
     assert lines[head + 1].startswith("grpo")
     assert lines[head + 1].split()[-1] == "0"
+    few = (*few, "--epsilon", "0.2")
     nothing = grpo("match", path, "--loss", "123.456", "--plot", *few).stdout.splitlines()
     (head,) = (at for at, line in enumerate(nothing) if line.startswith("off by, in units"))
     document = json.loads(grpo("match", path, "--loss", "123.456", "--json", *few).stdout)
