@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -46,6 +47,22 @@ def test_chunks_of_standard_input_can_be_read_again(monkeypatch):
     reader = Reader(["-"])
     again = [[one.name for chunk in reader for one in chunk.records] for _ in range(2)]
     assert again == [[0, 1, 2]] * 2
+
+
+def test_a_fork_leaves_what_was_kept_of_standard_input(monkeypatch):
+    """Until the process that kept it forgets its reader."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
+    reader = Reader(["-"])
+    reader.keep_input()
+    path = Path(reader._sources[0].path)
+    child = os.fork()
+    if not child:
+        del reader
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert path.read_bytes() == b"{}\n"
+    del reader
+    assert not path.exists()
 
 
 def test_what_was_kept_of_standard_input_is_called_as_it_is_called(monkeypatch):
