@@ -321,3 +321,15 @@ def test_values_of_another_scale_that_replace_the_variants_own_are_told(grpo, du
     assert [line for line in said.splitlines() if "own" in line] == (
         [f"grpo: note: from the records, not gspo's own: {told}"] if told else []
     )
+
+
+def test_fields_of_a_level_inside_a_document(grpo, dump):
+    """A response has those that are asked for of its own level, and its number; so has a token."""
+    path = str(dump({}))
+    words = ("eval", path, "--beta", "0", "--json", "--fields", "advantage,id,length", "--level")
+    (record,) = json.loads(grpo(*words, "response").stdout)["records"]
+    assert [*record] == ["id", "responses"]
+    assert [[*one] for one in record["responses"]] == [["response", "advantage", "length"]] * 2
+    (record,) = json.loads(grpo(*words[:-2], "advantage,id", "--level", "token").stdout)["records"]
+    assert [[*one] for one in record["responses"]] == [["response", "tokens"]] * 2
+    assert [[*one["tokens"]] for one in record["responses"]] == [["advantage"]] * 2

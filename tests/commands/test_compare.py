@@ -335,3 +335,23 @@ def test_a_gradient_of_0_has_no_direction(tmp_path):
 @pytest.mark.parametrize("value", [5e-324, 2.0**-1022, 0.1, 1.0, 1.7e308])
 def test_shares_are_added_up_in_whole_numbers(value):
     assert Shares()._units(value) == Fraction(value) * 2**1074
+
+
+@pytest.mark.parametrize(
+    "words",
+    [  # these read the input twice: for a mean over all of it, and where the first row goes without
+        ("compare", "-v", "lite-ppo,dr"),
+        ("compare", "-v", "dr,grpo"),
+        ("compare", "-v", "grpo,dr"),
+        ("split", "-v", "lite-ppo", "-n", "2"),
+    ],
+)
+def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
+    records = [made(number) for number in range(5)]
+    del records[0]["log_probs_ref"], records[1]["log_probs_ref"]
+    path = write(tmp_path / "a", records if words[0] == "compare" else records[2:])
+    name, *flags = words
+    wanted = grpo(name, str(path), *flags, "--json", "--jobs", "1")
+    found = grpo(name, *flags, "--json", "--jobs", "1", stdin=path.read_text())
+    assert (found.exit_code, wanted.exit_code) == (0, 0)
+    assert found.stdout == wanted.stdout.replace(str(path), "<stdin>")

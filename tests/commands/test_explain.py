@@ -15,7 +15,7 @@ from planted import DUMPS, record, telling, write
 from grpo_cli import evaluate
 from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.page import described, page
-from grpo_cli.commands.explain.rising import Steps, rising
+from grpo_cli.commands.explain.rising import Steps, _trend, rising
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.papers import UNSERVED
@@ -124,6 +124,8 @@ def test_reward_functions_that_cancel(tmp_path):
     found = codes(write(tmp_path / "a", [one, both, same, both]), variant="dr")
     assert found["rewards-cancel"].startswith("in 2 groups the reward functions differ")
     assert "rewards-cancel" not in codes(write(tmp_path / "b", [one, same]), variant="dr")
+    partly = ON_POLICY | {"rewards": [[1.0, None], [0.0, 1.0]]}  # what is summed differs
+    assert "rewards-cancel" not in codes(write(tmp_path / "c", [partly]), variant="trl/grpo")
 
 
 def test_empty_mask(tmp_path):
@@ -448,6 +450,11 @@ def test_a_rise_is_one_from_two_standard_errors_on():
         assert not [*rising(steps_of(losses, rewards, losses))]
     assert not [*rising(steps_of(straight[:3], straight[:3], straight[:3]))]
     assert [*rising(steps_of(straight[:4], straight[:4], straight[:4]))]
+
+
+def test_a_level_is_no_rise():
+    assert _trend(np.ones(5)) == 0.0
+    assert _trend(np.arange(5.0)) == math.inf == -_trend(-np.arange(5.0))
 
 
 def test_how_much_of_a_rise_is_the_kl():

@@ -119,6 +119,7 @@ def test_a_choice_on_the_screen(grpo: Any) -> None:
     assert head[0] == f"token-truncate{''.join(', ' + one for one in page['aliases'])}: " + (
         f"--correction, {page['question']}"
     )
+    assert head[1] == shown[1] == ""
     titles = [one for one in head[1:] if one]
     assert titles[:2] == ["symbols", "hyperparameters"]
     assert titles[2].startswith("variants that make it: ")

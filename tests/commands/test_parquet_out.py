@@ -122,7 +122,7 @@ def test_row_groups(grpo, tmp_path, monkeypatch, jobs):
     monkeypatch.setattr(sink, "GROUP_BYTES", 1 << 14)
     path = written(tmp_path / "in.jsonl", [{**RECORDS[0], "id": at} for at in range(9000)])
     out = tmp_path / "out.parquet"
-    more = ("--level", "token", "--kl", "none", "--jobs", jobs)
+    more = ("--level", "token", "--kl", "none", "--jobs", jobs, "--fields", "id,line,token,ratio")
     assert grpo("eval", path, *more, "-f", "parquet", "-o", out).exit_code == 0
     meta = pq.ParquetFile(out).metadata
     assert meta.num_row_groups > 1

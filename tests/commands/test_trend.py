@@ -25,7 +25,9 @@ from grpo_cli.commands.trend.findings import command, findings
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.run import Run, steps
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Place, Step
+from grpo_cli.commands.trend.sums import NamedSums
+from grpo_cli.commands.trend.table import Table, series_of
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.which import StepOf, of_name
 from grpo_cli.commands.trend.which import run_of as name_of_run
@@ -238,6 +240,61 @@ def test_without_room_on_the_disk_steps_stay_in_memory(
     assert read(tmp_path) == wanted
 
 
+def test_sums_by_name_are_exact_whether_they_wait_or_not() -> None:
+    """Rounded once, as ``math.fsum`` does it; some parts were taken apart, some wait."""
+    draw = np.random.default_rng(4)
+    whole: dict[str, list[float]] = {"a": [], "b": [], "c": []}
+    merged = NamedSums()
+    for names, count in ((("a", "b"), 1500), (("a", "b"), 900), (("b", "c"), 7), (("c",), 1)):
+        rows = draw.standard_normal((len(names), count)) * 10.0 ** draw.integers(-9, 9, count)
+        part = NamedSums()
+        part.add_rows(names, rows)
+        merged.merge(pickle.loads(pickle.dumps(part)))
+        for name, row in zip(names, rows, strict=True):
+            whole[name] += row.tolist()
+    merged.add("a", np.array([0.1, 0.2]))
+    whole["a"] += [0.1, 0.2]
+    expected = {name: math.fsum(values) for name, values in whole.items()}
+    assert merged.values() == expected
+    assert pickle.loads(pickle.dumps(merged)).values() == expected
+    far = NamedSums()
+    far.add_rows(("far", "lost"), np.array([[1e308, 1e308, -1e308], [math.inf, 1.0, -math.inf]]))
+    with np.errstate(invalid="ignore"):
+        values = far.values()
+    assert values["far"] == 1e308  # what it goes through on the way is too large for a double
+    assert math.isnan(values["lost"])
+
+
+def test_steps_in_any_order_are_told_by_number() -> None:
+    """More than there is room for at first; what is not finite is none; what is whole stays so."""
+    table = Table(["mean", "longest"], frozenset(["longest"]))
+    for step in range(200, 0, -1):
+        table.begin(step, f"{step % 2}.jsonl", None)
+        table.fill(step, {"mean": step / 4, "longest": step})
+    table.fill(7, {"mean": math.inf, "longest": None, "rewards/b": math.nan, "rewards/a": 0.5})
+    table.fill(3, {"mean": 1.0, "longest": 2, "rewards/c": 3.0, "rewards/a": 4.0})
+    table.fill(3, {"mean": 1.5, "longest": 2, "rewards/c": 3.0, "rewards/a": 4.0, "rewards/b": 5.0})
+    found = table.steps(lambda number: {"ratio": Place("a", 1, number, 0, 0, 1.0)})
+    assert [one.number for one in found] == [*range(1, 201)]
+    assert found[-1].metrics["mean"] == 50.0
+    # The order is that of the first step by number that has them, and of its own first record.
+    assert list(found[6].metrics) == ["mean", "longest", "rewards/c", "rewards/a", "rewards/b"]
+    assert dict(found[6].metrics) == {
+        "mean": None,
+        "longest": None,
+        "rewards/c": None,
+        "rewards/a": 0.5,
+        "rewards/b": None,
+    }
+    assert [*found[2].metrics.values()] == [1.5, 2, 3.0, 4.0, 5.0]
+    assert type(found[2].metrics["longest"]) is int
+    assert found[2].worst["ratio"].record == 3
+    assert found[0].file == "1.jsonl"
+    assert all(one.shares_file for one in found)
+    assert series_of(found, "rewards/c")[:3].tolist()[2] == 3.0
+    assert series_of(found[1:4], "mean").tolist() == [0.5, 1.5, 1.0]
+
+
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
     """Batch statistics of one step do not look at another."""
     write(tmp_path)
@@ -331,6 +388,15 @@ def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> 
     assert step.metrics["kl_k3"] is None
     assert step.metrics["reward_mean"] is not None
     assert step.metrics["mismatch.k3"] is not None
+
+
+def test_ratios_alone_have_rewards_and_lengths(tmp_path: Path) -> None:
+    """The objective wants a reference, and no sum of tokens can be made."""
+    text = json.dumps({"step": 1, "ratios": [[1.1, 0.9], [1.0]], "rewards": [1.0, 0.0]})
+    (tmp_path / "a.jsonl").write_text(text)
+    (step,) = steps(Reader(files([str(tmp_path)])), plan("grpo"))
+    assert step.metrics["loss"] is None
+    assert (step.metrics["reward_mean"], step.metrics["length_mean"]) == (0.5, 1.5)
 
 
 def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
@@ -463,8 +529,9 @@ def test_two_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match=f"both have step 0: these are 2 runs. Each .*{each}"):
         read(tmp_path)
-    with pytest.raises(UsageError, match="both have step 0"):
-        read(tmp_path, jobs=2)
+    for how in ({"jobs": 2}, {"block_bytes": 500}):
+        with pytest.raises(UsageError, match="both have step 0"):
+            read(tmp_path, **how)
     together = Run(Reader(files([str(tmp_path)])), no_kl(), one_run=True).read()
     assert [step.metrics["reward_mean"] for step in together] == [
         step.metrics["reward_mean"] for step in read(tmp_path / "a")
@@ -840,11 +907,13 @@ def test_the_commands_of_a_step_name_the_field_that_says_it(
 
 
 def test_the_commands_of_a_step_that_its_file_says_name_the_file(tmp_path: Path) -> None:
-    for step in (1, 2):
-        (tmp_path / f"step_{step}.jsonl").write_text(f"{json.dumps(PLAIN)}\n" * 2)
-    found = read(tmp_path)[1]
-    words = shlex.split(command(found, None, None, []), comments=True)
-    assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
+    for said in ({}, {"step": 2}):  # which it may say as well
+        for step in (1, 2):
+            text = f"{json.dumps(PLAIN | (said and {'step': step}))}\n"
+            (tmp_path / f"step_{step}.jsonl").write_text(text * 2)
+        found = read(tmp_path)[1]
+        words = shlex.split(command(found, None, None, []), comments=True)
+        assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
 
 
 def test_a_few_steps_are_no_run(grpo, dump):

@@ -267,3 +267,20 @@ def test_what_cannot_be_evaluated_is_not_converted(grpo, tmp_path, fast):
     assert "a.jsonl:2: log_probs_new[0][1]: expected a log-prob <= 0, got 0.5" in result.stderr
     result = grpo("convert", path, "--on-error", "skip")
     assert (result.exit_code, len(result.stdout.splitlines())) == (3, 2)
+
+
+def test_a_record_without_an_id_is_numbered_where_it_does_not_stand(grpo, tmp_path):
+    """In a second file each has the number that it has in its own, whatever its first field is."""
+    rows = [
+        {"log_probs_new": [[-1.0]]},
+        {"log_probs_new": [[-2.0]], "id": None},
+        {"note\x7f": 3, "log_probs_new": [[-3.0]]},
+        {"id": "x", "log_probs_new": [[-4.0]]},
+    ]
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path in paths:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [json.loads(line) for line in grpo("convert", *paths).stdout.splitlines()]
+    plain = [{name: one[name] for name in one if name != "id"} for one in rows]
+    assert [{name: one[name] for name in one if name != "id"} for one in found] == [*plain, *plain]
+    assert [one.get("id") for one in found] == [None, None, None, "x", 0, 1, 2, "x"]

@@ -115,3 +115,54 @@ def test_a_surrogate_drops_what_moved_and_nothing_else(name: str, values: dict[s
     found = evaluate(RECORD, "dr", stages={"surrogate": name}, **values).breakdown
     assert found.surrogate.tolist() == [1.0, 1.0, 1.0, -1.0]
     assert not found.clip.any()
+
+
+MOST = math.exp(22.0)
+FAR: list[tuple[str, dict[str, Any], float]] = [  # the log ratio's bound, as each source has it
+    ("skyrl/off-policy", {"tis_ratio_type": "token", "token_tis_ratio_clip_high": MOST}, 20.0),
+    (
+        "skyrl/off-policy",
+        {"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": MOST},
+        20.0,
+    ),
+    ("ms-swift/token-truncate", {"is_high": MOST}, 20.0),
+    ("ms-swift/sequence-truncate", {"is_high": MOST}, 20.0),
+    ("open-instruct/rho", {"is_high": None}, 10.0),
+    ("open-instruct/rho-sequence", {"is_high": None}, 10.0),
+    ("verl/decoupled", {"rollout_is": "token", "rollout_is_threshold": MOST}, 20.0),
+    ("verl/decoupled", {"rollout_is": "sequence", "rollout_is_threshold": MOST}, 20.0),
+    ("trl/token-truncate", {"is_high": MOST}, 23.0),  # none; its cap comes after
+]
+
+
+@pytest.mark.parametrize(("name", "values", "bound"), FAR)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_ratios_are_bounded_before_they_are_weights(
+    name: str, values: dict[str, Any], bound: float, sign: float
+) -> None:
+    near, far = ([[-1.0]], [[-24.0]])
+    old, rollout = (near, far) if sign > 0 else (far, near)
+    record = {"log_probs_new": old, "log_probs_old": old, "log_probs_rollout": rollout}
+    record |= {"advantages": [1.0]}
+    (weight,) = evaluate(record, "dr", stages={"correction": name}, **values).correction[0]
+    assert weight == pytest.approx(min(math.exp(sign * bound), MOST), rel=1e-12)
+
+
+def test_what_verl_rejects_by_is_bounded() -> None:
+    """d²/2 of a token 23 nats away is 200."""
+    record = {"log_probs_new": [[-1.0]], "log_probs_rollout": [[-24.0]], "advantages": [1.0]}
+    values: dict[str, Any] = {"rollout_is": None, "rollout_rs": "token_k2"}
+    for bound, weight in (("200", 1.0), ("199.9", 0.0)):
+        values["rollout_rs_threshold"] = bound
+        found = evaluate(record, "dr", stages={"correction": "verl/decoupled"}, **values)
+        assert found.correction[0].tolist() == [weight]
+
+
+@pytest.mark.parametrize("name", ["skyrl/dppo_tv", "skyrl/dppo_kl"])
+def test_skyrl_bounds_the_ratio_of_its_surrogates(name: str) -> None:
+    bounds: dict[str, Any] = {"divergence_low": 1.0, "divergence_high": 1.0}
+    for new, value in ((-1.0, math.exp(20.0)), (-5.0, math.exp(19.0))):
+        record = {"log_probs_new": [[new]], "log_probs_rollout": [[-24.0]], "advantages": [-1.0]}
+        found = evaluate(record, "dr", stages={"surrogate": name}, **bounds).breakdown
+        assert -found.surrogate[0] == pytest.approx(value, rel=1e-12)
+        assert -found.gradient[0] == pytest.approx(value if new < -4.0 else 0.0, rel=1e-12)

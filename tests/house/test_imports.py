@@ -125,3 +125,22 @@ def test_stages_import_numpy_alone():
             names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
             wrong |= {n for n in names if n and n.split(".")[0] in ("typer", "orjson", "rich")}
     assert not wrong
+
+
+FOREIGN = ("torch", "trl", "verl", "transformers")
+"""No command needs a framework, and the hooks none before they are used."""
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("grpo_cli", (*FOREIGN, "grpo_cli.hooks")),
+        ("grpo_cli.commands.main", (*FOREIGN, "grpo_cli.hooks")),
+        ("grpo_cli.hooks.trl", FOREIGN),
+        ("grpo_cli.hooks.verl", FOREIGN),
+    ],
+)
+def test_what_an_import_brings_along(module: str, without: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print([m for m in {without} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

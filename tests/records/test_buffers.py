@@ -88,15 +88,15 @@ def in_list(texts: list[str]) -> bytes:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: bit_patterns(800_000),
-        lambda: in_list(spelled(180_000)),
+        lambda: bit_patterns(200_000),
+        lambda: in_list(spelled(45_000)),
         lambda: in_list(subnormals(30_000)),
         lambda: in_list(ties(600)),
         lambda: b"[-0,-0.0,0,1e-400,9007199254740993,18446744073709551615,-9223372036854775808]",
     ],
     ids=["bit patterns", "spelled", "subnormals", "ties", "edges"],
 )
-def test_a_million_numbers_have_the_same_bits(make):
+def test_numbers_have_the_same_bits(make):
     text = make()
     numbers = orjson.loads(text)
     expected = struct.pack(f"{len(numbers)}d", *numbers)

@@ -92,11 +92,9 @@ def _longest(table: F64, part: float) -> F64:
     room = part * table[:, _RESPONSES].sum()
     taken = np.zeros(5)
     for row in table:
-        share = min(1.0, room / row[_RESPONSES])
+        share = min(1.0, max(room, 0.0) / row[_RESPONSES])
         taken += share * row
         room -= share * row[_RESPONSES]
-        if room <= 0:
-            break
     return taken
 
 

@@ -174,9 +174,10 @@ class Search:
     def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
         """The answer with a round ε, where chance does not give it."""
         sign = -1.0 if question.target.name == "loss" else 1.0
+        data = question.data.kept()  # it is gone over some sixty times, and is not large
 
         def values(plans: Sequence[Plan]) -> F64:
-            totals = exactly([Evaluator(plan) for plan in plans], question.data, everything=False)
+            totals = exactly([Evaluator(plan) for plan in plans], data, everything=False)
             sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
             return sign * np.array(sums)
 

@@ -54,7 +54,8 @@ class Measured:
         if chunk.batch.responses.total:
             self._measure_tokens()
         self._names = tuple(self._sums)
-        self._rows = np.array([*self._sums.values()], dtype=np.float64)
+        rows = np.array([*self._sums.values()], dtype=np.float64)
+        self._rows = rows.reshape(len(self._names), chunk.batch.responses.count)
 
     def _measure_tokens(self) -> None:
         batch = self._chunk.batch

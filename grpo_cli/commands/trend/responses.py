@@ -43,11 +43,11 @@ class Responses:
         return self._pieces(numbers[self._labels[number]] for number in self._groups)
 
     def _pieces(self, numbers: Iterable[int]) -> list[list[float]]:
-        """The rewards under each number, by number."""
+        """The rewards under each number."""
         found: dict[int, list[float]] = {}
         for number, reward in zip(numbers, self.rewards, strict=True):
             found.setdefault(number, []).append(reward)
-        return [found[number] for number in sorted(found)]
+        return [*found.values()]
 
     @property
     def reward_mean(self) -> float | None:

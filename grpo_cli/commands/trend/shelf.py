@@ -111,11 +111,10 @@ class Shelf:
         return self._open[1]
 
     def _take_up(self, number: int) -> None:
-        """Those of a bundle, of which more will be wanted."""
+        """All those of a bundle, since more of its neighbours will be wanted."""
         for step, sums in self._opened(number).items():
-            if self._bundle_of.get(step) == number:
-                del self._bundle_of[step]
-                self._keep(step, sums)
+            del self._bundle_of[step]
+            self._keep(step, sums)
         self._open = -1, {}
 
     def steps(self) -> Steps:

@@ -64,18 +64,12 @@ def _combined(number: int, part: Part) -> dict[str, NDArray[np.int32]]:
     cost = bits[0][a] + bits[1][p] + bits[2][k] + bits[3][w]
     cost += np.where(total.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
 
-    def same(value: int) -> NDArray[np.int32]:
-        return np.full(len(at), value, np.int16)
-
     return {
-        "part": same(number),
+        "part": np.full(len(at), number, np.int16),
         "at": at.astype(np.int32),
         "policy": policy,
         "kl": kl.astype(np.int16),
-        "weight": (weight := weight.astype(np.int16)),
-        "kl_weight": weight if part.kl_weight < 0 else same(part.kl_weight),
-        "entropy": same(part.entropy),
-        "entropy_weight": weight if part.entropy_weight < 0 else same(part.entropy_weight),
+        "weight": weight.astype(np.int16),
         "beta": part.beta[k],
         "bits": cost,
     }

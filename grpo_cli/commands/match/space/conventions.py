@@ -50,7 +50,7 @@ class Space:
         options: what is evaluated.
         parts: where they come from.
         part, at: [C] which part, and which combination of it (flat over its four axes).
-        policy, kl, weight, kl_weight, entropy, entropy_weight: [C] numbers of options.
+        columns: policy, kl, weight: [C] numbers of options.
         beta: [C] the row's own β.
         bits: [C] what each costs.
         reasons: what could not be tried, and why.
@@ -66,6 +66,14 @@ class Space:
     columns: dict[str, Index] = field(default_factory=dict)
     beta: F64 = field(default_factory=lambda: np.zeros(0))
     bits: F64 = field(default_factory=lambda: np.zeros(0))
+
+    def own(self, chosen: slice | NDArray[np.int64]) -> dict[str, Index]:
+        """What conventions have of their row, [n] each: its entropy bonus, and own aggregations."""
+        parts = self.part[chosen]
+        return {
+            name: np.array([getattr(one, name) for one in self.parts], np.int16)[parts]
+            for name in ("kl_weight", "entropy", "entropy_weight")
+        }
 
     def changes(self, convention: int) -> list[Change]:
         """What a convention changes in its row."""

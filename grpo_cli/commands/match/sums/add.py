@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.options import DIRECT, Options
+from grpo_cli.commands.match.space.options import DIRECT, Key, Options
 from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.vectors import Measured, Vectors
 from grpo_cli.engine.chunk import Chunk
@@ -32,6 +32,7 @@ class Sums:
         entropy: [E, W].
         counted: [W] what the denominators count.
         records: how many.
+        left_out: the corrections that took tokens out of a denominator, or of the KL.
     """
 
     policy: F64
@@ -41,6 +42,7 @@ class Sums:
     entropy: F64
     counted: F64
     records: int = 0
+    left_out: set[Key] = field(default_factory=set)
 
     @classmethod
     def zero(cls, options: Options) -> Sums:
@@ -59,9 +61,13 @@ class Sums:
     def merge(self, other: Sums) -> None:
         """Adds other records."""
         for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            # Not in place: what came from another process cannot be written to.
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            total: F64 = getattr(self, name)
+            if total.flags.writeable:  # what came from another process is not
+                total += getattr(other, name)
+            else:
+                setattr(self, name, total + getattr(other, name))
         self.records += other.records
+        self.left_out |= other.left_out
 
 
 def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
@@ -78,6 +84,7 @@ def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
         ):
             into += found[:, member] / divisors
     sums.records += chunk.batch.records.count
+    sums.left_out |= work.left_out
 
 
 def _by_class(rows: Iterable[F64], classes: F64) -> F64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from grpo_cli.engine import Reader
@@ -26,6 +26,10 @@ class Data(Protocol):
         self, work: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
     ) -> Iterator[T]:
         """``zero`` with ``work`` done on its chunks of so many bytes, part by part."""
+        ...  # pragma: no cover
+
+    def kept(self) -> Few:
+        """The same in memory."""
         ...  # pragma: no cover
 
 
@@ -63,6 +67,11 @@ class Stream:
                 self.reader.bad(error)
             yield result
 
+    def kept(self) -> Few:
+        """The same in memory: their columns alone."""
+        bare = (replace(chunk, records=(), packed=()) for chunk in self.reader)
+        return Few([*bare])
+
 
 @dataclass(frozen=True)
 class Few:
@@ -79,3 +88,7 @@ class Few:
         for chunk in self.chunks:
             work(chunk, result)
         yield result
+
+    def kept(self) -> Few:
+        """Themselves."""
+        return self

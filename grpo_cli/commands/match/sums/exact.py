@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.match.space.options import drops
 from grpo_cli.commands.match.sums.data import Data
 from grpo_cli.commands.match.sums.edges import merged
 from grpo_cli.commands.match.sums.terms import Terms
@@ -20,7 +19,6 @@ from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-from grpo_cli.variants.plan import Plan
 
 
 class Exact(Totals):
@@ -38,12 +36,8 @@ class Exact(Totals):
         if isinstance(other, Exact) and other.reached is not None:
             self.reach(other.reached)
 
-
-class _Terms(Exact):
-    """Totals of J's terms alone."""
-
     def add_terms(self, work: Terms, evaluator: Evaluator, chunk: Chunk) -> None:
-        """Adds a chunk's records: the sums that ``add`` makes of a breakdown, to the bit."""
+        """Adds J's terms alone: the sums that ``add`` makes of a breakdown, to the bit."""
         objective = work.objective(evaluator.plan)
         policy = work.policy(objective, evaluator.measured)
         self._weighted(POLICY, 1.0, policy, work.weight(objective, "aggregate"), chunk.batch)
@@ -106,10 +100,10 @@ class Exactly:
                 continue
             try:
                 with np.errstate(all="ignore"):
-                    if isinstance(totals, _Terms):
-                        totals.add_terms(work, evaluator, chunk)
-                    else:
+                    if self.everything or work.drops(evaluator):
                         totals.add(evaluator.evaluate(chunk))
+                    else:
+                        totals.add_terms(work, evaluator, chunk)
                     if self.reaching:
                         objective = work.objective(evaluator.plan)
                         totals.reach(work.reached(objective, evaluator.measured))
@@ -118,11 +112,7 @@ class Exactly:
 
     def zero(self) -> Found:
         """Of no record."""
-        return {at: self._totals(one.plan) for at, one in enumerate(self.evaluators)}
-
-    def _totals(self, plan: Plan) -> Exact:
-        correction = plan.swapped.get("correction", plan.row.correction.name)
-        return (Exact if self.everything or drops(correction) else _Terms)(plan.batch)
+        return {at: Exact(one.plan.batch) for at, one in enumerate(self.evaluators)}
 
 
 def exactly(

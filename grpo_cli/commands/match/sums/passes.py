@@ -77,9 +77,12 @@ overhead is small."""
 def add_up(options: Options, measured: Measured, data: Data, beside: Exactly) -> tuple[Sums, Found]:
     """The sums of all options over the data, and the exact totals of some plans ``beside``."""
     work = _Add(options, measured, beside)
-    sums, totals = work.zero()
+    found: tuple[Sums, Found] | None = None
     together = _FEW_AT_ONCE if options.directs.plans else _MANY_AT_ONCE
-    for part, more in data.fold(work, work.zero, together):
-        sums.merge(part)
-        merge(totals, more)
-    return sums, totals
+    for part in data.fold(work, work.zero, together):
+        if found is None:
+            found = part
+        else:
+            found[0].merge(part[0])
+            merge(found[1], part[1])
+    return work.zero() if found is None else found

@@ -74,11 +74,18 @@ def _values(space: Space, sums: Sums, batch: str, part: Chosen) -> tuple[F64, F6
         by_sign = np.where(direct, sums.direct[alone, weight], by_sign)
         size = np.where(direct, np.abs(by_sign), size)
     policy, size = by_sign / counted[weight], size / counted[weight]
-    kl = _term(sums.kl, columns["kl"], columns["kl_weight"], counted)
-    policy = policy + _term(sums.entropy, columns["entropy"], columns["entropy_weight"], counted)
+    own = space.own(part)
+    kl = _term(sums.kl, columns["kl"], _or(own["kl_weight"], weight), counted)
+    entropy_weight = _or(own["entropy_weight"], weight)
+    policy = policy + _term(sums.entropy, own["entropy"], entropy_weight, counted)
     if space.options.solve:
         return policy, kl, size + np.abs(space.beta[part] * kl)
     return policy - kl, np.zeros(len(kl)), size + np.abs(kl)
+
+
+def _or(own: Index, weight: Index) -> Index:
+    """The row's own aggregation, or else that of all terms."""
+    return np.where(own < 0, weight, own)
 
 
 def _term(rows: F64, number: Index, weight: Index, counted: F64) -> F64:

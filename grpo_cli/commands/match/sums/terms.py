@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.options import advantage_key, key
+from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, key
 from grpo_cli.commands.match.sums.edges import edges
 from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Bound
@@ -30,6 +31,7 @@ class Terms:
         self.batch = chunk.batch
         self._groups = groups(chunk.batch.groups, chunk.batch.group_count)
         self.inputs = self.fresh()
+        self.left_out: set[Key] = set()
         self._policies: dict[object, F64] = {}
         self._ratios: dict[object, Ratio] = {}
         self._tops: dict[int, float] = {}
@@ -114,6 +116,16 @@ class Terms:
         bound = objective.correction
         return None if bound.choice.absent else key(bound)
 
+    def drops(self, evaluator: Evaluator) -> bool:
+        """Whether a correction takes tokens of these records out of a denominator, or of the KL."""
+        objective = self.objective(evaluator.plan)
+        if objective.correction.choice.absent:
+            return False
+        inputs = self.scored(objective)
+        self.set_ratio(inputs, objective)
+        self._set_advantage(inputs, objective, evaluator.measured)
+        return _leaves_out(inputs.call(objective.correction, "correction"))
+
     def policy(self, objective: Objective, measured: ExactMoments | None) -> F64:
         """[R] Σ c·s, to the bit as ``grpo eval`` has it."""
         inputs = self.scored(objective)
@@ -171,6 +183,8 @@ class Terms:
         """[N] c·s with that advantage, and [R] what a response without tokens has, if anything."""
         # The correction first: where it cannot be, nothing was worked out in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
+        if _leaves_out(correction, of_kl=not _weighs_kl(objective)):
+            self.left_out.add(correction_key(objective))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
         return values, surrogate.empty
@@ -178,8 +192,7 @@ class Terms:
     def kl(self, objective: Objective) -> F64:
         """[R] Σ k."""
         self.set_ratio(self.inputs, objective)
-        weighing = objective.correction.name.startswith("ms-swift/")
-        weight = self._kl_weight(objective) if weighing else None
+        weight = self._kl_weight(objective) if _weighs_kl(objective) else None
         weighed = None if weight is None else (key(objective.correction), advantage_key(objective))
         same = self._acting_kl(objective), id(self.inputs.get("ratio")), weighed
         if same not in self._kls:
@@ -229,6 +242,19 @@ class Terms:
         values: F64 = self.inputs.call(objective.entropy, "entropy")
         sums: F64 = self.batch.responses.sum(values)
         return sums
+
+
+def _weighs_kl(objective: Objective) -> bool:
+    """Whether a search weighs the KL as the correction does."""
+    return objective.correction.name.startswith("ms-swift/")
+
+
+def _leaves_out(correction: Correction | None, *, of_kl: bool = True) -> bool:
+    if correction is None:
+        return False
+    kept, weight = correction.kept, correction.kl_weight
+    left_out = kept is not None and not kept.all()
+    return left_out or (of_kl and weight is not None and not (weight == 1.0).all())
 
 
 def _unclamped(bound: Bound, farthest: float) -> object:
