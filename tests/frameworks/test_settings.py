@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo_cli import VARIANTS, evaluate
+from grpo_cli import VARIANTS, InputError, evaluate
 from grpo_cli.variants.trainer import choose, completed
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -210,3 +210,18 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
     assert made.flags == {"opd_kl_coef": 0.5, "epsilon_low": 0.125}
     made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
     assert (made.swapped, made.flags) == ({}, {"epsilon_low": 0.25})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "areal", "variant": "nope"}, "no variant reproduces 'nope'; name one with -v"),
+        ({"variant": 3}, "no variant reproduces 3; name one with -v"),
+        ({"name": "trl", "loss_type": "nope"}, "no variant reproduces trl's 'nope'"),
+        ({"name": "trl", "importance_sampling_level": "nope"}, "no ratio is called 'nope'"),
+        ({"name": "verl", "loss_agg_mode": "nope"}, "no aggregate is called 'nope'"),
+    ],
+)
+def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        choose(settings)

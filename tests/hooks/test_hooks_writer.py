@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from pathlib import Path
 
@@ -194,3 +195,26 @@ def test_a_writer_that_is_closed_is_kept_by_nothing(tmp_path: Path) -> None:
     del writer
     gc.collect()
     assert known() is None
+
+
+@pytest.mark.parametrize("ending", ["write", "flush", "close"])
+def test_a_forked_child_leaves_the_file_alone(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no thread, and would wait for ever; only what it wants to record is told of."""
+    writer = Writer(tmp_path / "r.jsonl")
+    writer.write(lambda: {"id": 0})
+    writer.flush()
+    with monkeypatch.context() as forked, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        forked.setattr(writer._waiting, "join", lambda: pytest.fail("it waits"))
+        forked.setattr(writer._waiting, "put", lambda _: pytest.fail("it records"))
+        forked.setattr(os, "getpid", lambda: -1)
+        writer.write(lambda: {"id": 1}) if ending == "write" else getattr(writer, ending)()
+        assert writer.closed
+    said = [one for one in told if "a forked process is not recorded" in str(one.message)]
+    assert len(told) == len(said) == (ending == "write")
+    writer.closed = False  # in the parent it goes on
+    writer.write(lambda: {"id": 2})
+    writer.close()
+    assert ids(writer.path) == [0, 2]

@@ -15,7 +15,7 @@ from grpo_cli.commands.match.chance import Chance
 from grpo_cli.commands.match.fit import Factor, Hits, Values, grid_bits, hits, rough_bits
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import Change
-from grpo_cli.commands.match.space.conventions import Space
+from grpo_cli.commands.match.space.conventions import Index, Space
 from grpo_cli.commands.match.space.options import DIRECT
 from grpo_cli.commands.match.sums.exact import Exactly, Likely
 from grpo_cli.commands.match.sums.passes import add_up, measure
@@ -29,6 +29,8 @@ _NAMES = 6
 _ASKED = 400
 NEAREST = 5
 _PLAIN = 8.0
+_TOGETHER = 1 << 16
+"""Hits at a time: what is made on the way takes little memory."""
 
 
 class Run:
@@ -97,25 +99,36 @@ class Run:
     def matches(self) -> Iterator[Candidate]:
         """The likeliest first; those that are one convention once."""
         assert self._keys is not None
-        convention, factor, beta = keys = _split(self._keys)
-        value = np.empty(int(self._scan.order.max(initial=0)) + 1, np.int64)
+        keys = _split(self._keys)
+        value = np.empty(int(self._scan.order.max(initial=0)) + 1, np.int32)
         value[self._scan.order] = np.repeat(
-            np.arange(len(self._scan.values.bits)), np.diff(self._scan.starts)
+            np.arange(len(self._scan.values.bits), dtype=np.int32), np.diff(self._scan.starts)
         )
-        bits = self.space.bits[convention] + np.array([one.bits for one in self.factors])[factor]
-        off, size = self._off(value[convention], factor, beta)
-        bits = bits + grid_bits()[beta] + rough_bits(off, self._question.target.half, size)
-        groups = np.stack([value[convention], factor, beta], axis=1)
-        _, group = np.unique(groups, axis=0, return_inverse=True)
-        group = group.ravel()
+        value = value[keys[0]]
+        bits, off, size = self._costs(value, keys)
+        groups = value.astype(np.int64) << 2 * _BITS
+        groups += self._keys & ((1 << 2 * _BITS) - 1)
+        group = np.unique(groups, return_inverse=True)[1].astype(np.int32)
+        del groups  # there may be millions
         weight = np.bincount(group, weights=2.0**-bits)
-        order = np.lexsort((convention, bits, group, -weight[group]))
+        place = np.empty(len(weight), np.int32)
+        place[np.argsort(-weight, kind="stable")] = np.arange(len(weight), dtype=np.int32)
+        order = np.lexsort((keys[0], bits, place[group]))
         yield from self._listed(order, group, keys, bits, off, size)
 
-    def _off(
-        self, value: NDArray[np.int64], factor: NDArray[np.int64], beta: NDArray[np.int64]
-    ) -> tuple[F64, F64]:
-        """How far off the last number they are, and of what magnitude they are made."""
+    def _costs(self, value: Index, keys: Sequence[Index]) -> tuple[F64, F64, F64]:
+        """Their bits, how far off the last number they are, and of what magnitude they are made."""
+        of_factor, of_beta = np.array([one.bits for one in self.factors]), grid_bits()
+        bits, off, size = (np.empty(len(value)) for _ in range(3))
+        for start in range(0, len(value), _TOGETHER):
+            part = slice(start, start + _TOGETHER)
+            convention, factor, beta = (one[part] for one in keys)
+            off[part], size[part] = self._off(value[part], factor, beta)
+            own = self.space.bits[convention] + of_factor[factor] + of_beta[beta]
+            bits[part] = own + rough_bits(off[part], self._question.target.half, size[part])
+        return bits, off, size
+
+    def _off(self, value: Index, factor: Index, beta: Index) -> tuple[F64, F64]:
         own, target = self._scan.values, self._question.target
         times = np.array([one.times for one in self.factors])[factor]
         used = np.where(beta == 0, own.beta[value], _betas()[beta])
@@ -194,18 +207,27 @@ def _expanded(found: Hits, scanned: Scan) -> NDArray[np.int64]:
     """Every convention, factor and β that fits, as one sorted number each."""
     starts, ends = scanned.starts[found.convention], scanned.starts[found.convention + 1]
     counts = ends - starts
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    convention = scanned.order[np.repeat(starts, counts) + within].astype(np.int64)
     place = np.searchsorted(_betas()[1:], found.beta) + 1
     beta = np.where(np.isnan(found.beta), 0, place)
-    keys = (convention * 128 + np.repeat(found.factor, counts)) * 128 + np.repeat(beta, counts)
-    return np.unique(keys.astype(np.int64))
+    at = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    at += np.arange(len(at))
+    keys = scanned.order[at].astype(np.int64)
+    del at  # there may be millions
+    keys <<= 2 * _BITS
+    keys += np.repeat((found.factor << _BITS) + beta, counts)
+    keys.sort()
+    return keys
 
 
-def _split(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    rest, beta = np.divmod(keys, 128)
-    convention, factor = np.divmod(rest, 128)
-    return convention, factor, beta
+_BITS = 7
+"""Of a factor's number, and of a β's."""
+
+
+def _split(keys: NDArray[np.int64]) -> tuple[Index, ...]:
+    mask = (1 << _BITS) - 1
+    factor, beta = (keys >> _BITS) & mask, keys & mask
+    convention = (keys >> 2 * _BITS).astype(np.int32)
+    return convention, factor.astype(np.int16), beta.astype(np.int16)
 
 
 def _betas() -> NDArray[np.float64]:
