@@ -6,6 +6,7 @@ twice, and remembers what is to be told once.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -218,14 +219,13 @@ class Reader:
         import shutil
         from tempfile import NamedTemporaryFile  # slow to import, and rarely needed
 
-        kept = NamedTemporaryFile(prefix="grpo-")  # noqa: SIM115 - closed with the reader
-        weakref.finalize(self, kept.close)
-        if path != "-":
-            with Path(path).open("rb") as stream:
-                shutil.copyfileobj(stream, kept)
-        elif sys.stdin is not None:
-            shutil.copyfileobj(sys.stdin.buffer, kept)
-        kept.flush()
+        with NamedTemporaryFile(prefix="grpo-", delete=False) as kept:
+            weakref.finalize(self, _remove, kept.name, os.getpid())
+            if path != "-":
+                with Path(path).open("rb") as stream:
+                    shutil.copyfileobj(stream, kept)
+            elif sys.stdin is not None:
+                shutil.copyfileobj(sys.stdin.buffer, kept)
         return kept.name
 
     # ---- in several ---------------------------------------------------------------------------
@@ -307,6 +307,12 @@ class Reader:
     def _pieces(self, *, apart: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+
+
+def _remove(path: str, owner: int) -> None:
+    """Removes a file of this process; a fork of it, which forgets its reader too, leaves it."""
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)
 
 
 def _only_once(path: str) -> bool:

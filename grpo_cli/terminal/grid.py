@@ -133,10 +133,8 @@ def grid(columns: Sequence[Column]) -> Table:
         padding=(0, GAP - 1, 0, 0),
         header_style="bold",
     )
-    tallest = max(_header(one.name).count("\n") for one in columns)
     for one in columns:
-        above = "\n" * (tallest - _header(one.name).count("\n"))
-        table.add_column(Text(above, justify=one.header.justify) + one.header, no_wrap=True)
+        table.add_column(one.header, no_wrap=True)
     for cells in zip(*(one.cells for one in columns), strict=True):
         table.add_row(*cells)
     return table

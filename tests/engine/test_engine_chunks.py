@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -15,7 +16,8 @@ from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.packing import alike
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, DecodedChunk
+from grpo_cli.objective import pipeline
+from grpo_cli.records import PLAIN, DecodedChunk, assemble, parse
 from grpo_cli.variants.plan import plan
 
 RECORD = {
@@ -46,6 +48,22 @@ def test_chunks_of_standard_input_can_be_read_again(monkeypatch):
     reader = Reader(["-"])
     again = [[one.name for chunk in reader for one in chunk.records] for _ in range(2)]
     assert again == [[0, 1, 2]] * 2
+
+
+def test_a_fork_leaves_what_was_kept_of_standard_input(monkeypatch):
+    """Until the process that kept it forgets its reader."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
+    reader = Reader(["-"])
+    reader.keep_input()
+    path = Path(reader._sources[0].path)
+    child = os.fork()
+    if not child:
+        del reader
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert path.read_bytes() == b"{}\n"
+    del reader
+    assert not path.exists()
 
 
 def test_what_was_kept_of_standard_input_is_called_as_it_is_called(monkeypatch):
@@ -110,6 +128,22 @@ def test_what_is_empty_is_no_empty_list(tmp_path, key, row):
     found = run(tmp_path / "data.jsonl", [good, {**good, key: [RECORD[key][0], row]}], level=None)
     assert found.total["records"] == 1
     assert [error.path for error in found.skipped] == [f"{key}[1]"]
+
+
+def test_a_record_that_is_a_batch_of_its_own_has_its_own_statistics():
+    """Beside records with other rewards, and more tokens than responses."""
+    other = {**RECORD, "rewards": [7.0, -3.0], "log_probs_new": [[-1.0, -2.0], [-0.5, -4.0]]}
+    kept = [key for key in RECORD if key not in ("advantages", "group_ids")]
+    both = [{key: one[key] for key in kept} for one in (RECORD, other)]
+    objective = plan("dr", stages={"advantage": "batch-whiten"}, batch="record").objective(
+        {}, advantages_given=False
+    )
+    together = pipeline.evaluate(assemble([parse(one) for one in both]), objective)
+    for at, one in enumerate(both):
+        alone = pipeline.evaluate(assemble([parse(one)]), objective)
+        part = slice(2 * at, 2 * at + 2)
+        assert together.response_advantage[part].tolist() == alone.response_advantage.tolist()
+        assert alone.response_advantage.all()
 
 
 def test_a_record_without_tokens_is_not_on_policy(tmp_path):

@@ -44,6 +44,7 @@ def test_the_rate_is_of_the_time_since_it_began(monkeypatch, tmp_path):
         bar.advance(1_000_000, 2_000_000)
     assert "1.5 Mtoken/s" in screen.getvalue()
     assert "2.0/? MB" in screen.getvalue()
+    assert not bar._progress.live.is_started
 
 
 def test_no_bar_where_none_is_wanted(monkeypatch, tmp_path):

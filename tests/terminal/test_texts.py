@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
+import signal
+import subprocess
 
 import pytest
 from rich.text import Text
@@ -10,9 +13,10 @@ from rich.text import Text
 from grpo_cli.terminal import palette
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
 from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
+from grpo_cli.terminal.paging import deliver
 from grpo_cli.terminal.prose import as_command, within, wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
-from grpo_cli.terminal.screen import Screen, written
+from grpo_cli.terminal.screen import Screen, screen_of, written
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,7 @@ from grpo_cli.terminal.screen import Screen, written
         ("aaa bbb cc dd", 6, 2, ["aaa", "  bbb", "  cc", "  dd"]),
         ("aaaaaaaaaa bb", 4, 0, ["aaaaaaaaaa", "bb"]),
         ("  aaa bbb", 6, 0, ["  aaa", "bbb"]),
+        ("  aaaaaa bb", 4, 0, ["  aaaaaa", "bb"]),
         ("x aaa,bbb", 8, 0, ["x", "aaa,bbb"]),
         ("x aaa,bbb,c", 8, 0, ["x aaa,", "bbb,c"]),
         ("aa bb\ncc dd", 4, 1, ["aa", " bb", " cc", " dd"]),
@@ -160,16 +165,18 @@ def test_the_ten_colours_are_those_of_xterm():
 
 
 def test_headers_stand_on_their_values():
+    """A word to the line, one of two letters beside another; numbers and words mixed are words."""
     columns = [column("clip_fraction_low", [0.25, None]), column("x", ["a:smile:", "[b]"])]
+    columns += [column("max_kl", [10.5, 1]), column("m", [1, "x"])]
     console = Screen().console()
     console.print(grid(columns))
     assert written(console).splitlines() == [
         "    clip",
         "fraction",
-        "     low  x",
-        "──────────────────",
-        "    0.25  a:smile:",
-        "    –     [b]",
+        "     low  x         max kl  m",
+        "─────────────────────────────",
+        "    0.25  a:smile:    10.5  1",
+        "    –     [b]          1    x",
     ]
 
 
@@ -197,6 +204,7 @@ def test_the_last_column_is_words_that_keep_44_cells():
         assert hidden == [name for name in "a" if name not in names]
         (text,) = kept[-1].cells
         assert text.plain.count("\n") + 1 == lines
+        assert not kept[-1].numeric
         longest = max(map(len, text.plain.split("\n")))
         assert total_width(kept[:-1]) + 2 + longest <= width
 
@@ -215,3 +223,38 @@ def test_colours_are_the_terminals_own_but_for_shades(monkeypatch):
     monkeypatch.setenv("COLORTERM", "")
     assert drawn("#005fd7", shades=True).startswith("\x1b[38;5;26m")
     assert Screen(color=False).console(shades=True).color_system is None
+
+
+@pytest.mark.parametrize(("given", "width"), [(None, 80), ("33", 33), ("0", 80), ("x", 80)])
+def test_a_page_is_as_wide_as_columns_says(monkeypatch, given, width):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("COLUMNS", given)
+    assert screen_of(io.BytesIO()) == Screen(width)
+
+
+@pytest.mark.parametrize(("height", "kept"), [(2, 1), (3, 1), (4, 2), (6, 6)])
+def test_a_page_that_is_higher_than_the_terminal_is_cut(height, kept):
+    """A line is left for the prompt and one for what is missing; the first is always there."""
+    stream = io.BytesIO()
+    deliver("a\nb\nc\nd\ne\n", stream, Screen(40, height=height), "cut")
+    rest = [] if kept > 5 else [f"… {5 - kept} more lines: --full"]
+    assert stream.getvalue().decode().splitlines() == [*"abcde"[:kept], *rest]
+
+
+def test_ctrl_c_is_the_pagers_while_it_shows(monkeypatch):
+    """And it may end before it has read all."""
+    seen = []
+
+    class Shown(subprocess.Popen):
+        def communicate(self, data):
+            seen.extend([data, *map(signal.getsignal, watched)])
+            return super().communicate(data)
+
+    watched = (signal.SIGINT, signal.SIGPIPE)
+    before = [*map(signal.getsignal, watched)]
+    monkeypatch.setattr(subprocess, "Popen", Shown)
+    monkeypatch.setenv("PAGER", "cat > /dev/null")
+    deliver("a\nb\n", io.BytesIO(), Screen(40, height=2), "page")
+    assert seen == [b"a\nb\n", signal.SIG_IGN, signal.SIG_IGN]
+    assert [*map(signal.getsignal, watched)] == before

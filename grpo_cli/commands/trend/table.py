@@ -51,10 +51,13 @@ class Table:
 
     def _grow(self, rows: int, columns: int) -> None:
         room = self._numbers.shape
-        if rows > room[0] or columns > room[1]:
-            grown = np.full((max(rows * 5 // 4, room[0]), columns), np.nan)
-            grown[: room[0], : room[1]] = self._numbers
+        if columns > room[1]:
+            grown = np.full((room[0], columns), np.nan)
+            grown[:, : room[1]] = self._numbers
             self._numbers = grown
+        if rows > room[0]:  # in place, where the system can do it
+            self._numbers.resize((rows * 5 // 4, columns), refcheck=False)
+            self._numbers[room[0] :] = np.nan
 
     def fill(self, step: int, values: Mapping[str, float | None]) -> None:
         """Puts the numbers of a step in its row; what is not finite is none."""
