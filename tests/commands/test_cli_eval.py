@@ -333,3 +333,9 @@ def test_fields_of_a_level_inside_a_document(grpo, dump):
     (record,) = json.loads(grpo(*words[:-2], "advantage,id", "--level", "token").stdout)["records"]
     assert [[*one] for one in record["responses"]] == [["response", "tokens"]] * 2
     assert [[*one["tokens"]] for one in record["responses"]] == [["advantage"]] * 2
+
+
+def test_rows_are_nested_in_lines_alone(grpo, dump):
+    result = grpo("eval", str(dump({})), "--nest", "-f", "csv")
+    assert result.exit_code == 2
+    assert "--nest is for --format jsonl" in result.stderr

@@ -566,7 +566,7 @@ def test_the_place_of_the_largest_token(tmp_path):
         "rewards": [1.0, 1.0, 0.0],
     }
     small = SPIKE | {"log_probs_old": [[-0.5] * 2, [-2.0, -0.5]]}
-    for records in ([small, far], [far, small]):
+    for records in ([small, far], [far, small], [small, small, small, far]):
         found = codes(write(tmp_path / "a", records), variant="dr")
         assert "record far, response 2, token 3, ratio 365.037" in found["one-token"]
 
