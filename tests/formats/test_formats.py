@@ -506,6 +506,21 @@ def test_texts_say_rewards_lengths_groups_and_steps(read):
     assert found["nemo-rl-texts"][0] == [1.0]
 
 
+def test_the_header_of_unipo_reaches_the_objects_of_an_array(tmp_path):
+    """As it reaches lines; a step that has settings of its own keeps them."""
+    header, step = dumps.unipo_lines()
+    own = {**step, "header": {"hparams": {"clip_eps": 0.5}}}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps([header, step, own]))
+    wanted = {"gamma": 1.0, "epsilon_low": 0.3, "epsilon_high": 0.3}
+    (block,) = PLAIN.pieces(str(path), 1000, apart=True)
+    found = [record(raw).hyperparameters for raw in PLAIN.raws(block, {})]
+    half = len(found) // 2
+    assert half
+    assert found[:half] == [wanted] * half
+    assert found[half:] == [{"epsilon_low": 0.5, "epsilon_high": 0.5}] * half
+
+
 def test_the_header_of_unipo_reaches_its_lines(tmp_path):
     """Wherever the file is cut; flags still win."""
     header, step = dumps.unipo_lines()

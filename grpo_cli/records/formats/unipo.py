@@ -72,6 +72,16 @@ def headed(lines: list[bytes], header: bytes) -> list[bytes]:
     return [header + line[1:] if _IS_STEP.match(line) else line for line in lines]
 
 
+def headed_objects(values: list[Any]) -> list[Any]:
+    """The same for the objects of one array, of which the first may be a header."""
+    first = values[0]
+    if not isinstance(first, dict) or first.get("type") != "header" or "hparams" not in first:
+        return values
+    header = {"header": {"hparams": first["hparams"]}}
+    steps = (isinstance(one, dict) and one.get("type") == "step" for one in values)
+    return [header | one if step else one for one, step in zip(values, steps, strict=True)]
+
+
 def is_step(line: bytes) -> bool:
     """Whether a line may be a step whose header stands elsewhere in the file."""
     return _IS_STEP.match(line) is not None

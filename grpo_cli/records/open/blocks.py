@@ -23,7 +23,7 @@ from grpo_cli.records.decode.chunks import (
     one_by_one,
 )
 from grpo_cli.records.decode.text import decode
-from grpo_cli.records.formats.unipo import headed, header_of
+from grpo_cli.records.formats.unipo import headed, headed_objects, header_of
 from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
@@ -330,7 +330,7 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
         yield InputError("no records: the array is empty", source=block.source)
     else:
         size = len(data) // len(value)
-        for number, one in enumerate(value):
+        for number, one in enumerate(headed_objects(value)):
             yield Raw(one, block.source, None, f"[{number}].", size)
 
 
