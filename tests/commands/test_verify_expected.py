@@ -171,6 +171,20 @@ def test_no_more_is_said_of_records_that_are_not_searched(grpo, tmp_path):
         assert ("no cause was searched for" in result.stderr) is (most < 4)
 
 
+def said_together(grpo, path, rows):
+    """The verdicts on records of one file, which are those on each of them alone."""
+
+    def said(*few):
+        path.write_text("".join(json.dumps(row) + "\n" for row in few))
+        verdicts = json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
+        return [verdict | {"line": None} for verdict in verdicts]
+
+    alone = [verdict for row in rows for verdict in said(row)]
+    together = said(*rows)
+    assert together == alone
+    return together
+
+
 def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):
     """Agreeing and differing records of two layouts mixed; an error stands in its place."""
     rows = []
@@ -180,13 +194,7 @@ def test_records_compared_together_say_what_each_says_alone(grpo, tmp_path):
         path.write_text(json.dumps(row))
         loss = json.loads(grpo("eval", str(path), "-v", "dr", "--json").stdout)["total"]["loss"]
         rows.append(row | {"expected": {"loss": loss * (1.01 if at in (1, 7) else 1.0)}})
-    alone = []
-    for row in rows:
-        path.write_text(json.dumps(row))
-        alone += json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    together = json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
-    assert [row | {"line": None} for row in together] == [row | {"line": None} for row in alone]
+    together = said_together(grpo, path, rows)
     assert [row["agrees"] for row in together] == [at not in (1, 7) for at in range(9)]
     rows[3] = RECORD | {"log_probs_new": [[0.9, -0.2], [-1.1]], "expected": {"loss": 0.0}}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -204,14 +212,7 @@ def test_advantages_of_many_records_say_what_each_says_alone(grpo, tmp_path):
         if at == 2:
             advantages[1] *= 1.5
         rows.append(RECORD | {"id": at, "rewards": rewards, "expected": {"advantages": advantages}})
-    path = tmp_path / "rows.jsonl"
-    alone = []
-    for row in rows:
-        path.write_text(json.dumps(row))
-        alone += json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    together = json.loads(grpo("verify", str(path), "-v", "dr", "--json").stdout)["records"]
-    assert [row | {"line": None} for row in together] == [row | {"line": None} for row in alone]
+    together = said_together(grpo, tmp_path / "rows.jsonl", rows)
     assert [row["agrees"] for row in together] == [True, True, False, True]
     first = together[2]["first"]
     assert (first["response"], first["token"]) == (1, None)
