@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
 from grpo_cli.commands.trend import shelf
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
-from grpo_cli.commands.trend.findings import command, findings
+from grpo_cli.commands.trend.findings import command, findings, of_reading
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
+from grpo_cli.commands.trend.options import words_of
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Place, Step
 from grpo_cli.commands.trend.sums import NamedSums
@@ -914,6 +916,35 @@ def test_the_commands_of_a_step_that_its_file_says_name_the_file(tmp_path: Path)
         found = read(tmp_path)[1]
         words = shlex.split(command(found, None, None, []), comments=True)
         assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
+
+
+def test_the_commands_of_a_step_put_rows_together_as_trend_did(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Rows of a response each: the flags that made groups of them go along, and those alone."""
+    path = tmp_path / "run.jsonl"
+    rows = [
+        {"step": step, "uid": uid, "log_probs": [-1.0], "reward": reward, "env": env}
+        for step in (1, 2)
+        for env, uid in (("math", 0), ("code", 1))
+        for reward in (0.0, 1.0)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    reading = ReadingOptions(
+        group_by="step,uid", group_anywhere=True, where=["env==math"], on_error="skip"
+    )
+    flags = words_of(ObjectiveOptions(variant="dr", beta=None), reading)
+    found = steps(reading.reader([str(path)], None), no_kl())[1]
+    line = command(found, None, None, flags)
+    code, out, err = grpo(
+        capsysbinary, *shlex.split(line, comments=True)[1:], "--level", "batch", "--json"
+    )
+    assert code == 0, err
+    total = json.loads(out)["total"]
+    assert (total["groups"], total["responses"]) == (1, 2)
+    assert json.loads(out)["variant"] == "dr"
+    of_check = [*of_reading(flags)]
+    assert of_check == ["--group-by", "step,uid", "--where", "env==math", "--group-anywhere"]
 
 
 def test_a_few_steps_are_no_run(grpo, dump):

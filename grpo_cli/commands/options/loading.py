@@ -37,18 +37,7 @@ class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
     @property
     def words(self) -> list[str]:
         """These options as words of a command line."""
-        single = {
-            "--from": self.from_,
-            "--group": self.group,
-            "--group-by": self.group_by,
-            "--group-size": self.group_size,
-            "--record": self.record,
-        }
-        many = {"--map": self.mapped, "--where": self.where}
-        given = [(flag, str(value)) for flag, value in single.items() if value is not None]
-        given += [(flag, one) for flag, values in many.items() for one in values or ()]
-        words = [word for pair in given for word in pair]
-        words += ["--group-anywhere"] if self.group_anywhere else []
+        words = super().words + ([] if self.record is None else ["--record", self.record])
         return words + (["--on-error", "skip"] if self.on_error == "skip" else [])
 
 

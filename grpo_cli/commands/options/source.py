@@ -80,6 +80,21 @@ class SourceOptions:
             group=self.group,
         )
 
+    @property
+    def words(self) -> list[str]:
+        """These options as words of a command line."""
+        single = {
+            "--from": self.from_,
+            "--group": self.group,
+            "--group-by": self.group_by,
+            "--group-size": self.group_size,
+        }
+        many = {"--map": self.mapped, "--where": self.where}
+        given = [(flag, str(value)) for flag, value in single.items() if value is not None]
+        given += [(flag, one) for flag, values in many.items() for one in values or ()]
+        words = [word for pair in given for word in pair]
+        return words + (["--group-anywhere"] if self.group_anywhere else [])
+
     def _grouping(self) -> Grouping | None:
         if self.group_by is not None and self.group_size is not None:
             raise UsageError("--group-by contradicts --group-size; keep one")

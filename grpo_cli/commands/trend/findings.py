@@ -193,17 +193,23 @@ def command(step: Step, place: Place | None, kind: str | None, words: Sequence[s
 def _cause(metric: Metric, step: Step, place: Place | None, words: Sequence[str]) -> str:
     """What may explain the finding: faults of the data, or why the loss is what it is."""
     explains = "explain" if metric.name in _OF_LOSS and place is not None else "check"
-    taken = words if explains == "explain" else [*_of_reading(words)]
+    taken = words if explains == "explain" else [*of_reading(words)]
     return shlex.join(["grpo", explains, *_there(step, place), *taken])
 
 
 _OF_LOSS = ("loss",)
-_READING = ("--from", "--map")
+_READING = ("--from", "--map", "--where", "--group", "--group-by", "--group-size")
+_ALONE = "--group-anywhere"
 
 
-def _of_reading(words: Sequence[str]) -> Iterator[str]:
-    """The flags of reading, each of which has a value, as those of the objective have."""
-    for flag, value in zip(words[::2], words[1::2], strict=True):
+def of_reading(words: Sequence[str]) -> Iterator[str]:
+    """The flags of reading; each flag but one has a value, as those of the objective have."""
+    each = iter(words)
+    for flag in each:
+        if flag == _ALONE:
+            yield flag
+            continue
+        value = next(each)
         if flag in _READING:
             yield from (flag, value)
 

@@ -153,7 +153,4 @@ def words_of(objective: ObjectiveOptions, reading: ReadingOptions) -> list[str]:
         words += [f"--{stage.replace('_', '-')}", choice]
     for name, value in objective.hyperparameters.items():
         words += ["-p", f"{name}={value}"]
-    words += [] if reading.from_ is None else ["--from", reading.from_]
-    for mapped in reading.mapped or ():
-        words += ["--map", mapped]
-    return words
+    return words + reading.words
