@@ -18,7 +18,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.signature import plain
+from grpo_cli.objective.signature import instead
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Record
 from grpo_cli.records.translate import Notices
@@ -245,7 +245,7 @@ class Evaluation:
         """Says which of the variant's own values the records replace by some of another scale."""
         plan = self._task.evaluator.plan
         values = [
-            f"{name} {plain(used)} (own {plain(own)})"
+            instead(name, own, used)
             for name, (own, used) in plan.replaced(self._outcome.totals.signed).items()
             if _of_another_scale(own, used)
         ]

@@ -54,6 +54,11 @@ def _text(part: Part) -> str:
     return f"{head}[{inside}]" if inside else head
 
 
+def instead(name: str, own: Value, used: Value) -> str:
+    """A hyperparameter that has another value than a row's own, in words."""
+    return f"{name} {plain(used)} (own {plain(own)})"
+
+
 _PREFIXES = ("epsilon_", "std_", "kl_")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.objective.signature import plain
+from grpo_cli.objective.signature import instead, plain
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, shown_among, visible
 from grpo_cli.terminal.plots import ascii_only, bars
@@ -133,7 +133,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[Mapping[
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
     """Says which rows have other values of the records than their own, the furthest off first."""
     told = [
-        f"{row['variant']} {name} {plain(used)} (own {plain(own)})"
+        f"{row['variant']} {instead(name, own, used)}"
         for row in sorted(rows, key=_distance, reverse=True)
         for name, (own, used) in row["hyperparameters"].items()
     ]
