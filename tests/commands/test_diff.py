@@ -310,13 +310,18 @@ def test_steps_that_either_run_has_alone(tmp_path: Path) -> None:
     assert (found.steps, found.agreed, found.same) == (1, 0, False)
 
 
-def test_steps_that_go_back_are_told(tmp_path: Path) -> None:
+def in_orders(tmp_path: Path, *orders: list[int]) -> Any:
+    """What there is to tell of a run's steps beside those in another order."""
     paths = []
-    for name, order in (("a", [0, 1, 2]), ("b", [0, 2, 1])):
+    for at, order in enumerate(orders):
         lines = [json.dumps(one) for step in order for one in run()[2 * step : 2 * step + 2]]
-        paths.append(tmp_path / f"{name}.jsonl")
+        paths.append(tmp_path / f"{at}.jsonl")
         paths[-1].write_text("\n".join(lines))
-    found = compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
+    return compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
+
+
+def test_steps_that_go_back_are_told(tmp_path: Path) -> None:
+    found = in_orders(tmp_path, [0, 1, 2], [0, 2, 1])
     (note,) = found.notes
     assert note.startswith("the steps of run 2 go back from 2 to 1: ")
 
@@ -394,12 +399,7 @@ def test_runs_that_begin_at_any_two_numbers_are_the_same_run(
 
 
 def test_the_first_step_back_of_each_run_is_told(tmp_path: Path) -> None:
-    paths = []
-    for name, order in (("a", [2, 1, 0]), ("b", [2, 1, 0])):
-        lines = [json.dumps(one) for step in order for one in run()[2 * step : 2 * step + 2]]
-        paths.append(tmp_path / f"{name}.jsonl")
-        paths[-1].write_text("\n".join(lines))
-    found = compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
+    found = in_orders(tmp_path, [2, 1, 0], [2, 1, 0])
     starts = [f"the steps of run {number} go back from 2 to 1: " for number in (1, 2)]
     assert all(note.startswith(start) for note, start in zip(found.notes, starts, strict=True))
     assert (found.same, found.steps) == (True, 3)
