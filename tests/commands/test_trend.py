@@ -22,12 +22,12 @@ from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
 from grpo_cli.commands.trend import shelf
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
-from grpo_cli.commands.trend.findings import command, findings, of_reading
+from grpo_cli.commands.trend.findings import command, findings
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
-from grpo_cli.commands.trend.options import words_of
+from grpo_cli.commands.trend.options import flags_of
 from grpo_cli.commands.trend.run import Run, steps
-from grpo_cli.commands.trend.step import Place, Step
+from grpo_cli.commands.trend.step import Flags, Place, Step
 from grpo_cli.commands.trend.sums import NamedSums
 from grpo_cli.commands.trend.table import Table, series_of
 from grpo_cli.commands.trend.tails import Tail
@@ -757,7 +757,7 @@ RUNS = Path(__file__).parent.parent.parent / "samples" / "run"
 
 
 def found_in(name: str) -> list[Any]:
-    return findings(steps(Reader([str(RUNS / name)]), plan("trl/grpo")), ["-v", "trl/grpo"])
+    return findings(steps(Reader([str(RUNS / name)]), plan("trl/grpo")), Flags(["-v", "trl/grpo"]))
 
 
 def test_a_healthy_run_of_trl_is_silent() -> None:
@@ -840,7 +840,7 @@ def test_every_kind_of_finding_has_commands_that_run(
             times = 100.0 if value is not None and step.number > 29 else 1.0
             only = {name: None if value is None else times * (value + 1.0)}
             run.append(replace(step, metrics=dict.fromkeys(METRICS) | only))
-        for found in findings(run, ["-v", "trl/grpo", "--from", "canonical"]):
+        for found in findings(run, Flags(["-v", "trl/grpo"], ["--from", "canonical"])):
             if found.onset == 30:
                 for line in (found.command, found.cause):
                     lines.setdefault(re.sub("--response [0-9]+|#.*", "", line), line)
@@ -933,9 +933,9 @@ def test_the_commands_of_a_step_put_rows_together_as_trend_did(
     reading = ReadingOptions(
         group_by="step,uid", group_anywhere=True, where=["env==math"], on_error="skip"
     )
-    flags = words_of(ObjectiveOptions(variant="dr", beta=None), reading)
+    flags = flags_of(ObjectiveOptions(variant="dr", beta=None), reading)
     found = steps(reading.reader([str(path)], None), no_kl())[1]
-    line = command(found, None, None, flags)
+    line = command(found, None, None, flags.words)
     code, out, err = grpo(
         capsysbinary, *shlex.split(line, comments=True)[1:], "--level", "batch", "--json"
     )
@@ -943,8 +943,7 @@ def test_the_commands_of_a_step_put_rows_together_as_trend_did(
     total = json.loads(out)["total"]
     assert (total["groups"], total["responses"]) == (1, 2)
     assert json.loads(out)["variant"] == "dr"
-    of_check = [*of_reading(flags)]
-    assert of_check == ["--group-by", "step,uid", "--where", "env==math", "--group-anywhere"]
+    assert flags.reading == ["--group-by", "step,uid", "--where", "env==math", "--group-anywhere"]
 
 
 def test_a_few_steps_are_no_run(grpo, dump):

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.run import steps
+from grpo_cli.commands.trend.step import Flags
 from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.commands.trend.which import StepOf
@@ -166,7 +167,7 @@ def test_what_is_printed(tmp_path: Path) -> None:
     stream = io.BytesIO()
     conditions = [read_condition("reward_mean>1")]
     watch = Watch(
-        following(path), stream, fields=["nll"], as_json=False, conditions=conditions, words=[]
+        following(path), stream, fields=["nll"], as_json=False, conditions=conditions, flags=Flags()
     )
     path.write_text(line(0))
     waits = []
@@ -190,7 +191,9 @@ def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, wid
     path, stream = tmp_path / "a.jsonl", io.BytesIO()
     path.write_text(line(0) + line(1) + line(2))
     fails = [read_condition("reward_mean<9")]
-    watch = Watch(following(path), stream, fields=None, as_json=False, conditions=fails, words=[])
+    watch = Watch(
+        following(path), stream, fields=None, as_json=False, conditions=fails, flags=Flags()
+    )
     assert watch.run(0.1) == 1
     printed = stream.getvalue().decode().splitlines()
     assert max(map(len, printed)) <= width

@@ -219,10 +219,11 @@ def judge(path: Path) -> list[Any]:
     """What ``grpo trend`` finds in a run."""
     from grpo_cli.commands.trend.findings import findings
     from grpo_cli.commands.trend.run import steps
+    from grpo_cli.commands.trend.step import Flags
     from grpo_cli.engine import Reader
     from grpo_cli.variants.plan import plan
 
-    return findings(steps(Reader([str(path)]), plan("trl/grpo")), ["-v", "trl/grpo"])
+    return findings(steps(Reader([str(path)]), plan("trl/grpo")), Flags(["-v", "trl/grpo"]))
 
 
 def main() -> None:

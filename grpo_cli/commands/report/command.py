@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_log
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.options import LogFile, words_of
+from grpo_cli.commands.trend.options import LogFile, flags_of
 from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
@@ -125,7 +125,7 @@ def report(
         compared = None
         if log is not None and whose is not None:
             compared = beside(whose, log, as_logged(whose, run, steps), steps)
-        found = look(steps, words_of(objective, reading))
+        found = look(steps, flags_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
         lost = within(kept, options.groups, options.tokens)

@@ -18,7 +18,7 @@ from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import read_log
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
-from grpo_cli.commands.trend.options import TrendOptions, words_of
+from grpo_cli.commands.trend.options import TrendOptions, flags_of
 from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.page import alone, page
 from grpo_cli.commands.trend.run import Run
@@ -67,7 +67,7 @@ def trend(
         whose, names = options.reads(log)
         run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
         steps = run.read()
-        found = look(steps, words_of(objective, reading))
+        found = look(steps, flags_of(objective, reading))
         logged = as_logged(whose, run, steps)
         compared = None if log is None else beside(whose, log, logged, steps)
         _check_fields(columns, steps)
@@ -114,7 +114,7 @@ def _follow(
     skip = reading.on_error == "skip"
     task = Task(evaluator, step_of, skip)
     follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
-    words = words_of(objective, reading)
+    flags = flags_of(objective, reading)
     with destination(options.output) as stream:
         watch = Watch(
             follow,
@@ -122,7 +122,7 @@ def _follow(
             fields=options.columns(),
             as_json=options.kind == "jsonl",
             conditions=conditions,
-            words=words,
+            flags=flags,
         )
         return watch.run(2.0 if options.every is None else options.every)
 

@@ -14,7 +14,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
-from grpo_cli.commands.trend.step import Finding, Place, Step
+from grpo_cli.commands.trend.step import Finding, Flags, Place, Step
 from grpo_cli.commands.trend.table import series_of
 from grpo_cli.terminal.numbers import shown
 
@@ -36,6 +36,9 @@ LIMITS = (
 _OF, _MOST = 5, 3
 
 
+_NO_FLAGS = Flags()
+
+
 class _Known(NamedTuple):
     """Some of the steps, by their places."""
 
@@ -55,17 +58,17 @@ class _Watched(NamedTuple):
     values: F64
 
 
-def findings(steps: Sequence[Step], words: Sequence[str] = ()) -> list[Finding]:
+def findings(steps: Sequence[Step], flags: Flags = _NO_FLAGS) -> list[Finding]:
     """Where a run changed, the earliest first.
 
     Args:
         steps: by number.
-        words: the flags of the objective and of reading, which go into the commands.
+        flags: what goes into the commands.
     """
     watched = _watched(steps)
     pairs = zip(watched, _onsets(watched), strict=True)
-    found = [_found(one, onset, words) for one, onset in pairs if onset is not None]
-    found += [one for limit in LIMITS for one in _beyond(limit, steps, words)]
+    found = [_found(one, onset, flags) for one, onset in pairs if onset is not None]
+    found += [one for limit in LIMITS for one in _beyond(limit, steps, flags)]
     return sorted(found, key=lambda one: one.onset)
 
 
@@ -96,11 +99,11 @@ def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
     return [first or second for first, second in zip(gone, onsets(series), strict=True)]
 
 
-def _found(watched: _Watched, found: Onset, words: Sequence[str]) -> Finding:
+def _found(watched: _Watched, found: Onset, flags: Flags) -> Finding:
     metric, known, values = watched
     worst = _farthest(values, found)
     told = _sentence(metric, found, values, known)
-    one = _finding(metric, found.kind, known.at(found.at), told, known.at(worst), words)
+    one = _finding(metric, found.kind, known.at(found.at), told, known.at(worst), flags)
     return replace(one, score=float(found.score))
 
 
@@ -135,7 +138,7 @@ def _sentence(metric: Metric, found: Onset, values: F64, known: _Known) -> str:
     )
 
 
-def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterator[Finding]:
+def _beyond(limit: Limit, steps: Sequence[Step], flags: Flags) -> Iterator[Finding]:
     known, values = _known(limit.metric, steps)
     passed = values > limit.bound if limit.above else values < limit.bound
     most = min(_MOST, len(values) // 2 + 1)
@@ -150,12 +153,12 @@ def _beyond(limit: Limit, steps: Sequence[Step], words: Sequence[str]) -> Iterat
             f"the limit is that of {limit.source}"
         )
         begun, farthest = known.at(at), known.at(worst)
-        yield _finding(METRICS[limit.metric], "limit", begun, sentence, farthest, words)
+        yield _finding(METRICS[limit.metric], "limit", begun, sentence, farthest, flags)
         return
 
 
 def _finding(
-    metric: Metric, kind: str, begun: Step, sentence: str, worst: Step, words: Sequence[str]
+    metric: Metric, kind: str, begun: Step, sentence: str, worst: Step, flags: Flags
 ) -> Finding:
     at_first, at_worst = _place(metric, begun), _place(metric, worst)
     return Finding(
@@ -163,11 +166,11 @@ def _finding(
         kind,
         begun.number,
         sentence,
-        command(begun, at_first, metric.worst, words),
+        command(begun, at_first, metric.worst, flags.words),
         worst.number,
         at_worst,
-        cause=_cause(metric, begun, at_first, words),
-        worst_command=command(worst, at_worst, metric.worst, words),
+        cause=_cause(metric, begun, at_first, flags),
+        worst_command=command(worst, at_worst, metric.worst, flags.words),
     )
 
 
@@ -190,28 +193,14 @@ def command(step: Step, place: Place | None, kind: str | None, words: Sequence[s
     return f"{shown_by}  # step {step.number}, {told}"
 
 
-def _cause(metric: Metric, step: Step, place: Place | None, words: Sequence[str]) -> str:
+def _cause(metric: Metric, step: Step, place: Place | None, flags: Flags) -> str:
     """What may explain the finding: faults of the data, or why the loss is what it is."""
     explains = "explain" if metric.name in _OF_LOSS and place is not None else "check"
-    taken = words if explains == "explain" else [*of_reading(words)]
+    taken = flags.words if explains == "explain" else flags.reading
     return shlex.join(["grpo", explains, *_there(step, place), *taken])
 
 
 _OF_LOSS = ("loss",)
-_READING = ("--from", "--map", "--where", "--group", "--group-by", "--group-size")
-_ALONE = "--group-anywhere"
-
-
-def of_reading(words: Sequence[str]) -> Iterator[str]:
-    """The flags of reading; each flag but one has a value, as those of the objective have."""
-    each = iter(words)
-    for flag in each:
-        if flag == _ALONE:
-            yield flag
-            continue
-        value = next(each)
-        if flag in _READING:
-            yield from (flag, value)
 
 
 def _there(step: Step, place: Place | None) -> list[str]:

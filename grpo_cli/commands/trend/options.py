@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
+from grpo_cli.commands.trend.step import Flags
 from grpo_cli.commands.trend.which import StepOf
 
 
@@ -146,11 +147,11 @@ class TrendOptions:
         return StepOf.named(self.step, places)
 
 
-def words_of(objective: ObjectiveOptions, reading: ReadingOptions) -> list[str]:
-    """The flags of the objective and of reading, as words of a command line."""
+def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
+    """The flags of the objective and of reading."""
     words = [] if objective.variant == "grpo" else ["-v", objective.variant]
     for stage, choice in objective.stages.items():
         words += [f"--{stage.replace('_', '-')}", choice]
     for name, value in objective.hyperparameters.items():
         words += ["-p", f"{name}={value}"]
-    return words + reading.words
+    return Flags(words, reading.words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,23 @@ class Step:
     worst: Mapping[str, Place]
     shares_file: bool = False
     key: str | None = None
+
+
+class Flags(NamedTuple):
+    """What a run was read with, as words of a command line that goes on with it.
+
+    Attributes:
+        objective: which objective.
+        reading: how the files are read.
+    """
+
+    objective: Sequence[str] = ()
+    reading: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """All of them."""
+        return [*self.objective, *self.reading]
 
 
 def alike(steps: Sequence[Step]) -> list[Step]:

@@ -35,9 +35,6 @@ class Table:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __contains__(self, step: int) -> bool:
-        return step in self._rows
-
     def file(self, step: int) -> str | None:
         """The first file that has records of a step; None where there is none of it yet."""
         return self._files[self._rows[step]] if step in self._rows else None

@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.commands.trend.conditions import Condition
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.follow import Follow, finished
-from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.step import Finding, Flags, Step
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
 from grpo_cli.terminal.grid import print_hidden
 from grpo_cli.terminal.messages import say
@@ -39,7 +39,7 @@ class Watch:
         fields: the columns; None for those that say most.
         as_json: whether a step is a JSON object, and a finding another.
         conditions: what ends it with exit code 1.
-        words: flags that go into the commands of findings.
+        flags: what goes into the commands of findings.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Watch:
         fields: Sequence[str] | None,
         as_json: bool,
         conditions: Sequence[Condition],
-        words: Sequence[str],
+        flags: Flags,
     ) -> None:
         self._follow, self._stream = follow, stream
         self._fields, self._hidden = [*(fields or _USUAL)], list[str]()
         self._screen = screen_of(stream)
         if fields is None:
             self._fields, self._hidden = _fitting(self._fields, self._screen.width)
-        self._as_json, self._conditions, self._words = as_json, conditions, words
+        self._as_json, self._conditions, self._flags = as_json, conditions, flags
         self._before: list[Step] = []
         self._told: set[str] = set()
         self._begun = False
@@ -88,7 +88,7 @@ class Watch:
         for step in finished(self._before, steps, last=last):
             self._write_step(step)
         self._before = done
-        found = findings(done, self._words)
+        found = findings(done, self._flags)
         for one in found:
             if one.metric not in self._told:
                 self._told.add(one.metric)
