@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from files import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,9 +129,9 @@ def _rational(rows: np.ndarray) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 16])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 1e15, -1e15, 1e100])
-@pytest.mark.parametrize("spread", [1.0, 1e-9, 1e9])
+@each("size", [1, 2, 3, 7, 16])
+@each("offset", [0.0, 1.0, 1e15, -1e15, 1e100])
+@each("spread", [1.0, 1e-9, 1e9])
 def test_offsets_are_rounded_once(size, offset, spread):
     random = np.random.default_rng(size)
     rows = offset + spread * random.normal(size=(200, size))

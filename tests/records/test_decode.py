@@ -1,10 +1,15 @@
 import math
 
+import numpy as np
 import pytest
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import Block, read, records
+from grpo_cli.records import Block, Raw, read, records
+from grpo_cli.records.decode import chunks
+from grpo_cli.records.decode.chunks import RawLines, keys_in_common
 from grpo_cli.records.decode.text import decode
+from grpo_cli.records.open import blocks
+from grpo_cli.records.record import DROPPED
 
 
 @pytest.mark.parametrize(
@@ -24,6 +29,16 @@ from grpo_cli.records.decode.text import decode
         (b'{"a":"\xff"}', "malformed JSON at column 7: expected UTF-8 text"),
         (b'{"\xc3\xa9":"\xff"}', "malformed JSON at column 7: expected UTF-8 text"),
         (b"[" * 100_000, "the JSON is nested too deeply"),
+        (b'{"a":"\\x"}', "malformed JSON at column 7: invalid \\escape"),
+        (b"x" * 12, f"malformed JSON at column 1: expected a value, got {'x' * 12}"),
+        (b"x" * 13, f"malformed JSON at column 1: expected a value, got {'x' * 12}…"),
+        (b"x y z", "malformed JSON at column 1: expected a value, got x"),
+        (b'{"a"'.ljust(120), "malformed JSON at column 121: expected a colon, got the end"),
+        (
+            b'{"a"'.ljust(121),
+            "malformed JSON at column 122: expected a colon, got the end: the line is cut off "
+            "(was it still being written?)",
+        ),
     ],
 )
 def test_malformed(text, message):
@@ -39,6 +54,22 @@ def test_numbers_that_json_does_not_have():
     assert decode(b"[NaN," + b"9" * 5000 + b"]")[1] == math.inf
     long = b"12345678901234567890123"  # a float without the NaN as well
     assert decode(b"[NaN," + long + b"]")[1:] == decode(b"[" + long + b"]") == [float(long)]
+
+
+@pytest.mark.parametrize("digits", [19, 20, 21])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_is_what_it_is_without_a_nan_beside_it(digits, sign):
+    near = [10 ** (digits - 1), 10**digits - 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1, 2**64]
+    for number in near:
+        text = b"%d" % (sign * number)
+        assert repr(decode(b"[NaN,%b]" % text)[1]) == repr(decode(text))
+
+
+@pytest.mark.parametrize(("before", "line"), [(b"", 1), (b"\n", 2), (b"[1,\n\n", 3)])
+def test_the_line_of_a_byte_that_is_no_text(before, line):
+    with pytest.raises(InputError, match="column 4: expected UTF-8 text") as caught:
+        decode(before + b'{"a\xff')
+    assert caught.value.line == line
 
 
 def test_half_a_surrogate_pair_is_replaced():
@@ -75,3 +106,94 @@ def test_places_in_an_array():
     assert first.prefix == "[0]."
     assert str(second) == "d: [1]: expected an object, got 5"
     assert str(third) == 'd: [2].log_probs_new[0][0]: expected a number, got "x"'
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_line_of_a_mistake_is_the_same_for_every_block_size(tmp_path, size):
+    for text, line in ((b"\n\n[\n1,\nx", 5), (b"\n\n[\n" + b"[" * 100_000, None)):
+        (tmp_path / "d").write_bytes(text)
+        (block,) = blocks.cut(str(tmp_path / "d"), size)
+        (error,) = records(block)
+        assert error.line == line
+
+
+# ---- in chunks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([5, 5, 1], [2, 1]), ([4, 4, 4, 4], [3, 1]), ([9, 9], [2]), ([10, 10], [1, 1]), ([], [])],
+)
+def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected):
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(blocks, "CHUNK_BYTES", 10)
+    raws = [Raw(size, "d", None, "", size) for size in sizes]
+    assert [len(chunk.items) for chunk in chunks.in_chunks(raws)] == expected
+    lines = Block("d", 1, [b"1".rjust(size) for size in sizes])
+    assert [len(chunk.items) for chunk in blocks.decoded(lines)] == expected
+    errors = [InputError("none")] * 20  # of no size
+    assert [len(chunk.items) for chunk in chunks.in_chunks([*errors, *raws])][:1] == [
+        20 + sum(expected[:1])
+    ]
+
+
+def test_a_mistake_is_of_its_own_chunk(monkeypatch):
+    monkeypatch.setattr(blocks, "CHUNK_BYTES", 4)
+    found = list(blocks.raws(Block("d", 3, [b"[1]", b"{]", b"", b" ", b"5", b"6"])))
+    assert [(one.line, isinstance(one, InputError)) for one in found] == [
+        *((3, False), (4, True)), *((7, False), (8, False)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_lines_are_decoded_when_they_are_asked_for(kept):
+    lines = RawLines("d", [b"[1]", b"2"], [4, 6], [[1], 2] if kept else None)
+    assert (lines.values, lines.size, len(lines)) == ([[1], 2], 4, 2)
+    assert [raw.value for raw in lines] == [raw.value for raw in lines[:]] == [[1], 2]
+    assert [(raw.kept is DROPPED, raw.line, raw.size) for raw in lines] == [
+        *[(not kept, 4, 3)], *[(not kept, 6, 1)],
+    ]  # fmt: skip
+    lines.drop()
+    assert lines[0].kept is DROPPED
+    assert lines.values == [[1], 2]
+
+
+def test_what_is_dropped_is_decoded_again_from_its_text():
+    with_text, without = Raw([1], "d", 1, "", 3, b"[2]"), Raw([1], "d", 1, "", 3)
+    for raw in (with_text, without):
+        raw.drop()
+    assert (with_text.kept, with_text.value, with_text.value) == (DROPPED, [2], [2])
+    assert (without.kept, without.value) == ([1], [1])
+
+
+def test_arrays_are_listed_once():
+    raw = Raw({"a": [np.ones(2)]}, "d", 1, "", 3, arrays=True)
+    assert raw.with_lists() is raw
+    assert (raw.kept, raw.arrays) == ({"a": [[1.0, 1.0]]}, False)
+    assert raw.plain() is raw.kept
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ([{"a": 1, "b": 0}, {"a": 2, "b": []}], ("a", "b")),
+        ([{"a": 1, "b": 0}, {"b": 1, "a": 0}], None),
+        ([{"a": 1}, {"b": 1}], None),
+        ([{"a": 1}, {"b": 1}, {"c": 1}], None),
+        ([{"a": 1}, {"a": None}], None),
+        ([{"a": 1}, [1]], None),
+        ([{}], ()),
+        ([], None),
+    ],
+)
+def test_keys_in_common(values, keys):
+    assert keys_in_common(values) == keys
+
+
+@pytest.mark.parametrize("lines", [[b"12345"], [b"1", b"12345"], [b"123456", b"1"]])
+def test_what_there_is_no_memory_for_is_not_decoded(monkeypatch, lines):
+    monkeypatch.setattr(blocks, "_OBJECTS", 1 << 60)
+    monkeypatch.setattr(blocks, "_LARGE", 5)
+    assert len(list(blocks.raws(Block("d", 1, lines)))) == len(lines)
+    with pytest.raises(MemoryError):
+        list(blocks.raws(Block("d", 1, [*lines, b"123456"])))

@@ -34,6 +34,13 @@ def test_any_two_names_can_be_compared(names: tuple[str, str]) -> None:
     assert (first < second) or (second < first) or first == second
 
 
+@pytest.mark.parametrize(
+    "names", [["1", "a"], ["a1", "aa"], ["a9", "a10", "b1"], ["2x", "10"], ["a", "a1"]]
+)
+def test_numbers_come_before_words(names: list[str]) -> None:
+    assert sorted({*names}, key=natural) == names
+
+
 def test_what_trainers_write_beside_their_dumps_is_left_out(tmp_path: Path) -> None:
     wanted = fill(tmp_path, "rollouts/7.jsonl")
     fill(tmp_path, "checkpoint-5/trainer_state.json", "config.json", "run_metadata.jsonl")
@@ -56,6 +63,15 @@ def test_a_pattern(tmp_path: Path) -> None:
     assert files([f"{tmp_path}/steps/*.dump"]) == wanted
 
 
+def test_folders_of_any_depth_and_those_that_are_elsewhere(tmp_path: Path) -> None:
+    wanted = fill(tmp_path / "a", "1.jsonl", "b/2.jsonl", "b/c/3.jsonl")
+    assert sorted(files([f"{tmp_path}/a/**/*.jsonl"])) == wanted
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/link").symlink_to(tmp_path / "a/b")
+    found = [str(Path(one).relative_to(tmp_path)) for one in files([str(tmp_path / "d")])]
+    assert found == ["d/link/2.jsonl", "d/link/c/3.jsonl"]
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
     assert files(fill(tmp_path, "a[1].jsonl")) == [str(tmp_path / "a[1].jsonl")]
 
@@ -68,6 +84,8 @@ def test_standard_input_and_missing_files_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "given", "message"),
     [
+        (("a.txt", "b.txt", "c.txt"), "", "found a.txt, b.txt, c.txt)"),
+        (("a.txt", "b.txt", "c.txt", "d.txt"), "", "found a.txt, b.txt, c.txt, …)"),
         ((), "", "is an empty folder"),
         (("a.txt", "b.log"), "", "no file of records in this folder (looked for .jsonl, .ndjson"),
         (("config.json",), "", "found config.json)"),

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from files import each
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read
 from grpo_cli.records.open import streams as sources
-from grpo_cli.records.open.blocks import Block, Source, spans
+from grpo_cli.records.open.blocks import Block, Source, _joined, _whole, spans
+from grpo_cli.records.open.foreign import foreign
 from grpo_cli.records.open.ranges import _bytes_of
 from grpo_cli.records.open.streams import blocks, split
 
@@ -155,9 +157,9 @@ def test_too_large(tmp_path, monkeypatch):
     assert caught.value.line == 2
 
 
-@pytest.mark.parametrize("size", [1, 20, 49, 50, 51, 1000])
-@pytest.mark.parametrize("length", [48, 49, 50, 51, 99, 100, 101, 400])
-@pytest.mark.parametrize("end", [b"", b"\n", b"\nx"])
+@each("size", [1, 20, 49, 50, 51, 1000])
+@each("length", [48, 49, 50, 51, 99, 100, 101, 400])
+@each("end", [b"", b"\n", b"\nx"])
 def test_the_longest_line_is_the_same_for_every_block_size(
     tmp_path, monkeypatch, size, length, end
 ):
@@ -179,6 +181,7 @@ def read_all(pieces):
     found = []
     try:
         for piece in pieces:
+            assert piece.size
             block = piece if isinstance(piece, Block) else piece.fetch()
             found += enumerate(block.lines, block.line)
     except InputError as error:
@@ -252,3 +255,100 @@ def test_a_range_of_a_file_is_that_range(tmp_path):
     (tmp_path / "a").write_bytes(b"0123456789")
     assert _bytes_of(str(tmp_path / "a"), 3, 7) == b"3456"
     assert _bytes_of(str(tmp_path / "a"), 0, 99) == b"0123456789"
+
+
+# ---- places in a file -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        *[(1, [3] * 10), (3, [3] * 10), (4, [6] * 5), (6, [6] * 5), (7, [12, 9, 9])],
+        *[(29, [30]), (30, [30]), (31, [30]), (1000, [30])],
+    ],
+)
+def test_a_span_ends_with_the_line_that_fills_it(tmp_path, size, expected):
+    """As much is read at once as a span has at least: where it is full is seen then."""
+    (tmp_path / "a").write_bytes(b"{}\n" * 10)
+    found = list(spans(Source.of(str(tmp_path / "a")), size))
+    assert [one.size for one in found] == expected
+    assert [one.start for one in found] == [sum(expected[:at]) for at in range(len(expected))]
+    assert [one.line for one in found] == [1 + one.start // 3 for one in found]
+
+
+def test_what_cannot_be_cut_in_places(tmp_path):
+    for data in (
+        packed(LINE),
+        zstandard.compress(LINE),
+        b"\xef\xbb\xbf" + LINE,
+        b"[" + LINE + b"]",
+    ):
+        (tmp_path / "a").write_bytes(data)
+        assert spans(Source.of(str(tmp_path / "a"))) is None
+    assert spans(Source.of("-")) is None
+
+
+def test_a_span_is_of_the_file_that_was_cut(tmp_path):
+    path, size = tmp_path / "a", 2 * len(LINE) + 2
+    path.write_bytes((LINE + b"\n") * 5)
+    made = spans(Source.of(str(path)), size)
+    span = next(made)
+    assert span.fetch().lines == [LINE, LINE]
+    path.write_bytes((LINE + b"\n") * 2)
+    assert span.fetch().size == size
+    path.write_bytes(LINE)
+    for call in (span.fetch, lambda: list(made)):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(caught.value) == f"{path}: the file became shorter while it was read"
+    path.rename(tmp_path / "b")
+    with pytest.raises(InputError) as caught:
+        span.fetch()
+    assert str(caught.value) == f"{path}: cannot be read any more: no such file or directory"
+    path.write_bytes((LINE + b"\n") * 5)
+    with pytest.raises(InputError) as caught:
+        span.fetch()
+    assert str(caught.value) == f"{path}: the file was replaced while it was read"
+
+
+def test_a_document_may_be_as_long_as_the_limit():
+    parts = [(3, [b"1" * 20]), (4, [b"2" * 14, b"3" * 15])]
+    assert _whole(iter(parts), sources.Limit(50)) == (3, [b"1" * 20, b"2" * 14 + b"\n" + b"3" * 15])
+    with pytest.raises(InputError, match="one JSON document of more than"):
+        _whole(iter(parts), sources.Limit(49))
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_many_lines_are_one_text(monkeypatch, count):
+    monkeypatch.setattr("grpo_cli.records.open.blocks._JOINED", 2)
+    parts = [b"%d" % number for number in range(count)]
+    assert _joined(parts) == b"\n".join(parts)
+    assert Block("a", 1, parts).size == 2 * count
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "expected"),
+    [
+        *[("a.gz", b"x", "is named .gz but does not start with gzip's 1F 8B")],
+        *[
+            (
+                "a.b.PT",
+                b"x y",
+                "is named .pt but does not start with zip's PK, as torch.save writes",
+            )
+        ],
+        *[(f"a.{end}", head, None) for end in ("gz", "npz") for head in (b"", b" {x", b"[x")],
+        *[("a.npz", b"\xef\xbb\xbf\n{", None), ("gz", b"x", None), (".gz.x", b"x", None)],
+        *[("a", b"x", None), ("", b"a: {\0", None), ("", b'"a": 10', None), ("", b"[a: 10", None)],
+    ],
+)
+def test_what_is_named_otherwise(name, head, expected):
+    assert foreign(head, name) == expected
+
+
+def test_a_trainers_log_is_told_from_other_tables():
+    advice = "a trainer's log is for grpo explain FILE"
+    assert foreign(b"\n Step,loss\n1,2").endswith(advice)
+    assert foreign(b"epoch,loss\n1,step").startswith("this looks like CSV")
+    assert advice not in foreign(b"epoch,loss\n1,step")
+    assert foreign(b"1,2\nstep,b") is None

@@ -125,7 +125,7 @@ def _tokens(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
 def _sides(source: Source) -> Any:
     """[N] the side on which the clip bound each token."""
     pa, clip = package(), source.breakdown.clip
-    codes = pa.array((clip > 0).astype(np.int32), mask=clip == 0)
+    codes = pa.array((clip == 1).astype(np.int32), mask=clip == 0)
     return pa.DictionaryArray.from_arrays(codes, pa.array(["low", "high"]))
 
 
@@ -139,18 +139,11 @@ def _about(table: Sequence[Field], names: list[str], source: Source, counts: I64
 
 def _repeated(values: Any, counts: I64) -> Any:
     """Each value as often as it counts."""
-    pa, listed = package(), values.to_pylist()
+    pa = package()
     if pa.types.is_nested(values.type):
-        each = zip(listed, counts.tolist(), strict=True)
+        each = zip(values.to_pylist(), counts.tolist(), strict=True)
         return pa.array([one for one, count in each for _ in range(count)], values.type)
-    different = {one: at for at, one in enumerate(dict.fromkeys(filter(_is_there, listed)))}
-    codes = np.repeat(np.array([different.get(one, -1) for one in listed], np.int32), counts)
-    indices = pa.array(codes, mask=codes < 0 if None in listed else None)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(list(different), values.type))
-
-
-def _is_there(value: object) -> bool:
-    return value is not None
+    return values.dictionary_encode().take(pa.array(np.arange(len(values)).repeat(counts)))
 
 
 def _read(table: Sequence[Field], wanted: Sequence[str], source: Source) -> list[tuple[str, Any]]:

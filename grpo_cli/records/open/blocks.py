@@ -321,7 +321,9 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
     try:
         value = decode(data)
     except InputError as error:
-        error.source, error.line = block.source, block.line + (error.line or 1) - 1
+        error.source = block.source
+        if error.line is not None:  # within the text; else the place is not known
+            error.line += block.line - 1
         yield error
         return
     if not isinstance(value, list):

@@ -45,10 +45,10 @@ def files(paths: Iterable[str]) -> list[str]:
     return [file for path in paths for file in _files(path)]
 
 
-def natural(path: str) -> list[tuple[int, int, str]]:
+def natural(path: str) -> list[tuple[bool, int | str]]:
     """What to sort by, so that numbers in names count as numbers."""
     parts = re.split(r"(\d+)", path)
-    return [(0, int(one), "") if one.isdecimal() else (1, 0, one) for one in parts if one]
+    return [(False, int(one)) if one.isdecimal() else (True, one) for one in parts if one]
 
 
 def _files(path: str) -> Sequence[str]:

@@ -23,8 +23,8 @@ _STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "last_modified", "
 _STEP = 16 << 20  # read at once where all of a file is read in order
 _FEW = 256 << 10  # and where it is not
 _BUFFER = 64 << 10
-_ATTEMPTS = 8
-_LONGEST = 10.0  # seconds between two attempts; all of them take half a minute
+_ATTEMPTS = 8  # with the pauses between them: ten seconds
+_pause = time.sleep
 _FINAL = (
     *(FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError),
     *(InputError, UsageError),
@@ -132,23 +132,22 @@ def patiently(attempt: Callable[[], T], path: str) -> T:
     Raises:
         GrpoError: the last failure.
     """
-    for number in range(_ATTEMPTS):
+    attempts = 0
+    while True:
         try:
             return attempt()
-        except _FINAL as error:
-            raise _told(error, path) from None
         except Exception as error:
-            if type(error).__name__ in _FINAL_NAMES or number == _ATTEMPTS - 1:
-                raise _told(error, path, number + 1) from None
-        _pause(min(_LONGEST, 0.1 * 2**number) * random.uniform(0.5, 1.0))
-    raise AssertionError  # pragma: no cover
+            attempts += 1
+            if _is_final(error) or attempts == _ATTEMPTS:
+                raise _told(error, path, attempts) from None
+        _pause(0.05 * 2**attempts * random.uniform(0.5, 1.0))
 
 
-def _pause(seconds: float) -> None:
-    time.sleep(seconds)
+def _is_final(error: Exception) -> bool:
+    return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
 
 
-def _told(error: Exception, path: str, attempts: int = 1) -> GrpoError:
+def _told(error: Exception, path: str, attempts: int) -> GrpoError:
     if isinstance(error, InputError | UsageError):
         return error
     if isinstance(error, FileNotFoundError):
