@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.records import PLAIN, Raw, Reading, Record, record
@@ -19,6 +23,40 @@ T = TypeVar("T")
 def some(every: Sequence[T], count: int) -> Sequence[T]:
     """So many of them, from first to last; all where ``.ci/run`` tries them (``GRPO_MORE``)."""
     return every if "GRPO_MORE" in os.environ else every[:: -(-len(every) // count)]
+
+
+def each(
+    names: str | Sequence[str], cases: Iterable[Any], ids: Callable[[Any], object] = repr
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``pytest.mark.parametrize`` in one test, for cases that cost less than a test of their own.
+
+    All are tried, with the same fixtures; those that fail are named, a line each.
+    """
+    names, cases = [names] if isinstance(names, str) else names, list(cases)
+    assert cases
+
+    def over_all(test: Callable[..., None]) -> Callable[..., None]:
+        @wraps(test)
+        def tried(*this: Any, **fixtures: Any) -> None:
+            __tracebackhide__ = True
+            failed: list[BaseException] = []
+            for case in cases:
+                given = dict(zip(names, [case] if len(names) == 1 else case, strict=True))
+                try:
+                    test(*this, **fixtures, **given)
+                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+                    error.add_note(f"the case {ids(case)}")
+                    failed.append(error)
+            if failed:
+                named = "\n".join(f"{', '.join(error.__notes__)}: {error}" for error in failed)
+                raise AssertionError(f"{len(failed)} of {len(cases)}\n{named}") from failed[0]
+
+        asked = inspect.signature(test)
+        rest = [value for name, value in asked.parameters.items() if name not in names]
+        tried.__signature__ = asked.replace(parameters=rest)
+        return tried
+
+    return over_all
 
 
 def evaluation(

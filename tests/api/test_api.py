@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from files import each
 from typer.testing import CliRunner
 
 import grpo_cli
@@ -223,7 +224,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("said", MISTAKES)
+@each("said", MISTAKES)
 def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
     with pytest.raises(GrpoError) as error:
         MISTAKES[said]()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from files import each
 from trials import check, threads, verify
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import planted
@@ -36,7 +37,7 @@ TRL = [
 ]
 
 
-@pytest.mark.parametrize("record", TRL, ids=lambda record: record["id"])
+@each("record", TRL, ids=lambda record: record["id"])
 def test_reference_gives_what_trl_gave(record: dict) -> None:
     """TRL 1.16.0 computed these losses and gradients in float32 (tests/data)."""
     seen = data(record)
@@ -68,7 +69,7 @@ def test_minimum_shares_a_tie_and_a_clamp_passes_at_its_bounds() -> None:
     np.testing.assert_allclose(x.slope, [1.0, 1.0, 0.0])
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@each("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_mistakes_change_the_numbers(mistake: verify.Mistake) -> None:
     """Each is seen in some record, and differs from what is right there."""
     random = np.random.default_rng(1)
@@ -91,7 +92,7 @@ def test_there_are_enough_of_everything() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@each("kind", KINDS, ids=lambda kind: kind.name)
 def test_clean_batches_are_honest(kind: check.Any) -> None:
     """Log-probs are at most 0, and the rollout's tokens were drawn from the rollout's policy.
 

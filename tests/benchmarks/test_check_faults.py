@@ -5,7 +5,7 @@ The rates are the experiment's to say (``answers.py``); this is one batch each, 
 
 from __future__ import annotations
 
-import pytest
+from files import each
 from trials import check
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import Fault
@@ -20,14 +20,14 @@ def strongest(fault: Fault) -> int:
     return counted[-1]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@each("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_named(fault):
     counts = check.ask_one(Task("check", f"fault/{fault.name}/{strongest(fault)}", SEED))
     named = next(count for row, count in counts.items() if row.endswith(fault.name))
     assert named.hits == named.of == 1
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@each("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_clean_batch_has_no_error_and_no_warning(kind):
     counts = check.ask_one(Task("check", f"clean/{kind.name}", SEED))
     assert [count.hits for count in counts.values()] == [0, 0]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli.commands.check.partial import Findings
 from grpo_cli.commands.check.run import Check, Look
@@ -80,7 +81,7 @@ def test_clean_verl_cases_give_no_error():
 OLD, NEW = "old_per_token_logps", "per_token_logps"
 
 
-def each(key: str, change: Callable[[list[float]], list[float]]) -> Callable[[Row], None]:
+def tokens_of(key: str, change: Callable[[list[float]], list[float]]) -> Callable[[Row], None]:
     def plant(row: Row) -> None:
         row[key] = [change(values) for values in row[key]]
 
@@ -154,19 +155,19 @@ def noisy(values: list[float]) -> list[float]:
 
 
 LOG_PROB_FAULTS = {
-    "shifted: next": ("shifted", "error", each(OLD, lambda v: [*v[1:], -3.0])),
-    "shifted: previous": ("shifted", "error", each(OLD, lambda v: [-3.0, *v[:-1]])),
-    "shifted: all but new": ("shifted", "error", each(NEW, lambda v: [*v[1:], -3.0])),
+    "shifted: next": ("shifted", "error", tokens_of(OLD, lambda v: [*v[1:], -3.0])),
+    "shifted: previous": ("shifted", "error", tokens_of(OLD, lambda v: [-3.0, *v[:-1]])),
+    "shifted: all but new": ("shifted", "error", tokens_of(NEW, lambda v: [*v[1:], -3.0])),
     "prompt: shared": ("prompt-included", "error", prompted),
     "prompt: prompt_ids": ("prompt-included", "error", prompted_by_ids),
     "padding": ("padding", "error", padded),
-    "probabilities": ("probabilities", "error", each(OLD, lambda v: list(map(math.exp, v)))),
-    "probabilities: −log p": ("probabilities", "error", each(NEW, lambda v: [-x for x in v])),
+    "probabilities": ("probabilities", "error", tokens_of(OLD, lambda v: list(map(math.exp, v)))),
+    "probabilities: −log p": ("probabilities", "error", tokens_of(NEW, lambda v: [-x for x in v])),
     "not finite": ("not-finite", "error", not_a_number),
-    "base 2": ("log-base", "error", each(OLD, lambda v: [x / math.log(2) for x in v])),
-    "base 10": ("log-base", "error", each(OLD, lambda v: [x / math.log(10) for x in v])),
-    "base 10: new": ("log-base", "error", each(NEW, lambda v: [x / math.log(10) for x in v])),
-    "top-p": ("constant-log-ratio", "warning", each(NEW, lambda v: [x - 0.105 for x in v])),
+    "base 2": ("log-base", "error", tokens_of(OLD, lambda v: [x / math.log(2) for x in v])),
+    "base 10": ("log-base", "error", tokens_of(OLD, lambda v: [x / math.log(10) for x in v])),
+    "base 10: new": ("log-base", "error", tokens_of(NEW, lambda v: [x / math.log(10) for x in v])),
+    "top-p": ("constant-log-ratio", "warning", tokens_of(NEW, lambda v: [x - 0.105 for x in v])),
     "top-p: rollout": (
         "constant-log-ratio",
         "warning",
@@ -174,14 +175,14 @@ LOG_PROB_FAULTS = {
     ),
     "temperature 0.6": ("temperature", "error", at_temperature(0.6)),
     "temperature 1.5": ("temperature", "error", at_temperature(1.5)),
-    "temperature: scaled": ("temperature", "error", each(OLD, lambda v: [x * 0.8 for x in v])),
+    "temperature: scaled": ("temperature", "error", tokens_of(OLD, lambda v: [x * 0.8 for x in v])),
     "extreme ratio": ("extreme-ratio", "error", zero_filled),
     "rollout mismatch": ("rollout-mismatch", "warning", rolled_out(noisy)),
 }
 
 
-@pytest.mark.parametrize("name", ["trl-1.16.0-grpo.jsonl", "trl-1.16.0-dapo.jsonl"])
-@pytest.mark.parametrize("fault", LOG_PROB_FAULTS)
+@each("name", ["trl-1.16.0-grpo.jsonl", "trl-1.16.0-dapo.jsonl"])
+@each("fault", LOG_PROB_FAULTS)
 def test_a_fault_of_the_log_probs_is_found_and_nothing_else(name, fault):
     code, severity, plant = LOG_PROB_FAULTS[fault]
     rows = copy.deepcopy(load(name))
@@ -529,9 +530,9 @@ def sane(draw: np.random.Generator, longest: int, sure: float, drift: float) -> 
     return found | {"rewards": draw.integers(0, 2, 8).tolist()}
 
 
-@pytest.mark.parametrize("longest", [6, 40, 200])
-@pytest.mark.parametrize("sure", [0.0, 0.3, 0.8])
-@pytest.mark.parametrize("drift", [0.003, 0.05, 0.2])
+@each("longest", [6, 40, 200])
+@each("sure", [0.0, 0.3, 0.8])
+@each("drift", [0.003, 0.05, 0.2])
 def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     draw = np.random.default_rng([longest, int(sure * 10), int(drift * 1000)])
     findings = found([sane(draw, longest, sure, drift) for _ in range(40)])

@@ -6,12 +6,13 @@ import json
 from typing import get_args
 
 import pytest
+from files import each
 
 from grpo_cli.commands.eval import formats
 from grpo_cli.commands.options.output import TableFormat
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "said"),
     [
         (["-v", "dapoo"], "did you mean dapo?"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from files import each
 
 from grpo_cli.commands.explain.logged import UNKNOWN, explain_log
 
@@ -27,7 +27,7 @@ def log_of(**series: Sequence[float]) -> dict[str, dict[int, float]]:
 FLAT = [0.5] * 6
 
 
-@pytest.mark.parametrize(
+@each(
     ("series", "said"),
     [
         # a loss of 1 % of the gradient's median, 2, is near 0; so is one of 1e-6 beside less

@@ -12,6 +12,7 @@ from bz2 import compress as bzip2
 
 import numpy as np
 import pytest
+from files import each
 
 LOG_PROBS = [[-0.5, -0.3], [-0.2, -0.4]]
 RECORD = json.dumps({"log_probs": LOG_PROBS, "rewards": [1.0, 0.0]}) + "\n"
@@ -160,8 +161,8 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("command", ["eval", "check", "verify", "match", "show", "split", "trend"])
-@pytest.mark.parametrize("kind", ROWS)
+@each("command", ["eval", "check", "verify", "match", "show", "split", "trend"])
+@each("kind", ROWS)
 def test_a_trainers_log_is_told_with_the_commands_that_read_it(grpo, dump, command, kind):
     path = str(dump(json.dumps(ROWS[kind])))
     flags = {"match": ["--loss", "0.1"], "split": ["-n", "1"]}.get(command, [])

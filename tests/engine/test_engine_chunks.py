@@ -10,7 +10,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from files import evaluation
+from files import each, evaluation
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
@@ -98,10 +98,8 @@ def test_a_null_among_values_counts_as_absent_where_it_stands(tmp_path, key):
         assert together == [{**alone[which], "line": at} for at, which in enumerate(order, 1)]
 
 
-@pytest.mark.parametrize("key", [key for key in RECORD if key.startswith("log_probs")])
-@pytest.mark.parametrize(
-    "row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False], [-1.0, False]]
-)
+@each("key", [key for key in RECORD if key.startswith("log_probs")])
+@each("row", ["", {}, "ab", {"a": 1, "b": 2}, None, 2, [True, False], [-1.0, False]])
 def test_what_is_no_list_of_numbers_is_refused_wherever_it_stands(tmp_path, key, row):
     bad = {**RECORD, key: [RECORD[key][0], row], "mask": None, "tokens": None}
     found = run(tmp_path / "data.jsonl", [RECORD, bad, RECORD], level=None)

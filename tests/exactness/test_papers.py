@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from files import each
 from mpmath import mpf
 
 from exactness.cases import moved, plain, random_batch
@@ -32,7 +32,7 @@ def test_every_row_of_a_paper_has_its_formula():
     assert set(ROWS) == {name for name in VARIANTS if "/" not in name}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each("name", ROWS)
 def test_row_is_the_paper_s_formula(name: str):
     compared = seed = 0
     while compared < BATCHES:

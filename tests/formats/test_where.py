@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from files import records
+from files import each, records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from grpo_cli.records.choose.where import passes, read_conditions, refuted, scal
 RECORD = {"log_probs_new": NEW, "rewards": REWARDS}
 
 
-@pytest.mark.parametrize(
+@each(
     ("test", "value", "holds"),
     [
         ("step==120", {"step": 120}, True),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli import evaluate
 
@@ -22,7 +23,7 @@ EPSILON = 1e-9
 """Their token mean adds 1e-8 to the count of tokens; the sums are of some ten to hundred tokens."""
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=identity)
+@each("case", GOLDEN["cases"], ids=identity)
 def test_loss_and_gradient(case: dict[str, Any]) -> None:
     compare(GOLDEN, case, EPSILON, floor=1e-12)
 

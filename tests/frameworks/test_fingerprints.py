@@ -9,6 +9,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from files import each
 from parity.fingerprint import fingerprint, kept, of
 
 from grpo_cli import VARIANTS
@@ -53,7 +54,7 @@ def test_a_function_that_is_not_there_any_more_is_gone() -> None:
     assert found["a.py:other"] == "gone"
 
 
-@pytest.mark.parametrize("source", KEPT)
+@each("source", KEPT)
 def test_each_row_has_the_functions_of_the_version_that_it_states(source: str) -> None:
     known = KEPT[source]
     assert "gone" not in known.functions.values()
@@ -72,9 +73,7 @@ def test_each_row_that_ran_has_fingerprints() -> None:
 PARITY = Path(__file__).parent.parent / "parity"
 
 
-@pytest.mark.parametrize(
-    "file", sorted(PARITY.rglob("*.py")), ids=lambda file: str(file.relative_to(PARITY))
-)
+@each("file", sorted(PARITY.rglob("*.py")), ids=lambda file: str(file.relative_to(PARITY)))
 def test_what_a_parity_module_imports_of_another_is_there(file: Path) -> None:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli import evaluate
 
@@ -66,7 +67,7 @@ def kept(name: str, values: dict[str, Any]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("name", "low", "high", "at", "more"), CASES)
+@each(("name", "low", "high", "at", "more"), CASES)
 def test_a_token_on_a_bound(
     name: str, low: str | None, high: str, at: float, more: dict[str, Any]
 ) -> None:
@@ -135,8 +136,8 @@ FAR: list[tuple[str, dict[str, Any], float]] = [  # the log ratio's bound, as ea
 ]
 
 
-@pytest.mark.parametrize(("name", "values", "bound"), FAR)
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@each(("name", "values", "bound"), FAR)
+@each("sign", [1.0, -1.0])
 def test_ratios_are_bounded_before_they_are_weights(
     name: str, values: dict[str, Any], bound: float, sign: float
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli import VARIANTS, InputError, evaluate
 
@@ -112,7 +113,7 @@ LOSSES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "stages", "values", "loss"), LOSSES)
+@each(("variant", "stages", "values", "loss"), LOSSES)
 def test_fixture_loss(
     variant: str, stages: dict[str, str], values: dict[str, Any], loss: float
 ) -> None:

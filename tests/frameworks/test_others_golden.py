@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli import VARIANTS, evaluate
 from grpo_cli.variants import EARLIER
@@ -48,7 +49,7 @@ def compare_advantages(golden: dict[str, Any], case: dict[str, Any], epsilon: fl
     np.testing.assert_allclose(ours, theirs, rtol=epsilon, atol=epsilon, err_msg=identity(case))
 
 
-@pytest.mark.parametrize("variant", dict.fromkeys(case["variant"] for case in CASES))
+@each("variant", dict.fromkeys(case["variant"] for case in CASES))
 def test_loss_and_gradient(variant: str) -> None:
     """Every case of a row; what fails is told by ``identity``."""
     for case in CASES:
@@ -56,7 +57,7 @@ def test_loss_and_gradient(variant: str) -> None:
             compare(GOLDEN, case, EPSILON, floor=1e-9)
 
 
-@pytest.mark.parametrize("case", GOLDEN["advantages"], ids=identity)
+@each("case", GOLDEN["advantages"], ids=identity)
 def test_advantages(case: dict[str, Any]) -> None:
     compare_advantages(GOLDEN, case, EPSILON)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import each
 
 from grpo_cli import VARIANTS, InputError, evaluate
 from grpo_cli.variants.trainer import choose, completed
@@ -21,7 +22,7 @@ VERL = [
 SLIME: dict[str, Any] = json.loads((GOLDEN / "others.json").read_bytes())
 
 
-@pytest.mark.parametrize("case", VERL, ids=lambda case: case["variant"])
+@each("case", VERL, ids=lambda case: case["variant"])
 def test_rollout_correction_of_verl(case: dict[str, Any]) -> None:
     """The fields of verl's own presets, and the loss that verl returned."""
     preset = case["variant"]
@@ -99,7 +100,7 @@ NUMBERS |= {"tis_clip_low": 0.5, "tis_clip": 2, "opsm_delta": 0.6, "opd_kl_coef"
 TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slime"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "variant", "stages", "values"),
     [  # TRL 1.16.0: GRPOConfig and _generate_and_score_completions
         (TRL, "trl/grpo", {}, {}),

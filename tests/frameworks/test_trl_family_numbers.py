@@ -6,6 +6,7 @@ The frameworks' own functions were executed on it (CPU, float64): TRL 1.10.0.dev
 """
 
 import pytest
+from files import each
 
 from grpo_cli import evaluate
 
@@ -104,7 +105,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "stages", "hyperparameters", "loss"), CASES)
+@each(("variant", "stages", "hyperparameters", "loss"), CASES)
 def test_loss(variant, stages, hyperparameters, loss):
     ours = evaluate(BATCH, variant, stages=stages, **hyperparameters)
     assert ours.loss == pytest.approx(loss, abs=6e-11)

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli import evaluate
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "trl.json").read_text())
 CASES = GOLDEN["cases"]
-IDS = [
-    " ".join([case["variant"], *case["stages"].values(), *map(str, case["hyperparameters"])])
-    for case in CASES
-]
+
+
+def named(case):
+    return " ".join([case["variant"], *case["stages"].values(), *map(str, case["hyperparameters"])])
 
 
 def evaluated(case):
@@ -24,19 +25,19 @@ def evaluated(case):
     return evaluate(record, variant, stages=case["stages"], **case["hyperparameters"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@each("case", CASES, ids=named)
 def test_loss(case):
     assert evaluated(case).loss == pytest.approx(case["loss"], rel=1e-12, abs=0.0)
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@each("case", CASES, ids=named)
 def test_gradient(case):
     ours = np.concatenate(evaluated(case).gradient)
     theirs = np.array([value for row in case["loss_gradient"] for value in row])
     np.testing.assert_allclose(-ours, theirs, rtol=1e-10, atol=1e-15 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "kl" in c["metrics"]])
+@each("case", [c for c in CASES if "kl" in c["metrics"]])
 def test_kl(case):
     kl = evaluated(case).breakdown.kl
     assert kl.mean() == pytest.approx(case["metrics"]["kl"], rel=1e-12)
@@ -50,7 +51,7 @@ TOKEN_LEVEL = [
 ]
 
 
-@pytest.mark.parametrize("case", TOKEN_LEVEL)
+@each("case", TOKEN_LEVEL)
 def test_clip_fractions(case):
     clip = evaluated(case).breakdown.clip
     ours = [np.mean(clip < 0), np.mean(clip > 0)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from frameworks.verl_metrics import metrics
 from grpo_cli import GrpoError, evaluate
@@ -60,7 +61,7 @@ def stages_of(case: dict[str, Any]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("case", ROLLOUTS, ids=lambda case: case["id"])
+@each("case", ROLLOUTS, ids=lambda case: case["id"])
 def test_rollouts(case: dict[str, Any]) -> None:
     loss, expected = case["framework"]["policy_loss"], case["expected"]
     assert case["framework"]["version"] == "0.9.1"
@@ -83,13 +84,12 @@ def test_the_rollouts_cover_what_they_should() -> None:
     assert len({framework["loss_agg_mode"] for framework in frameworks}) == 5
 
 
-NAMES = [
-    " ".join((str(number), case["variant"], *case["stages"].values()))
-    for number, case in enumerate(GOLDEN["cases"])
-]
+def named(case: dict[str, Any]) -> str:
+    number = GOLDEN["cases"].index(case)
+    return " ".join((str(number), case["variant"], *case["stages"].values()))
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=NAMES)
+@each("case", GOLDEN["cases"], ids=named)
 def test_golden_numbers(case: dict[str, Any]) -> None:
     expected = case["expected"]
     single = {"verl/grpo", "verl/gpg"} & set(case["stages"].values())
@@ -118,7 +118,7 @@ def test_every_row_has_golden_numbers() -> None:
             assert name in golden
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=NAMES)
+@each("case", GOLDEN["cases"], ids=named)
 def test_golden_numbers_are_telling(case: dict[str, Any]) -> None:
     """Unequal lengths, numbers other than 0, and tokens that are clipped."""
     lengths = [sum(row) for row in case["record"]["mask"]]
@@ -160,7 +160,7 @@ ALIASES = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "theirs", "ours"), ALIASES, ids=lambda word: str(word))
+@each(("stage", "theirs", "ours"), ALIASES, ids=lambda word: str(word))
 def test_the_names_that_verl_gives_its_choices(stage: str, theirs: str, ours: str) -> None:
     assert STAGES[stage].aliases[theirs] == ours
     assert ours in STAGES[stage].choices

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli import VARIANTS, GrpoError, InputError, evaluate
 
@@ -25,7 +26,7 @@ def identity(case: dict[str, Any]) -> str:
     return f"{case['variant']} {case['record']['hyperparameters'].get('rollout_rs', '')}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=identity)
+@each("case", CASES, ids=identity)
 def test_loss_and_gradient(case: dict[str, Any]) -> None:
     found = evaluate(case["record"], case["variant"])
     assert found.loss == pytest.approx(case["loss"], rel=1e-9)

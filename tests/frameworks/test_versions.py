@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from files import each
 
 from grpo_cli import VARIANTS, evaluate
 from grpo_cli.variants import EARLIER, NAMES
@@ -34,7 +35,7 @@ def test_each_change_has_its_rows(room: str, change: Any) -> None:
         assert VARIANTS[f"{row}@{change.before}"].version
 
 
-@pytest.mark.parametrize("name", EARLIER)
+@each("name", EARLIER)
 def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
     row, _, tag = name.partition("@")
     assert framework(name.partition("/")[0]).row_of(row, tag) == name

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from files import each
 
 PACKAGE = Path(__file__).parent.parent.parent / "grpo_cli"
 
@@ -61,7 +62,7 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("part", parts())
+@each("part", parts())
 def test_a_part_imports_only_what_is_below_it(part):
     allowed = BELOW[part] | {part}
     wrong = {

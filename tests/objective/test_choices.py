@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from files import each
 
 from grpo_cli.batch import Batch, Segments
 from grpo_cli.errors import InputError
@@ -251,9 +252,9 @@ def test_clip_cov_s_choice_is_the_seed_s():
     assert len(chosen) > 1
 
 
-@pytest.mark.parametrize("aggregate", ["response-mean", "token-sum", "token-mean", "prompt-mean"])
-@pytest.mark.parametrize("correction", ["none", "token-truncate"])
-@pytest.mark.parametrize("variant", ["real", "gmpo", "gspo"])
+@each("aggregate", ["response-mean", "token-sum", "token-mean", "prompt-mean"])
+@each("correction", ["none", "token-truncate"])
+@each("variant", ["real", "gmpo", "gspo"])
 def test_coupled_tokens_keep_the_exact_gradient(variant: str, correction: str, aggregate: str):
     """Under weights and corrections that differ between the tokens that are coupled."""
     direction = np.array([0.3, -0.7, 0.2, 0.9, -0.4, 0.5])
@@ -296,7 +297,7 @@ def test_bapo_does_not_try_millions_of_bounds():
 MEASURED = [name for name, one in STAGES["advantage"].choices.items() if one.measure is not None]
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@each("name", MEASURED)
 def test_a_record_s_own_statistics_are_those_of_the_record_alone(name: str):
     both = replace(
         twice(BATCH),

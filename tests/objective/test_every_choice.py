@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from exactness.cases import random_batch
+from files import each
 
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
@@ -51,7 +51,7 @@ def batch_for(seed: int, name: str):
     return replace(batch, advantages=np.random.default_rng(seed).normal(size=len(batch.rewards)))
 
 
-@pytest.mark.parametrize(("stage", "name"), CHOICES, ids=lambda value: value)
+@each(("stage", "name"), CHOICES, ids="/".join)
 def test_the_gradient_is_that_of_the_objective(stage, name):
     for seed in SEEDS:
         batch, objective = batch_for(seed, name), held(objective_with(stage, name))
@@ -69,7 +69,7 @@ def test_the_gradient_is_that_of_the_objective(stage, name):
         assert abs(parts.sum() - slope) <= 1e-6 * np.abs(parts).sum() + 1e-8, seed
 
 
-@pytest.mark.parametrize(("stage", "name"), CHOICES, ids=lambda value: value)
+@each(("stage", "name"), CHOICES, ids="/".join)
 def test_the_order_of_the_responses_changes_no_bit(stage, name):
     for seed in SEEDS:
         batch, objective = batch_for(seed, name), objective_with(stage, name)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from files import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from grpo_cli import evaluate
 from grpo_cli.batch import Segments
 from grpo_cli.objective.arithmetic import exact_sums as exact
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added, row_offsets, row_sums
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.surrogate.covariance import _covariance
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -127,9 +129,9 @@ def _rational(rows: np.ndarray) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 16])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 1e15, -1e15, 1e100])
-@pytest.mark.parametrize("spread", [1.0, 1e-9, 1e9])
+@each("size", [1, 2, 3, 7, 16])
+@each("offset", [0.0, 1.0, 1e15, -1e15, 1e100])
+@each("spread", [1.0, 1e-9, 1e9])
 def test_offsets_are_rounded_once(size, offset, spread):
     random = np.random.default_rng(size)
     rows = offset + spread * random.normal(size=(200, size))
@@ -146,6 +148,18 @@ def _awkward(size: int) -> Iterator[tuple[np.ndarray, bool]]:
     yield draw.integers(-9, 9, shape) * 10.0 ** draw.integers(-20, 20, shape), size == 2
     powers = 2.0 ** draw.integers(-60, 60, shape) * draw.choice([-1.0, 1.0], shape)
     yield powers * (1 + draw.integers(0, 4, shape) * 2.0**-52), size == 2
+
+
+def test_offsets_belong_to_who_asked_for_them():
+    """They are kept for the array that was asked for last; what is done to them stays there."""
+    groups = Groups(np.array([0, 1, 0, 1]), 2)
+    rewards = np.array([1.0, 2.0, 2.0, 5.0]), [-0.5, -1.5, 0.5, 1.5]
+    others = np.array([4.0, 0.0, 0.0, 1.0]), [2.0, -0.5, -2.0, 0.5]
+    for values, expected in (rewards, others, rewards):
+        for _ in range(2):
+            offsets = groups.offsets(values)
+            assert offsets.tolist() == expected
+            offsets *= 0.0
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 16])

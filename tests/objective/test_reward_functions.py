@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 from mpmath import mp, mpf
 
 from grpo_cli import GrpoError, evaluate, match, read, verify
@@ -71,7 +72,7 @@ def test_weights_of_1_change_no_bit() -> None:
         assert advantages(record, choice, reward_weights=[1, 1]).tolist() == alike.tolist()
 
 
-@pytest.mark.parametrize("choice", list(STAGES["advantage"].choices))
+@each("choice", list(STAGES["advantage"].choices))
 def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> None:
     """Weights of [2, 0] are the first function twice, whatever is made of the rewards."""
     columns = STAGES["advantage"].choices[choice].columns

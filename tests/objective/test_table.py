@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pytest
 from exactness.cases import random_batch
+from files import each
 
 from grpo_cli.batch import Batch
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, HyperparameterError, Value
@@ -72,9 +72,7 @@ def objective_of(name: str) -> Objective:
     return made.objective({}, advantages_given=False)
 
 
-@pytest.fixture(params=[*VARIANTS, *SWAPS, *SETTINGS])
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
+EVERY = [*VARIANTS, *SWAPS, *SETTINGS]
 
 
 def test_aliases_do_not_hide_each_other():
@@ -90,6 +88,7 @@ def test_rows_say_where_they_come_from():
         assert not row.paper or (row.paper[4] == "." and len(row.paper) == 10), name
 
 
+@each("name", EVERY)
 def test_everything_is_finite_and_contributions_add_up_to_the_objective(name: str):
     for seed in SEEDS:
         found = evaluate(random_batch(seed, records=2), objective_of(name))
@@ -110,6 +109,7 @@ def test_everything_is_finite_and_contributions_add_up_to_the_objective(name: st
             assert off <= 1e-14 * scale.max(), f"seed {seed}"
 
 
+@each("name", EVERY)
 def test_gradient_is_that_of_the_objective(name: str):
     jumps = 0
     for seed in SEEDS:
@@ -136,6 +136,7 @@ def risen(batch: Batch, objective: Objective, direction: np.ndarray, step: float
     return float(above.record_objective[0] - below.record_objective[0])
 
 
+@each("name", EVERY)
 def test_order_of_the_responses_changes_no_bit(name: str):
     for seed in SEEDS:
         batch, objective = random_batch(seed), objective_of(name)
@@ -167,6 +168,7 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
     )
 
 
+@each("name", EVERY)
 def test_signature_has_every_value(name: str):
     objective = objective_of(name)
     for stage, bound in objective.stages.items():

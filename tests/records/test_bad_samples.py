@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from files import each
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import assemble, read
@@ -46,7 +47,7 @@ def test_every_bad_sample_is_listed():
     assert found == {*MESSAGES, *LATER}
 
 
-@pytest.mark.parametrize(("name", "message"), MESSAGES.items())
+@each(("name", "message"), MESSAGES.items())
 def test_message(monkeypatch, name, message):
     monkeypatch.chdir(SAMPLES)
     with pytest.raises(InputError) as caught:

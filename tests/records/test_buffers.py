@@ -12,6 +12,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import orjson
 import pytest
+from files import each
 from typer.testing import CliRunner
 
 from grpo_cli.commands.main import app
@@ -103,7 +104,7 @@ def test_numbers_have_the_same_bits(make):
     assert bytes(simdjson.Parser().parse(text).as_buffer(of_type="d")) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     "number",
     [
         *("01", "+1", ".5", "5.", "1e", "-", "NaN", "Infinity", "-Infinity", "1e400", "0x1", "1_0"),
@@ -206,7 +207,7 @@ def test_plain_records_are_packed_alike(text):
     assert check([text, text])
 
 
-@pytest.mark.parametrize("text", UNSERVED.values(), ids=[*UNSERVED])
+@each("text", UNSERVED.values())
 def test_unusual_records_are_left_to_others(text):
     assert not check([text])
     assert not check([line(), text])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from files import each
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, assemble, gather, parse, records
@@ -241,14 +242,14 @@ def _is_about_data(record):
     return True
 
 
-@pytest.mark.parametrize(("record", "message"), CASES)
+@each(("record", "message"), CASES)
 def test_message(record, message):
     with pytest.raises(InputError) as caught:
         assemble([parse(record, source="d.jsonl", line=12)])
     assert str(caught.value) == f"d.jsonl:12: {message}"
 
 
-@pytest.mark.parametrize(("record", "message"), CASES)
+@each(("record", "message"), CASES)
 def test_message_from_json_text_inside_an_array(record, message):
     (found,) = records(Block("d", 1, [json.dumps([record]).encode()], document=True))
     with pytest.raises(InputError) as caught:
@@ -263,7 +264,7 @@ def _assembly_error(record):
     return caught.value
 
 
-@pytest.mark.parametrize("record", [record for record, _ in CASES if _is_about_data(record)])
+@each("record", [record for record, _ in CASES if _is_about_data(record)])
 def test_the_short_way_lets_no_fault_through(record):
     plain = json.loads(json.dumps(record))
     assert gather([plain]) is None

@@ -1,4 +1,5 @@
 import pytest
+from files import each
 
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import KNOWN
@@ -24,7 +25,7 @@ VALUES |= {name: [[1.0, 2.0]] for name in ("ratios", "probs_old", "probs_ref")}
 PAIRS = [(name, alias) for name, aliases in ALIASES.items() for alias in (name, *aliases)]
 
 
-@pytest.mark.parametrize(("name", "alias"), PAIRS)
+@each(("name", "alias"), PAIRS)
 def test_every_alias_says_what_the_canonical_name_says(name, alias):
     record = {alias: VALUES[name]}
     if name not in ("log_probs_new", "ratios"):
@@ -73,7 +74,7 @@ def test_a_null_is_as_good_as_nothing():
     assert found.hyperparameters == ("beta",)
 
 
-@pytest.mark.parametrize(
+@each(
     "key",
     [
         "step",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from files import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,9 +160,9 @@ def test_too_large(tmp_path, monkeypatch):
     assert caught.value.line == 2
 
 
-@pytest.mark.parametrize("size", [1, 20, 49, 50, 51, 1000])
-@pytest.mark.parametrize("length", [48, 49, 50, 51, 99, 100, 101, 400])
-@pytest.mark.parametrize("end", [b"", b"\n", b"\nx"])
+@each("size", [1, 20, 49, 50, 51, 1000])
+@each("length", [48, 49, 50, 51, 99, 100, 101, 400])
+@each("end", [b"", b"\n", b"\nx"])
 def test_the_longest_line_is_the_same_for_every_block_size(
     tmp_path, monkeypatch, size, length, end
 ):

@@ -9,6 +9,7 @@ from itertools import repeat
 import numpy as np
 import orjson
 import pytest
+from files import each
 
 from grpo_cli.commands.eval import spans
 from grpo_cli.commands.eval.format import Printing, first_quoted, write_lines
@@ -78,11 +79,11 @@ def cell_by_cell(evaluated, fields, lines) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("fields", [COLUMNS["token"], FIELDS["token"], ("clip", "kl"), ("id",)])
-@pytest.mark.parametrize("lines", FORMATS.values(), ids=[*FORMATS])
-@pytest.mark.parametrize("records", RECORDS.values(), ids=[*RECORDS])
+@each("fields", [COLUMNS["token"], FIELDS["token"], ("clip", "kl"), ("id",)])
+@each("lines", FORMATS)
+@each("records", RECORDS)
 def test_lines_of_tokens(evaluated, records, lines, fields):
-    made = evaluated(*records, variant="dr")
+    made, lines = evaluated(*RECORDS[records], variant="dr"), FORMATS[lines]
     found = encode_lines(*made, level="token", fields=fields, lines=lines)
     assert found == cell_by_cell(made, fields, lines)
 

@@ -6,6 +6,7 @@ import io
 
 import orjson
 import pytest
+from files import each
 
 from grpo_cli.commands.eval.formats.json import Document
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
@@ -40,8 +41,8 @@ def table(evaluated, level, *, screen=Screen(), limit=0, fields=None, count=1): 
     return shown, written(console)
 
 
-@pytest.mark.parametrize("level", ["record", "response", "token"])
-@pytest.mark.parametrize("width", [20, 60, 80, 100, 140, None])
+@each("level", ["record", "response", "token"])
+@each("width", [20, 60, 80, 100, 140, None])
 def test_numbers_are_whole_on_any_width(evaluated, level, width):
     _, text = table(evaluated, level, screen=Screen(width))
     assert "…" not in text

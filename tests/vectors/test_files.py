@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from files import each
 from mpmath import mpf
 
 from grpo_cli.vectors import Case, cases, flags
@@ -90,7 +91,7 @@ def _small_and_whole(case: Case) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", [c for c in cases() if c.conventions], ids=lambda case: case.id)
+@each("case", [c for c in cases() if c.conventions], ids=lambda case: case.id)
 def test_conventions_differ(case: Case) -> None:
     """Else an answer would follow two at once."""
     values = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from files import each
 
 from vectors.cases.vector import columns, scored
 from vectors.oracle.objective import expected
@@ -34,7 +35,7 @@ def loss(given: dict[str, Any], how: dict[str, Any]) -> Any:
     return expected(given, how, ("loss",))["loss"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("how", "wanted"),
     [
         (MEAN, 0.1036773931),
