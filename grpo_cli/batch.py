@@ -81,7 +81,7 @@ class Cut(NamedTuple):
         return [each.stop - each.start for each in self]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
     """What the stages read. N tokens in R responses, in M records; float64, nats.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -118,8 +119,14 @@ def _reward_columns(batch: Batch) -> F64 | None:
     return None if batch.rewards is None else batch.rewards.reshape(batch.responses.count, -1)
 
 
+_GROUPS: WeakKeyDictionary[Batch, Groups] = WeakKeyDictionary()
+
+
 def _groups(batch: Batch) -> Groups:
-    return Groups(batch.groups, batch.group_count)
+    """The same for every objective of a batch: what they ask of its rewards is reckoned once."""
+    if batch not in _GROUPS:
+        _GROUPS[batch] = Groups(batch.groups, batch.group_count)
+    return _GROUPS[batch]
 
 
 def _token_log_ratio(batch: Batch) -> F64 | None:

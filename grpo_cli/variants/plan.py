@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
@@ -41,6 +41,11 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels between processes as the names it was made of, since rows hold functions."""
         return _again, (self.variant, dict(self.swapped), dict(self.flags), self.batch)
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What it is, to be looked up."""
+        return self.variant, tuple(self.swapped.items()), tuple(self.flags.items())
 
     @property
     def wants_moments(self) -> bool:

@@ -20,7 +20,7 @@ from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.known import Depth
-from grpo_cli.commands.match.space.natures import homogeneous_by_token
+from grpo_cli.commands.match.space.natures import Natures, homogeneous_by_token
 from grpo_cli.commands.match.sums.data import Few, Stream
 from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.edges import edges, merged, unbound
@@ -125,7 +125,7 @@ def loss_of(path, variant, batch="input", **options):
 def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
     """Of tokens with advantages of their own, two looks at the tokens serve them all."""
     _, first = records_of(telling_path, 1, 1 << 20)
-    options = search.build(plan("grpo"), first, (), Depth.WIDE).options
+    options = search.build(plan("grpo"), Natures(first), (), Depth.WIDE).options
     with np.errstate(all="ignore"):
         sums = Vectors(options, first, {}).directs(np.eye(first.batch.responses.count))
     looked = {True: 0, False: 0}

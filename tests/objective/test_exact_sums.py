@@ -14,6 +14,7 @@ from grpo_cli import evaluate
 from grpo_cli.batch import Segments
 from grpo_cli.objective.arithmetic import exact_sums as exact
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added, row_offsets, row_sums
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.surrogate.covariance import _covariance
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -147,6 +148,18 @@ def _awkward(size: int) -> Iterator[tuple[np.ndarray, bool]]:
     yield draw.integers(-9, 9, shape) * 10.0 ** draw.integers(-20, 20, shape), size == 2
     powers = 2.0 ** draw.integers(-60, 60, shape) * draw.choice([-1.0, 1.0], shape)
     yield powers * (1 + draw.integers(0, 4, shape) * 2.0**-52), size == 2
+
+
+def test_offsets_belong_to_who_asked_for_them():
+    """They are kept for the array that was asked for last; what is done to them stays there."""
+    groups = Groups(np.array([0, 1, 0, 1]), 2)
+    rewards = np.array([1.0, 2.0, 2.0, 5.0]), [-0.5, -1.5, 0.5, 1.5]
+    others = np.array([4.0, 0.0, 0.0, 1.0]), [2.0, -0.5, -2.0, 0.5]
+    for values, expected in (rewards, others, rewards):
+        for _ in range(2):
+            offsets = groups.offsets(values)
+            assert offsets.tolist() == expected
+            offsets *= 0.0
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 16])

@@ -26,6 +26,7 @@ from grpo_cli.commands.match.solving.epsilon import solved as solve
 from grpo_cli.commands.match.solving.unequal import pairs
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth, Known
+from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.sums.exact import Exactly, exactly
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
@@ -115,23 +116,26 @@ class Search:
 
     def answer(self, questions: Sequence[Question]) -> Answer:
         """The conventions that give every number on its data."""
+        natures = Natures(questions[0].first.first)
         if self.large:
-            found, _ = self._searched(questions, Depth.QUICK)
+            found, _ = self._searched(questions, natures, Depth.QUICK)
             if found.sure:
                 return found
-        found, _ = self._searched(questions, Depth.PLAIN)
+        found, _ = self._searched(questions, natures, Depth.PLAIN)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
         if found.sure or (found.matches and settled):
             return found
-        found, run = self._searched(questions, Depth.WIDE)
+        found, run = self._searched(questions, natures, Depth.WIDE)
         if known.epsilon or self.large or len(questions) > 1 or found.sure:
             return found
         return self._with_epsilon(run, questions[0], found)
 
-    def _searched(self, questions: Sequence[Question], depth: Depth) -> tuple[Answer, Run]:
+    def _searched(
+        self, questions: Sequence[Question], natures: Natures, depth: Depth
+    ) -> tuple[Answer, Run]:
         first = questions[0].first
-        space = build(self.base, first, self.betas, depth)
+        space = build(self.base, natures, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         likely = self._likely(questions, depth)
         for question in questions:

@@ -22,6 +22,7 @@ class Groups:
     def __init__(self, index: I64, count: int) -> None:
         self.index = index
         self.count = count
+        self._last: tuple[F64, F64] | None = None
 
     @cached_property
     def sizes(self) -> I64:
@@ -70,8 +71,13 @@ class Groups:
         return self.reduce(row_sums, values)
 
     def offsets(self, values: F64) -> F64:
-        """[R] each value less its group's mean, rounded once; 0 where all are equal."""
-        return self.map(row_offsets, values)
+        """[R] each value less its group's mean, rounded once; 0 where all are equal.
+
+        Those of the array that was asked for last are kept: it must not change in between.
+        """
+        if self._last is None or self._last[0] is not values:
+            self._last = values, self.map(row_offsets, values)
+        return self._last[1].copy()
 
     def count_tokens(self, lengths: I64) -> I64:
         """[R] the tokens in the whole group of each response."""

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from grpo_cli.commands.match.space import changes as space
 from grpo_cli.commands.match.space.conventions import Part, Space
 from grpo_cli.commands.match.space.known import Depth, Known
+from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.space.parts import MOST_CHANGES, Builder
-from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import Plan
 
 
-def build(base: Plan, chunk: Chunk, betas: Sequence[float], depth: Depth) -> Space:
-    """The space for records like these."""
-    known = Known.of(base, chunk)
-    builder = Builder(base, chunk, known, betas, depth)
+def build(base: Plan, natures: Natures, betas: Sequence[float], depth: Depth) -> Space:
+    """The space for records like the one whose natures are known."""
+    known = Known.of(base, natures.alone)
+    builder = Builder(base, natures, known, betas, depth)
     made = Space(builder.options, reasons=builder.numbers.reasons)
     for row in space.rows(base):
         if builder.is_new(row):

@@ -8,8 +8,9 @@ bits stands first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
@@ -57,6 +58,11 @@ class Change:
     flags: Mapping[str, Value] = field(default_factory=dict)
     count: int = 0
     bits: float = 0.0
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What it changes, to be looked up."""
+        return tuple(self.stages.items()), tuple(self.flags.items())
 
     def and_(self, other: Change) -> Change:
         """Both."""

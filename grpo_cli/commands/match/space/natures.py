@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match.space.changes import Change, changed
 from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, drops
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
@@ -36,50 +37,54 @@ class Nature:
 
 
 class Natures:
-    """The natures of plans on a record, each kind looked at once."""
+    """The natures of plans on a record, each kind looked at once.
+
+    Args:
+        alone: the record that everything is tried on.
+    """
 
     def __init__(self, alone: Chunk) -> None:
-        self._alone = alone
+        self.alone = alone
         self._signs: dict[Key, bool] = {}
         self._tokens: dict[Key, bool] = {}
         self._by_token: dict[Key, bool] = {}
         self._objectives: dict[Key, Objective] = {}
 
-    def of(self, plan: Plan) -> Nature:
-        """The nature of a plan's policy term.
+    def of(self, row: Plan, *changes: Change) -> Nature:
+        """The nature of a row's policy term, with changes.
 
         Raises:
             GrpoError: where the record cannot serve it.
         """
-        objective = self.objective(plan)
+        objective = self.objective(row, *changes)
         idle = correction_key(objective) is None
         per_response, by_sign = self._per_response(objective), self._by_sign(objective)
         return Nature(per_response, by_sign, idle or not drops(objective.correction.name), idle)
 
-    def objective(self, plan: Plan) -> Objective:
-        """A plan's objective for the record.
+    def objective(self, row: Plan, *changes: Change) -> Objective:
+        """A row's objective for the record, with changes.
 
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        wanted = plan.variant, tuple(plan.swapped.items()), tuple(plan.flags.items())
+        wanted = row.key, *[change.key for change in changes]
         if wanted not in self._objectives:
-            given = self._alone.advantages_given
-            made = plan.objective(self._alone.settings, advantages_given=given)
+            given, plan = self.alone.advantages_given, changed(row, *changes)
+            made = plan.objective(self.alone.settings, advantages_given=given)
             self._objectives[wanted] = made
         return self._objectives[wanted]
 
-    def aggregate(self, plan: Plan) -> Bound:
-        """The aggregation of a plan's objective.
+    def aggregate(self, row: Plan, change: Change) -> Bound:
+        """The aggregation of a row's objective, with a change.
 
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        return plan.aggregate(self._alone.settings)
+        return changed(row, change).aggregate(self.alone.settings)
 
-    def by_token(self, plan: Plan) -> bool:
+    def by_token(self, row: Plan, *changes: Change) -> bool:
         """Whether tokens have their own A, and s(|A|·sign A) = |A|·s(sign A) at each of them."""
-        objective, nature = self.objective(plan), self.of(plan)
+        objective, nature = self.objective(row, *changes), self.of(row, *changes)
         if nature.per_response or not nature.by_sign or not nature.shared:
             return False
         read = {*objective.surrogate.choice.columns, *objective.correction.choice.columns}
@@ -93,7 +98,7 @@ class Natures:
     def _per_response(self, objective: Objective) -> bool:
         wanted = advantage_key(objective)
         if wanted not in self._tokens:
-            made = evaluate(self._alone.batch, objective)
+            made = evaluate(self.alone.batch, objective)
             self._tokens[wanted] = made.response_advantage is not None
         return self._tokens[wanted]
 

@@ -6,7 +6,7 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
 
 Key = Hashable
+Making = Callable[[], Plan]
+"""Makes a plan that has an option: of a hundred asked for, one is new."""
 
 
 DIRECT = 1 << 24
@@ -42,11 +44,11 @@ class Table:
     plans: list[Plan] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
 
-    def place(self, wanted: Key, plan: Plan, stage: str = "") -> int:
-        """The option's number; a new one where it is new."""
+    def place(self, wanted: Key, plan: Making, stage: str = "") -> int:
+        """The option's number; a new one, with the plan made, where it is new."""
         if wanted not in self.places:
             self.places[wanted] = len(self.plans)
-            self.plans.append(plan)
+            self.plans.append(plan())
             self.stages.append(stage)
         return self.places[wanted]
 
@@ -75,11 +77,11 @@ class Options:
     weights: Table = field(default_factory=Table)
     entropies: Table = field(default_factory=Table)
 
-    def advantage(self, objective: Objective, plan: Plan) -> int:
+    def advantage(self, objective: Objective, plan: Making) -> int:
         """The number of its advantage."""
         return self.advantages.place(advantage_key(objective), plan)
 
-    def policy(self, objective: Objective, plan: Plan) -> int:
+    def policy(self, objective: Objective, plan: Making) -> int:
         """The number of its ratio, surrogate and correction."""
         return self.policies.place(policy_key(objective), plan)
 
@@ -102,7 +104,7 @@ class Options:
             for advantages, policies in together.items()
         ]
 
-    def direct(self, wanted: Key, plan: Plan, *, by_token: bool) -> int:
+    def direct(self, wanted: Key, plan: Making, *, by_token: bool) -> int:
         """The number of a policy term, advantage and all."""
         return self.directs.place(wanted, plan, "by token" if by_token else "")
 
@@ -122,7 +124,7 @@ class Options:
         """Whether a look at the tokens for A = 1, and one for A = -1, are enough for it."""
         return bool(self.directs.stages[direct])
 
-    def kl(self, objective: Objective, plan: Plan) -> int:
+    def kl(self, objective: Objective, plan: Making) -> int:
         """The number of its KL in the loss; −1 where there is none."""
         bound = objective.kl
         if bound.choice.absent or bound.choice.in_reward:
@@ -138,16 +140,16 @@ class Options:
         """Whether a ratio weighs a KL."""
         return bool(self.kls.stages[kl])
 
-    def aggregate(self, bound: Bound, plan: Plan) -> int:
+    def aggregate(self, bound: Bound, plan: Making) -> int:
         """The number of an aggregation of all tokens."""
         return self.weights.place(key(bound), plan, "aggregate")
 
-    def weight(self, objective: Objective, stage: str, plan: Plan) -> int:
+    def weight(self, objective: Objective, stage: str, plan: Making) -> int:
         """The number of what a term has for itself at a stage; −1 where that is nothing."""
         bound: Bound | None = getattr(objective, stage)
         return -1 if bound is None else self.weights.place(key(bound), plan, stage)
 
-    def entropy(self, objective: Objective, plan: Plan) -> int:
+    def entropy(self, objective: Objective, plan: Making) -> int:
         """The number of its entropy bonus; −1 where that has no part in J."""
         bonus = objective.entropy if objective.entropy_coef else None
         return -1 if bonus is None else self.entropies.place(key(bonus), plan)

@@ -10,10 +10,9 @@ from grpo_cli.commands.match.space import changes as space
 from grpo_cli.commands.match.space.changes import OWN, Change
 from grpo_cli.commands.match.space.conventions import Index, Part
 from grpo_cli.commands.match.space.known import Depth, Known
-from grpo_cli.commands.match.space.natures import Nature
-from grpo_cli.commands.match.space.numbers import Numbers
+from grpo_cli.commands.match.space.natures import Nature, Natures
+from grpo_cli.commands.match.space.numbers import Numbers, making
 from grpo_cli.commands.match.space.options import Options, key
-from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
 from grpo_cli.variants.plan import Plan
 
@@ -28,19 +27,16 @@ class Builder:
     """Numbers the options of one row after the other."""
 
     def __init__(
-        self, base: Plan, chunk: Chunk, known: Known, betas: Sequence[float], depth: Depth
+        self, base: Plan, natures: Natures, known: Known, betas: Sequence[float], depth: Depth
     ) -> None:
         self._known = known
         self._depth = depth
         self._wide = depth is Depth.WIDE
         self.options = Options(solve=not known.beta and not betas)
-        self.numbers = Numbers(chunk.first, self.options)
+        self.numbers = Numbers(natures, self.options)
         lengths = () if known.length else space.LENGTHS
-        rewards = chunk.batch.rewards is not None
-        self._advantages = [
-            OWN,
-            *space.advantages(base, rewards=rewards, given=chunk.advantages_given),
-        ]
+        rewards, given = natures.alone.batch.rewards is not None, natures.alone.advantages_given
+        self._advantages = [OWN, *space.advantages(base, rewards=rewards, given=given)]
         pairs = [OWN, *space.pairs(base)]
         self._pairs = [OWN] if depth is Depth.QUICK else pairs
         self._kls = [*space.kls(base)]
@@ -132,9 +128,9 @@ class Builder:
             policy=self._policies(row, nature, advantages, pairs),
             kl=kl,
             weight=np.array([self.numbers.weight(row, one) for one in weights], np.int32),
-            kl_weight=self.options.weight(objective, "kl_aggregate", row),
-            entropy=self.options.entropy(objective, row),
-            entropy_weight=self.options.weight(objective, "entropy_aggregate", row),
+            kl_weight=self.options.weight(objective, "kl_aggregate", making(row)),
+            entropy=self.options.entropy(objective, making(row)),
+            entropy_weight=self.options.weight(objective, "entropy_aggregate", making(row)),
             beta=np.array([self.numbers.beta(row, one) for one in kls]),
             only_own_weight=not nature.shared,
         )
@@ -145,17 +141,15 @@ class Builder:
         """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
         found = np.full((len(advantages), len(pairs)), -2, np.int32)
         columns = [self.numbers.pair(row, one) for one in pairs]
-        with_pair = [self.numbers.objective(row, one) for one in pairs]
         for a, advantage in enumerate(advantages):
             number = self.numbers.advantage(row, advantage, quick=self._depth is Depth.QUICK)
-            own = self.numbers.objective(row, advantage)
             for p, pair in enumerate(pairs):
                 if advantage.count + pair.count > MOST_CHANGES:
                     continue
                 if number >= 0 and columns[p] >= 0 and nature.shared:
                     found[a, p] = self.options.pair(number, columns[p])
                 elif -2 not in (number, columns[p]) and self._worth(nature, advantage, pair):
-                    found[a, p] = self.numbers.direct(row, advantage, pair, (own, with_pair[p]))
+                    found[a, p] = self.numbers.direct(row, advantage, pair)
         return found
 
     def _worth(self, nature: Nature, advantage: Change, pair: Change) -> bool:
