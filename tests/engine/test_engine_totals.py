@@ -13,6 +13,9 @@ from files import evaluation
 
 from grpo_cli import evaluate
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
+from grpo_cli.engine import Reader
+from grpo_cli.engine.skipped import Skipped
+from grpo_cli.errors import InputError
 from grpo_cli.variants.plan import plan
 
 
@@ -110,3 +113,29 @@ def test_the_kl_of_the_responses_adds_up_to_the_record_s(tmp_path):
     ((piece,),) = evaluation(path, made, encode=encode)
     row = json.loads(piece)
     assert sum(one["kl"] for one in row["responses"]) == pytest.approx(row["kl"], rel=1e-14)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("cuts", [[7], [1, 6], [3, 4], [2, 0, 5], [1] * 7])
+def test_the_first_errors_are_kept_and_all_counted(most, cuts):
+    errors = [InputError(str(number)) for number in range(7)]
+    found, left = Skipped(most), iter(errors)
+    for size in cuts:
+        part = Skipped(most)
+        for _ in range(size):
+            part.add(next(left))
+        found.merge(part)
+    kept = 7 if most == 0 else min(most, 7)
+    assert (list(found), found.count, found.more) == (errors[:kept], 7, 7 - kept)
+    assert len(found) == 7
+    assert not Skipped()
+
+
+def test_of_many_bad_records_twenty_are_told(tmp_path):
+    (tmp_path / "a").write_text("{}\n" * 21)
+    run = evaluation(tmp_path / "a", plan("dr"), skip=True)
+    assert not any(run)
+    assert (len(list(run.skipped)), run.skipped.more) == (20, 1)
+    reader = Reader([str(tmp_path / "a")], skip=True)
+    assert list(reader) == []
+    assert (len(list(reader.skipped)), reader.skipped.more) == (20, 1)

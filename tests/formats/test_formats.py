@@ -12,6 +12,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Raw, assemble, formats, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
+from grpo_cli.records.formats.format import is_row, is_rows
+from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.ranges import Range, blocks_of, version_of
 from grpo_cli.records.translate import format_of, translated
 from grpo_cli.variants.plan import plan
@@ -576,3 +578,273 @@ def test_a_rank_of_miles_has_a_list_for_each_field(read):
     assert found["log_probs_rollout"] == flat(OLD)
     assert found["rewards"] == REWARDS
     assert record.groups == GROUPS
+
+
+# ---- what is made of odd files ----------------------------------------------------------------
+
+
+def made(value):
+    """The values of an object's records, as its format gives them."""
+    return list(format_of(value, None).read(value))
+
+
+NEMO = {
+    "token_ids": [[5, 6, 7, 8, 0]],
+    "token_loss_mask": [[0, 0, 1, 1, 0]],
+    "prev_logprobs": [[0, -1, -1, -1, 0]],
+    "input_lengths": [4],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "mask", "prompt"),
+    [
+        ({}, [0, 0, 1, 1, 0], [5, 6]),
+        ({"token_loss_mask": [[0.0, False, 1.0, True, 0]]}, [0, 0, 1, 1, 0], [5, 6]),
+        ({"token_loss_mask": [[1, 1, 1, 1, 1]]}, [0, 1, 1, 1, 0], [5]),
+        ({"token_loss_mask": [[1] * 5], "input_lengths": None}, [0, 1, 1, 1, 1], [5]),
+        ({"token_loss_mask": [[1] * 5], "input_lengths": [1]}, [0] * 5, [5, 6, 7, 8, 0]),
+        ({"token_loss_mask": [[1] * 5], "input_lengths": [0]}, [0] * 5, [5, 6, 7, 8, 0]),
+        ({"token_loss_mask": [[0, 2, 1, -1, 0]]}, [0, 2, 1, -1, 0], [5, 6]),
+        ({"sample_loss_mask": [0.0]}, [0] * 5, [5, 6, 7, 8, 0]),
+        ({"sample_loss_mask": [1]}, [0, 0, 1, 1, 0], [5, 6]),
+    ],
+)
+def test_the_tokens_of_the_loss_of_nemo_rl(change, mask, prompt):
+    (one,) = made({**NEMO, "idx": 3, "step": 0, **change})
+    assert (one.value["mask"], one.value["prompt"]) == ([mask], prompt)
+    assert all(type(bit) is int for bit in one.value["mask"][0])
+    assert one.value["meta"] == {"idx": 3, "step": 0}
+
+
+def test_several_samples_of_nemo_rl_have_no_prompt():
+    (one,) = made({name: rows * 2 for name, rows in NEMO.items()})
+    assert "prompt" not in one.value
+    assert one.value["mask"] == [[0, 0, 1, 1, 0]] * 2
+
+
+def turn(log_probs, ids=None, count=None):
+    about = {"logprobs": log_probs, "completion_token_ids": ids, "completion_tokens": count}
+    return {"source": "agent", "metrics": {k: v for k, v in about.items() if v is not None}}
+
+
+@pytest.mark.parametrize(
+    ("turns", "ids", "left_out"),
+    [
+        ([turn([-1.0], [5], 1), turn([-2.0, -3.0], [6, 7], 2)], [5, 6, 7], 0),
+        ([turn([-1.0], [5]), turn([-2.0, -3.0], [6, 7]), turn([], None, 4)], [5, 6, 7], 1),
+        ([turn(None, None, 4), turn([-1.0, -2.0, -3.0], [5, 6, 7]), turn(None)], [5, 6, 7], 1),
+        ([turn(None, None, 4), turn([-1.0]), turn([-2.0, -3.0], [6, 7]), turn([], [], 9)], None, 2),
+        ([turn([-1.0, -2.0, -3.0])], None, 0),
+    ],
+)
+def test_the_turns_of_atif_are_one_response(turns, ids, left_out):
+    head = {"schema_version": "ATIF-v1.4", "agent": {}, "session_id": "s"}
+    (one,) = made({**head, "steps": [{"source": "user"}, *turns]})
+    numbers = [[-1.0, -2.0, -3.0]]
+    expected = {"id": "s", "log_probs_new": numbers, "log_probs_rollout": numbers}
+    assert one.value == expected | ({} if ids is None else {"token_ids": [ids]})
+    note = f"atif: {left_out} turns have no log-probs and are left out"
+    assert list(one.notes) == [note][: bool(left_out)]
+    first = next(at for at, step in enumerate(turns, 1) if step["metrics"].get("logprobs"))
+    assert one.spelled == {"log_probs_new": f"steps[{first}].metrics.logprobs"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "length"), [([3, 4], 7), ([3, None], 3), ([3, "4"], None), ([None], None)]
+)
+def test_how_long_a_trajectory_is(counts, length):
+    value = {"schema_version": "ATIF", "agent": {}, "steps": [turn(None, None, c) for c in counts]}
+    with pytest.raises(InputError) as caught:
+        made(value)
+    assert caught.value.signal.lengths == [length]
+
+
+NODES = [
+    {"token_ids": [7, 8], "mask": [False, True], "logprobs": [-1.0], "advantages": [0.5]},
+    {"parent": 0, "mask": [False, False]},
+    {"parent": 1, "token_ids": [9], "mask": [True], "logprobs": [-2.0], "advantages": [0.25]},
+    {"parent": 2, "token_ids": [4], "mask": [True]},
+]
+
+
+@pytest.mark.parametrize("without", [None, 0, 2])
+def test_nodes_of_verifiers_are_laid_side_by_side(without):
+    """From the first token that counts on; a column of which one that counts is unknown is none."""
+    nodes = [dict(node) for node in NODES]
+    if without is not None:
+        del nodes[without]["advantages"]
+    (one,) = made({"traces": [{"nodes": nodes}], "task": "t"})
+    assert one.value["token_ids"] == [[8, 0, 0, 9, 4]]
+    assert one.value["mask"] == [[1, 0, 0, 1, 0]]
+    assert one.value["log_probs_new"] == [[-1.0, 0.0, 0.0, -2.0, 0.0]]
+    wanted = [[0.5, 0.0, 0.0, 0.25, 0.0]] if without is None else None
+    assert one.value.get("advantages") == wanted
+    assert "log_probs_ref" not in one.value
+
+
+def test_what_is_no_episode_of_verifiers():
+    for traces in ([], [{"nodes": NODES}, {"nodes": None}], [{}]):
+        assert format_of({"traces": traces, "task": "t"}, None) is None
+    nodes = [{**NODES[0], "logprobs": [-1.0, -2.0]}]
+    with pytest.raises(InputError, match=r"expected 1 log-probs \(one for each sampled.*, got 2"):
+        made({"nodes": nodes, "task": "t", "agent": {}})
+
+
+@pytest.mark.parametrize("parents", [(1, 0, 1), (None, 2, 1, 2), (None, 1)])
+def test_a_node_that_is_its_own_ancestor(read, parents):
+    episode = dumps.verifiers()[0]
+    node = episode["traces"][0]["nodes"][0]
+    episode["traces"][0]["nodes"] = [
+        {**node, "parent": one} for one in (*parents, len(parents) - 1)
+    ]
+    (error,), _ = read(lines([episode]))
+    assert isinstance(error, InputError)
+
+
+PLACE = "rollout_position"
+SAMPLES = [
+    {"tokens": [1, 5, 6], "response_lengths": 2, "log_probs": [-1.0, -2.0], "rewards": 0.5},
+    {"tokens": [1, 7], "response_lengths": 1, "log_probs": [-3.0], "rewards": -0.5},
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "top", "name", "expected"),
+    [
+        ({}, {}, {}, "rewards", [0.5, -0.5]),
+        ({"raw_reward": 1}, {"raw_reward": 0}, {}, "rewards", [1, 0]),
+        ({}, {}, {"raw_reward": [3, 4]}, "rewards", [3, 4]),
+        (
+            {PLACE: 1},
+            {PLACE: 0},
+            {"raw_reward": [3, 4]},
+            "rewards",
+            [4, 3],
+        ),
+        (
+            {PLACE: 1},
+            {PLACE: 2},
+            {"raw_reward": [3, 4]},
+            "rewards",
+            [3, 4],
+        ),
+        (
+            {PLACE: -1},
+            {PLACE: 0},
+            {"raw_reward": [3, 4]},
+            "rewards",
+            [3, 4],
+        ),
+        ({PLACE: 1}, {}, {"raw_reward": [3, 4]}, "rewards", [3, 4]),
+        ({}, {}, {"raw_reward": [3]}, "rewards", [0.5, -0.5]),
+        ({"truncated": 1}, {"truncated": 0}, {}, "truncated", [1, 0]),
+        ({"truncated": 1}, {}, {}, "truncated", None),
+        ({"entropy": [1, 2]}, {"entropy": [3]}, {}, "entropies", [[1, 2], [3]]),
+        ({"entropy": [1, 2]}, {"entropy": None}, {}, "entropies", None),
+        ({}, {}, {}, "token_ids", [[5, 6], [7]]),
+        ({}, {}, {}, "group_ids", [0, 0]),
+        ({"tokens": [2, 5, 6]}, {}, {}, "group_ids", [0, 1]),
+        ({"tokens": None}, {}, {}, "token_ids", None),
+    ],
+)
+def test_samples_of_slime(first, second, top, name, expected):
+    samples = [SAMPLES[0] | first, SAMPLES[1] | second]
+    (one,) = made({"rollout_id": 7, "samples": samples, **top})
+    assert one.value.get(name) == expected
+    assert one.value["log_probs_new"] == [[-1.0, -2.0], [-3.0]]
+
+
+def test_choices_without_log_probs_are_told(read):
+    value = dumps.chat()
+    value["choices"][1]["logprobs"] = None
+    (error,), _ = read(value)
+    place = "choices[1].logprobs: expected log-probs (ask the server for logprobs), got none"
+    assert str(error).endswith(place)
+    for choices in ([], {}, [value["choices"][0], {"text": "a"}], [value["choices"][0], "a"]):
+        assert format_of({**value, "choices": choices}, None) is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "prompt", "mask"),
+    [
+        ([[None, -1, -2], [-3, -4]], 2, [[0, 0, 1], [1, 1]]),
+        ([[None, -1, -2], [None, -3]], 2, [[0, 0, 1], [0, 0]]),
+        ([[None, -1, -2], []], 9, [[0, 0, 0], []]),
+        ([[None, -1, -2], [-9999.0]], None, [[0, 1, 1], [0]]),
+        ([[-1, -2], [-3]], 1, None),
+    ],
+)
+def test_the_prompt_of_an_echo_does_not_count(numbers, prompt, mask):
+    value = {"choices": [{"logprobs": {"token_logprobs": row}} for row in numbers]}
+    (one,) = made({**value, "usage": {"prompt_tokens": prompt}})
+    assert one.value.get("mask") == mask
+    assert any("echo" in note for note in one.notes) == (prompt is None)
+
+
+@pytest.mark.parametrize(
+    ("triples", "words", "mask"),
+    [
+        ([[-1, 5, "a"], [-2, 6, "b"]], [["a", "b"]], None),
+        ([[-1, 5, "a"], [-2, 6, None]], None, None),
+        ([[-1, 5, "a"], [-2, 6]], None, None),
+        ([[None, 5, "a"], [-2, 6, "b"]], [["a", "b"]], [[False, True]]),
+    ],
+)
+def test_triples_of_sglang(triples, words, mask):
+    (one,) = made({"meta_info": {"id": "x", "output_token_logprobs": triples}})
+    assert (one.value.get("tokens"), one.value.get("mask")) == (words, mask)
+    assert (one.value["token_ids"], one.value["id"]) == ([[5, 6]], "x")
+    assert len(one.notes) == (mask is not None)
+
+
+@pytest.mark.parametrize(
+    ("turns", "length"),
+    [([{"ac_len": 3}, {"ac_len": 4}], 7), ([{"ac_len": 3}, {}], 3), ([], None), (None, None)],
+)
+def test_how_long_a_rollout_of_tinker_is(turns, length):
+    value = {"group_idx": 1, "traj_idx": 2, "total_reward": 0.5, "steps": turns}
+    with pytest.raises(InputError) as caught:
+        made(value)
+    assert caught.value.signal.lengths == [length]
+
+
+@pytest.mark.parametrize(
+    ("first", "header"),
+    [
+        (b'{"type":"header","hparams":{"a":1}}', b'{"header":{"hparams":{"a":1}},'),
+        *[(text, b"") for text in (
+            b'{"type":"header"}', b'{"type":"step","hparams":1,"x":"header"}', b'{"hparams":1}',
+            b'{"header" "hparams"', b'["header","hparams"]', b'{"type":"header","x":"hparams"',
+        )],
+    ],
+)  # fmt: skip
+def test_the_header_of_a_file_of_unipo(first, header):
+    assert header_of(first) == header
+    step = b'{"type":"step","step":1}'
+    assert headed([first, step], header) == [first, header + step[1:] if header else step]
+
+
+def test_a_step_of_unipo_is_carried_and_what_is_missing_is_named(read):
+    value = dumps.unipo()
+    value["entries"][0]["step"] = 12
+    prompts = value["entries"][0]["prompts"]
+    assert {one.value["step"] for one in made(value)[: len(prompts)]} == {12}
+    responses = prompts[0]["responses"]
+    prompts[0]["responses"] = responses = [{**one} for one in (*responses, *responses)]
+    for one in responses[1:3]:
+        one["reward"] = None
+    (error, *_), _ = read(value)
+    assert ": entries[0].prompts[0].responses[1].reward: expected a value" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "row", "rows"),
+    [
+        *[([], True, False), ([1, [2]], True, False), ([[1], 2], False, False)],
+        *[([{}], False, False), ([[1], []], False, True), (None, False, False)],
+        *[((1, 2), False, False), ("ab", False, False), ([[1], {}], False, False)],
+    ],
+)
+def test_what_is_a_row_of_tokens(value, row, rows):
+    assert (is_row(value), is_rows(value)) == (row, rows)

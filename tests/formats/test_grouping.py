@@ -10,7 +10,8 @@ from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
-from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.choose.gathered import apart, whole
+from grpo_cli.records.choose.grouping import Group, Grouping, _label, hashable
 from grpo_cli.records.choose.paths import read_path
 from grpo_cli.variants.plan import plan
 
@@ -224,3 +225,150 @@ def test_lines_that_hold_several_groups(read):
     assert [one.group_labels for one in found] == [[NEW[0][0]], [NEW[2][0]]]
     (_, mixed) = read([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step], first)
     assert "records of several groups in one line" in str(mixed)
+
+
+def one_of(**more):
+    return {"logps": [-1.0, -2.0], "reward": 0.5, "q": "a", **more}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name", "expected"),
+    [
+        ({}, {"reward": 0.7}, "rewards", [0.5, 0.7]),
+        ({"reward": [0.5]}, {"reward": [0.7]}, "rewards", [0.5, 0.7]),
+        ({"reward": [0.5, 1.0]}, {"reward": [0.7, 2.0]}, "rewards", [[0.5, 1.0], [0.7, 2.0]]),
+        ({"reward": {"f": 1, "g": [2]}}, {"reward": {"f": 3, "g": 4}}, "rewards", [[1, 2], [3, 4]]),
+        ({"advantages": 0.1}, {"advantages": [0.2]}, "advantages", [0.1, 0.2]),
+        *[({"group_size": 2}, {"group_size": 2}, "group_labels", ["a"])],
+        *[({"id": 1, "expected": {"loss": 1}}, {"id": 2}, "id", None)],
+        *[({"num_generations": 2}, {"num_generations": 2}, "unknown", ("q",))],
+    ],
+)
+def test_what_a_row_of_one_response_may_hold(read, first, second, name, expected):
+    (found,) = read([one_of(**first), one_of(**second)], by("q"))
+    assert (getattr(found, name), found.widths) == (expected, [2, 2])
+
+
+def test_advantages_of_a_row_are_of_its_tokens_where_it_has_as_many(read):
+    rows_of_two = [one_of(advantages=[0.1, 0.2]), one_of(advantages=[0.3, 0.4])]
+    batch = assemble(read(rows_of_two, by("q")))
+    assert batch.token_advantages.tolist() == [0.1, 0.2, 0.3, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logps": [[[-1.0]]]}, "logps: expected one response, got groups"),
+        ({"group_size": 3}, "line 1 has not, in one group"),
+        ({"advantages": 0.5}, "line 2 has advantages and line 1 has not, in one group"),
+        ({"logps": [-1.0, "x"]}, 'logps[1]: expected a number, got "x"'),
+    ],
+)
+def test_a_fault_of_a_row_is_told_where_it_stands_in_it(read, change, message):
+    (found, *_) = read([one_of(), one_of(**change)], by("q"))
+    assert str(found).endswith(message)
+    assert "rows.jsonl:2: " in str(found)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"reward": [0.5, 1]}, {"reward": [0.5, "x"]}, 'reward[1]: expected a number, got "x"'),
+        (
+            {"advantages": [1, 2]},
+            {"advantages": [1, "x"]},
+            'advantages[1]: expected a number, got "x"',
+        ),
+        (
+            {"group_size": 2},
+            {"group_size": 3},
+            "group_size: other group_size than line 1, in one group",
+        ),
+        (
+            {"hyperparameters": {"beta": 1}},
+            {"hyperparameters": {"beta": 2}},
+            "hyperparameters: other hyperparameters than line 1, in one group",
+        ),
+    ],
+)
+def test_rows_that_do_not_go_together(read, first, second, message):
+    (found, *_) = read([one_of(**first), one_of(**second)], by("q"))
+    assert f"rows.jsonl:2: {message}" in str(found)
+
+
+@pytest.mark.parametrize("other", [{"g": 1.0}, {"f": 1.0, "g": 1.0}, 1.0, [1.0]])
+def test_rows_have_the_same_reward_functions(read, other):
+    for first, second in (({"f": 1.0}, other), (other, {"f": 1.0})):
+        data = [one_of(reward=first), one_of(reward=first), one_of(reward=second)]
+        (found,) = read(data, by("q"))
+        assert isinstance(found, InputError)
+    assert isinstance(found, InputError)
+
+
+def test_rows_of_an_array_are_told_by_their_number(read):
+    data = [one_of(), one_of(ref_log_prob=[-1.0, -2.0])]
+    (found,) = read(json.dumps(data).encode(), by("q"))
+    assert str(found).endswith(
+        "rows.jsonl: [1]: [1] has log_probs_ref and [0] has not, in one group"
+    )
+
+
+@pytest.mark.parametrize("responses", [1, 2])
+def test_the_row_with_another_id_is_told(read, responses):
+    logps, reward = [[-1.0]] * responses, [1.0] * responses
+    data = [one_of(logps=logps, reward=reward, uid=[name] * responses) for name in "aaab"]
+    first, second = read(data, Reading(grouping=Grouping(size=2)))
+    assert first.group_labels == ["a"]
+    place = "rows.jsonl:4: another group id than line 3 has, in a group of --group-size"
+    assert str(second).endswith(place)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *[(one, one) for one in (2**64 - 1, -(2**63), 0, True, 1.5, "a", None)],
+        *[(2**64, str(2**64)), (-(2**63) - 1, str(-(2**63) - 1)), (10**30, "1" + "0" * 30)],
+        *[([1, 2], b"[1,2]"), ({"b": 1, "a": 2}, b'{"a":2,"b":1}')],
+    ],
+)
+def test_values_as_keys(value, expected):
+    assert hashable(value) == expected
+    assert type(hashable(value)) is type(expected)
+
+
+def test_a_key_that_is_nested_too_deeply():
+    value = []
+    for _ in range(300):
+        value = [value]
+    with pytest.raises(InputError, match="got one nested too deeply"):
+        hashable(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [((7,), 7), ((b"[1]",), None), ((7, "a"), "7/a"), ((b"[1]", 2), "…/2"), (None, None), (3, 3)],
+)
+def test_what_a_group_is_called(key, label):
+    assert _label(key) == label
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        *[(1, [[1, 2], [4], [5, 6]]), (6, [[1, 2], [4, 5, 6]]), (7, [[1, 2, 4], [5, 6]])],
+        *[(9, [[1, 2, 4], [5, 6]]), (10, [[1, 2, 4, 5, 6]]), (99, [[1, 2, 4, 5, 6]])],
+    ],
+)
+def test_blocks_end_where_groups_end(size, expected):
+    """Each line takes its bytes and its end: groups of 6, 3 and 4 here."""
+    groups = [Group([(1, b"aa"), (2, b"bb")], "x"), Group([(4, b"cc")], "y")]
+    groups.append(Group([(5, b"d"), (6, b"e")], "z"))
+    found = list(whole("s", groups, size))
+    assert [one.numbers for one in found] == expected
+    assert [one.line for one in found] == [numbers[0] for numbers in expected]
+    texts = {1: b"aa", 2: b"bb", 4: b"cc", 5: b"d", 6: b"e"}
+    assert [one.lines for one in found] == [[texts[at] for at in part] for part in expected]
+    again = [group for block in found for group in apart(block, lambda part: [part])]
+    assert [(one.label, one.items[0].line, one.items[0].numbers) for one in again] == [
+        *[("x", 1, [1, 2]), ("y", 4, [4]), ("z", 5, [5, 6])],
+    ]  # fmt: skip

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from formats.dumps import NEW, REWARDS, lines
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records import Raw
 from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.select import hint, only_group
 from grpo_cli.records.choose.where import passes, read_conditions, refuted, scalars
 
 RECORD = {"log_probs_new": NEW, "rewards": REWARDS}
@@ -144,3 +146,87 @@ def test_group(read):
     nested = {"log_probs_new": [NEW[:2], NEW[2:]], "rewards": [REWARDS[:2], REWARDS[2:]]}
     (one,) = read([{**nested, "uid": ["p", "q"]}], group="q")
     assert one.rewards == REWARDS[2:]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("''", ""), ("'a'", "a"), ('"1"', "1"), ("'", "'"), ("'a", "'a"), ("a'", "a'"),
+     ("'a\"", "'a\""), ("1", 1), ("1.5", 1.5), ("1e3", 1000.0), ("aba", "aba"),
+     ("-2", -2), ("true", True)],
+)  # fmt: skip
+def test_what_is_compared_with(text, value):
+    (condition,) = read_conditions([f"step=={text}"])
+    assert (condition.wanted, type(condition.wanted)) == (value, type(value))
+
+
+@pytest.mark.parametrize("word", ["||", "|", "or"])
+def test_what_cannot_be_said_is_named(word):
+    with pytest.raises(UsageError, match="cannot be said") as caught:
+        read_conditions([f"step==1 {word} step==2"])
+    assert str(caught.value).startswith(f"--where: {word!r} cannot be said: ")
+
+
+VALUE = {
+    "log_probs_new": [[-1], [-2], [-3]],
+    "rewards": {"f": [1, 0, 2], "g": [3, 4]},
+    "note": [1, 2, 3],
+    "beta": 0.1,
+    "expected": {"loss": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("ids", "kept"),
+    [
+        *[(["a", "b", "a"], [1]), (["b", "a", "b"], [0, 2]), ([3, "b", 3.0], [1])],
+        *[([["b", "b"], ["a"], ["b"]], [0, 2]), ([["b", "a"], ["b"], []], [1])],
+    ],
+)
+def test_the_responses_of_a_group(ids, kept):
+    """And what there is for each of them; a list of another length is told where it is parsed."""
+    found = only_group({**VALUE, "uid": ids}, "b")
+    assert found == {
+        "log_probs_new": [VALUE["log_probs_new"][at] for at in kept],
+        "rewards": {"f": [VALUE["rewards"]["f"][at] for at in kept], "g": [3, 4]},
+        "note": [1, 2, 3],
+        "beta": 0.1,
+        "uid": [ids[at] for at in kept],
+    }
+
+
+@pytest.mark.parametrize(
+    ("ids", "whole"),
+    [
+        *[(["b"] * 3, True), ("b", True), (["b", ["b"], "b"], True), ([["b"], ["b"], ["b"]], True)],
+        *[(["a"] * 3, False), ("a", False), ([[], [], []], False), (None, False)],
+    ],
+)
+def test_all_of_a_record_or_nothing(ids, whole):
+    value = {**VALUE, "uid": ids}
+    assert only_group(value, "b") is (value if whole else None)
+
+
+@pytest.mark.parametrize(("label", "wanted"), [(3.0, "3"), (3.0, "3.0"), (3, "3"), (0.5, "0.5")])
+def test_numbers_are_called_as_they_are_written(label, wanted):
+    value = {"log_probs_new": [[-1]], "uid": [label]}
+    assert only_group(value, wanted) is value
+    assert only_group(value, f"{wanted}1") is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["b"], "; the first groups are b"),
+        ([["x", "x"], ["y", "x"], None, "z"], "; the first groups are x, y, z"),
+        ([[["p", "p"], ["q"], []]], "; the first groups are p, q"),
+        ([[*"abcde"]], "; the first groups are a, b, c, d, e"),
+        ([[*"abcdef"]], "; the first groups are a, b, c, d, e, …"),
+        ([[*"abcdef", "wantod"]], "; the first groups are wantod, a, b, c, d, …"),
+        ([None], ""),
+    ],
+)
+def test_the_groups_that_there_are_are_told(ids, said):
+    values = [RECORD, *({**RECORD, "uid": one} for one in ids), 5]
+    raws = [Raw(value, "", at, "", 0) for at, value in enumerate(values, 1)]
+    assert hint(raws, (), None, "wanted") == said
+    assert hint(raws, (), None, None) == ""

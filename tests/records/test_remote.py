@@ -22,7 +22,7 @@ from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.records.open import address as addressing
 from grpo_cli.records.open import ranges, remote, streams, upload
 from grpo_cli.records.open.address import CHANGED, Address, Version, address, addresses
-from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.open.blocks import Source, cut
 from grpo_cli.records.tables.files import check_end, package, parquet_file
 from grpo_cli.variants.plan import plan
 
@@ -236,6 +236,21 @@ def test_a_stream_is_that_file_from_every_place(place, small, whole):
             assert stream.read() == DATA[24:]
             assert stream.seek(first) == first
             assert stream.raw.read(12) == DATA[first : first + 12][: len(stream.raw._part)]
+
+
+def test_a_file_is_read_on_beside_the_work_where_all_of_it_is_read(store, place, small):
+    with streams.opened(place) as stream:
+        stream.read(1)
+    assert store.asked == [(0, 6)]
+    store.asked.clear()
+    with streams.unpacked(place) as stream:
+        assert stream.read() == DATA
+    assert store.asked == [(0, 4), (4, 14), (14, 24), (24, 25)]
+
+
+def test_an_empty_file_in_a_store(store):
+    with pytest.raises(InputError, match="no records: the input is empty"):
+        list(cut(store.put("runs/a", b"")))
 
 
 def test_a_stream_asks_for_what_is_wanted_at_once(store, place, small):

@@ -1,5 +1,6 @@
 import gzip
 import io
+import os
 import sys
 from functools import partial
 from itertools import pairwise
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read
+from grpo_cli.records.open import ranges
 from grpo_cli.records.open import streams as sources
+from grpo_cli.records.open.address import CHANGED
 from grpo_cli.records.open.blocks import Block, Source, _joined, _whole, spans
-from grpo_cli.records.open.foreign import foreign
+from grpo_cli.records.open.foreign import LOOKED_AT, foreign
 from grpo_cli.records.open.ranges import _bytes_of
 from grpo_cli.records.open.streams import blocks, split
 
@@ -352,3 +355,177 @@ def test_a_trainers_log_is_told_from_other_tables():
     assert foreign(b"epoch,loss\n1,step").startswith("this looks like CSV")
     assert advice not in foreign(b"epoch,loss\n1,step")
     assert foreign(b"1,2\nstep,b") is None
+
+
+# ---- blocks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "expected"),
+    [
+        (b"1\n2\n3\n", 2, [(1, [b"1"]), (2, [b"2"]), (3, [b"3"])]),
+        (b"\n12345\n", 2, [(1, [b""]), (2, [b"12345"])]),
+        (b"1\n2\n3", 100, [(1, [b"1", b"2", b"3"])]),
+        (b"12345\n6\n", 2, [(1, [b"12345"]), (2, [b"6"])]),
+        (b"", 2, []),
+    ],
+)
+def test_a_block_is_what_was_read_to_the_last_end_of_a_line(data, size, expected):
+    assert list(blocks(io.BytesIO(data), size)) == expected
+
+
+def test_pieces_that_are_larger_than_the_room_for_them():
+    stream = sources._Pieces(iter([b"abc", b"", b"d"]))
+    assert [stream.read(2) for _ in range(4)] == [b"ab", b"c", b"d", b""]
+
+
+@pytest.mark.parametrize("at", [1, 150_000])
+def test_a_file_that_is_cut_off_while_it_is_read(tmp_path, at):
+    path = tmp_path / "a"
+    path.write_bytes((LINE + b"\n") * 10_000)
+    made = cut(str(path), 100)
+    next(made)
+    os.truncate(path, at)
+    with pytest.raises(InputError) as caught:
+        list(made)
+    assert str(caught.value) == f"{path}: the file became shorter while it was read"
+
+
+def test_a_file_that_is_left_in_the_middle(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes((LINE + b"\n") * 10_000)
+    with sources.unpacked(str(path)) as stream:
+        assert stream.readline() == LINE + b"\n"
+
+
+def test_the_first_bytes_tell_what_a_file_is(tmp_path):
+    """Whatever follows: a table's first line may be long."""
+    for length in (LOOKED_AT - 1, LOOKED_AT):
+        (tmp_path / "a").write_bytes(b"a,".ljust(length, b"b") + b"{\n1,2\n")
+        told = "looks like CSV" in error(tmp_path / "a")
+        assert told == (length == LOOKED_AT)
+
+
+# ---- limits -----------------------------------------------------------------------------------
+
+
+def test_how_much_may_come_out_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Path("a").open("wb") as file:
+        for size in (0, 1000, 1 << 20):
+            file.truncate(size)
+            assert sources.most_unpacked("a") == max(16 << 20, 100 * size)
+    Path("-").write_bytes(b"")
+    for path in ("-", ".", "none"):
+        assert sources.most_unpacked(path) == 1 << 30
+    assert sources.Limit.of("a").size == 100 << 20
+    with Path("a").open("wb") as file:
+        file.truncate(1 << 30)
+    assert sources.Limit.of("a").size == 1 << 30
+
+
+def test_what_a_limit_says():
+    small, large = sources.Limit(16 << 20), sources.Limit(1 << 30)
+    advice = "MiB, unpacked; if it is sound, unpack the file first"
+    assert small.too_long() == f"expected lines of less than 16 {advice}"
+    assert small.too_large() == f"one JSON document of more than 16 {advice}"
+    assert large.too_long() == "expected lines of less than 1 GiB"
+    assert large.too_large().endswith("more than 1 GiB; write it as JSONL, one record a line")
+
+
+def test_what_is_told_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_bytes(b"")
+    Path("b").write_bytes(b"x")
+    said = [sources.unopened(path) for path in ("-", ".", "b", "a", "none")]
+    assert said[:3] == [None] * 3
+    assert [*map(str, said[3:])] == ["a: no records: the input is empty", "none: no such file"]
+
+
+# ---- ranges -----------------------------------------------------------------------------------
+
+STEPS = (
+    b'{"type":"header","hparams":{"clip_eps":0.3}}\n{"type":"eval"}\n\n{"type":"step","step":1}\n'
+)
+
+
+def by_ranges(path, size):
+    """Numbered lines: of each range those that begin in it, the last with what follows of it."""
+    made = ranges.ranges(Source.of(path), size)
+    known = [ranges.fetch(one) for one in made]
+    line, found = 1, []
+    for at, (wanted, (ends, rest)) in enumerate(zip(made, known, strict=True)):
+        if wanted.start and not ends.closes:
+            continue
+        later = [one.head for one, _ in known[at + 1 :]]
+        closing = next((n for n, head in enumerate(later, 1) if head.endswith(b"\n")), None)
+        whole = wanted._replace(start=wanted.start + len(ends.head), head=b"")
+        before = line
+        for block in ranges.blocks_of(whole, line, rest, later[:closing]):
+            assert block.line == line
+            found += enumerate(block.lines, line)
+            line += len(block.lines)
+        assert before + ends.lines <= line <= before + ends.lines + 1
+    return found
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+@pytest.mark.parametrize("data", [b"\n" + STEPS + STEPS[45:], b"{}\n" * 9 + b"{}", LINE + b"\n"])
+def test_wherever_ranges_are_cut_the_lines_are_the_same(tmp_path, monkeypatch, data, block):
+    monkeypatch.setattr(ranges, "BLOCK", block)
+    monkeypatch.setattr(ranges, "_FIRST", 8)
+    monkeypatch.setattr(ranges, "_SCANNED", 5)
+    monkeypatch.setattr(ranges, "_FEW", 2)
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    expected = read_all(cut(str(path)))[0]
+    for size in (*range(1, 12), *range(12, len(data) + 2, 5)):
+        assert by_ranges(str(path), size) == expected
+
+
+def test_ranges_are_of_what_is_lines(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"\n" + LINE + b"\n" + LINE)
+    made = ranges.ranges(Source.of(str(path)), 30)
+    assert [(one.start, one.end, one.size) for one in made] == [
+        (0, 30, 30),
+        (30, 60, 30),
+        (60, 84, 24),
+    ]
+    assert [len(one.head) for one in made] == [30, 0, 0]
+    for data in (
+        b"",
+        b"\n \n",
+        b"[" + LINE + b"]",
+        packed(LINE),
+        zstandard.compress(LINE),
+        b"{\n}",
+    ):
+        path.write_bytes(data)
+        assert ranges.ranges(Source.of(str(path)), 30) is None
+
+
+@pytest.mark.parametrize("length", [8, 9, 32, 33, 1000])
+def test_of_a_range_as_much_is_known_as_tells_its_first_line(tmp_path, monkeypatch, length):
+    monkeypatch.setattr(ranges, "_FIRST", 8)
+    path = tmp_path / "a"
+    path.write_bytes(b"{}".rjust(length - 1, b"\n") + b"\n" + LINE * 100)
+    (made,) = ranges.ranges(Source.of(str(path)), 1 << 20)
+    assert length <= len(made.head) < 4 * length + 8
+
+
+@pytest.mark.parametrize("what", ["none", "longer", "shorter", "touched"])
+def test_a_range_is_of_the_version_that_was_cut(tmp_path, what):
+    path = tmp_path / "a"
+    path.write_bytes(LINE)
+    (made,) = ranges.ranges(Source.of(str(path)), 100)
+    if what == "none":
+        path.unlink()
+    elif what == "touched":
+        os.utime(path, (1, 1))
+    else:
+        path.write_bytes(LINE + b"\n" if what == "longer" else LINE[1:])
+    with pytest.raises(InputError) as caught:
+        ranges.fetch(made)
+    told = "no such file" if what == "none" else CHANGED
+    assert str(caught.value) == f"{path}: {told}"

@@ -98,6 +98,7 @@ def test_kl_is_null_where_it_is_unknown_and_zero_where_there_is_none(evaluated):
     assert row["responses"][0]["tokens"]["kl"] is None
     (row, *_) = rows(*evaluated(ONE, variant="dr"), "token")
     assert not row["responses"][0]["tokens"]["kl"].any()
+    assert [one["kl"] for one in row["responses"]] == [0.0] * 3
 
 
 def test_entropy_is_what_the_bonus_is_of_and_null_without_one(evaluated):

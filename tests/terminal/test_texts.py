@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from rich.text import Text
 
-from grpo_cli.terminal import palette
+from grpo_cli.terminal import paging, palette
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
 from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
 from grpo_cli.terminal.paging import deliver
@@ -258,3 +258,78 @@ def test_ctrl_c_is_the_pagers_while_it_shows(monkeypatch):
     deliver("a\nb\n", io.BytesIO(), Screen(40, height=2), "page")
     assert seen == [b"a\nb\n", signal.SIG_IGN, signal.SIG_IGN]
     assert [*map(signal.getsignal, watched)] == before
+
+
+@pytest.mark.parametrize(
+    ("given", "term", "there", "command"),
+    [
+        ("less -R | cat", "dumb", "less more", ["sh", "-c", "less -R | cat"]),
+        *[(nothing, "xterm", "less more", []) for nothing in ("", " ", "cat", " cat ")],
+        (None, "xterm", "less more", ["/bin/less"]),
+        (None, "xterm", "more", ["/bin/more"]),
+        (None, "xterm", "", []),
+        (None, "dumb", "less more", []),
+        (None, None, "less more", []),
+    ],
+)
+def test_which_pager_there_is(monkeypatch, given, term, there, command):
+    for name, value in (("PAGER", given), ("TERM", term)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    found = {name: f"/bin/{name}" for name in there.split()}
+    monkeypatch.setattr(paging.shutil, "which", found.get)
+    assert paging._pager() == command
+
+
+@pytest.mark.parametrize("pager", ["none-such-command-at-all", "cat", "exit 127"])
+def test_without_a_pager_a_page_is_printed(monkeypatch, pager):
+    monkeypatch.setenv("PAGER", pager)
+    stream = io.BytesIO()
+    deliver("a\nb\n", stream, Screen(40, height=2), "page")
+    assert stream.getvalue() == b"a\nb\n"
+
+
+@pytest.mark.parametrize("pager", ["cat >/dev/null; exit 126", "cat >/dev/null; exit 1"])
+def test_what_a_pager_ends_with_is_its_own(monkeypatch, pager):
+    monkeypatch.setenv("PAGER", pager)
+    stream = io.BytesIO()
+    deliver("a\nb\n", stream, Screen(40, height=2), "page")
+    assert stream.getvalue() == b""
+
+
+def test_less_ends_at_once_where_a_page_fits_unless_told_otherwise(monkeypatch, tmp_path):
+    for given, expected in ((None, "FRX"), ("S", "S")):
+        monkeypatch.delenv("LESS", raising=False)
+        if given is not None:
+            monkeypatch.setenv("LESS", given)
+        monkeypatch.setenv("PAGER", f"cat >/dev/null; printenv LESS >{tmp_path}/said")
+        deliver("a\nb\n", io.BytesIO(), Screen(40, height=2), "page")
+        assert (tmp_path / "said").read_text().strip() == expected
+
+
+@pytest.mark.parametrize("beyond", ["cut", "page", "print"])
+@pytest.mark.parametrize(("height", "below"), [(3, 0), (4, 1), (9, 0), (None, 0), (None, 9)])
+def test_a_page_that_fits_is_printed(monkeypatch, beyond, height, below):
+    """With what follows it, and a line for the prompt."""
+    monkeypatch.setattr(paging, "_paged", lambda text: pytest.fail("it fits"))
+    stream = io.BytesIO()
+    deliver("a\nb\n", stream, Screen(40, height=height), beyond, below=below)
+    assert stream.getvalue() == b"a\nb\n"
+
+
+@pytest.mark.parametrize(("height", "below", "kept"), [(4, 2, 1), (5, 1, 2), (6, 1, 3), (6, 2, 2)])
+def test_a_page_is_cut_by_what_follows_it(height, below, kept):
+    stream = io.BytesIO()
+    deliver("a\nb\nc\nd\ne\n", stream, Screen(40, height=height), "cut", below=below)
+    expected = [*"abcde"[:kept], f"… {5 - kept} more lines: --full"]
+    assert stream.getvalue().decode().splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [("", 4, 1), ("abcd", 4, 1), ("abcde", 4, 2), ("日本", 4, 1), ("日本語", 4, 2), ("a\nb", 4, 2),
+     ("\x1b[1;31mabcd\x1b[0m", 4, 1), ("abc", 0, 3)],
+)  # fmt: skip
+def test_how_many_lines_a_message_takes(text, width, lines):
+    assert paging.lines_of(text, Screen(width)) == lines

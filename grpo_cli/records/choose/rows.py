@@ -188,8 +188,8 @@ def _indexes(name: str, value: Any, *, single: bool) -> str:
     if not isinstance(value, list):
         return ""
     if single:
-        by_token = name in _BY_TOKEN or (name == "advantages" and len(value) > 1)
-        return "[{t}]" if by_token else "[{r}]"
+        several = name in ("advantages", "rewards") and len(value) > 1  # by token, by function
+        return "[{t}]" if several or name in _BY_TOKEN else "[{r}]"
     return "[{r}][{t}]" if value and isinstance(value[0], list | np.ndarray) else "[{r}]"
 
 

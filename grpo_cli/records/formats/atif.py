@@ -28,19 +28,20 @@ def _read(value: Object) -> Iterator[Translated]:
     sampled = [(at, metrics) for at, metrics in turns if metrics.get("logprobs")]
     if not sampled:
         raise _without_log_probs(value, [metrics for _, metrics in turns])
-    record: Object = {"id": value.get("session_id"), "log_probs_new": [[]], "token_ids": [[]]}
+    log_probs: list[Any] = []
+    ids: list[Any] = []
     for at, metrics in sampled:
-        ids = metrics.get("completion_token_ids")
-        _check(at, metrics["logprobs"], ids)
-        record["log_probs_new"][0] += metrics["logprobs"]
-        record["token_ids"][0] += ids or []
-    if len(record["token_ids"][0]) < len(record["log_probs_new"][0]):
-        del record["token_ids"]
-    record["log_probs_rollout"] = record["log_probs_new"]
+        _check(at, metrics["logprobs"], metrics.get("completion_token_ids"))
+        log_probs += metrics["logprobs"]
+        ids += metrics.get("completion_token_ids") or []
+    record: Object = {"id": value.get("session_id"), "log_probs_new": [log_probs]}
+    record |= {"token_ids": [ids]} if len(ids) == len(log_probs) else {}
+    record["log_probs_rollout"] = [log_probs]
     reward = _reward(value)
     record |= {} if reward is None else {"rewards": [reward]}
-    left_out = sum(1 for _, metrics in turns if metrics.get("completion_tokens")) - len(sampled)
-    notes = (f"atif: {left_out} turns have no log-probs and are left out",) if left_out > 0 else ()
+    left_out = [one for _, one in turns if one.get("completion_tokens") and not one.get("logprobs")]
+    said = f"atif: {len(left_out)} turns have no log-probs and are left out"
+    notes = (said,) if left_out else ()
     yield Translated(record, {"log_probs_new": f"steps[{sampled[0][0]}].metrics.logprobs"}, notes)
 
 

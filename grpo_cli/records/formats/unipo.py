@@ -112,8 +112,6 @@ def _group(responses: list[Any], place: str) -> Translated:
         if name not in record and _in_all(values, f"{place}.{own}"):
             record[name] = values
             spelled[name] = f"{place}.{own}"
-    if "log_probs_new" not in record:
-        spelled["log_probs_new"] = f"{place}.tokens.log_probs"
     return Translated(record, spelled)
 
 

@@ -92,13 +92,18 @@ def ranges(source: Source, size: int) -> list[Range] | None:
     """
     version = version_of(source.path)
     head = _head(source.path, version.size)
-    first = head.lstrip(b"\n\r\t ").partition(b"\n")[0]
-    if not plain(head[:4]) or not first or is_document(first):
+    first = _first_of(head)
+    if not plain(head) or not first or is_document(first):
         return None
     starts = [*range(0, version.size, size), version.size]
     made = [Range(source.name, source.path, start, end, version) for start, end in pairwise(starts)]
     made[0] = made[0]._replace(head=head[: made[0].end])
     return made
+
+
+def _first_of(head: bytes) -> bytes:
+    """The first line that is not empty."""
+    return head.lstrip(b"\n\r\t ").partition(b"\n")[0]
 
 
 def _head(path: str, size: int) -> bytes:
@@ -197,10 +202,6 @@ def _local(path: str, start: int, end: int) -> bytes:
         return stream.read(end - start)
 
 
-_HEADER = 1 << 16
-"""Bytes that a file's header may have."""
-
-
 def blocks_of(
     wanted: Range, line: int, rest: Bytes | None, completion: Sequence[bytes]
 ) -> Iterator[Block]:
@@ -232,9 +233,9 @@ def blocks_of(
 
 def _headed(wanted: Range, lines: list[bytes]) -> list[bytes]:
     """Lines whose settings stand in the first line of the file, with these."""
-    if not any(map(is_step, lines[:2])):
+    if not any(map(is_step, lines)):
         return lines
-    return headed(lines, header_of(_bytes_of(wanted.path, 0, _HEADER).partition(b"\n")[0]))
+    return headed(lines, header_of(_first_of(_head(wanted.path, wanted.version.size))))
 
 
 def _cut(rest: Bytes) -> Iterator[bytes]:

@@ -44,16 +44,13 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a file, or of standard input for ``-``.
 
     Raises:
-        InputError: (with its source) for a file that cannot be opened, read or unpacked.
+        InputError: (without its source) for a file that cannot be opened, read or unpacked.
     """
     try:
         with _opened(path) as stream:
             yield _unpacked(stream, path)
-    except InputError as error:
-        error.source = shown(path)
-        raise
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(reason(error), source=shown(path)) from None
+        raise InputError(reason(error)) from None
 
 
 def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
@@ -88,12 +85,12 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
 
 
 def _unpacked(stream: io.BufferedReader, path: str) -> io.BufferedReader:
-    head = stream.peek(4)[:4]
+    head = stream.peek()
     if head.startswith(_GZIP):
         return io.BufferedReader(_Pieces(_ungzip(stream)), _BUFFER)
     if head.startswith(_ZSTD):
         return io.BufferedReader(_Pieces(_unzstd(stream)), _BUFFER)
-    if message := foreign(stream.peek(LOOKED_AT)[:LOOKED_AT], path):
+    if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(_UTF16_BOMS):
         raise InputError("expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8")

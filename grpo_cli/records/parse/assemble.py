@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -187,12 +188,9 @@ def _inside(values: F64, low: float, high: float) -> bool:
 
 def _locate(records: Sequence[Record], at: int) -> tuple[int, int]:
     """The record of a token as written, and the token's index in it."""
-    for number, record in enumerate(records):
-        size = sum(record.widths)
-        if at < size:
-            return number, at
-        at -= size
-    raise AssertionError("a token beyond the last record")
+    starts = [0, *accumulate(sum(record.widths) for record in records)]
+    number = bisect_right(starts, at) - 1
+    return number, at - starts[number]
 
 
 def _expectation(value: float, wanted: str) -> str:

@@ -145,7 +145,7 @@ def check_nesting(key: str, value: object, shape: Shape, leaf: str = "number") -
         InputError: at the first list that is missing, or longer or shorter than it should be.
     """
     try:
-        _compare(value, shape.value, key, shape.key, (*_LEVELS[3 - shape.nested : 2], leaf))
+        _compare(value, shape.value, key, shape.key, (*_LEVELS[3 - shape.nested :], leaf))
     except InputError as error:
         if shape.nested == 3 and type(value) is list and type(_first(value)) is not list:
             error.message += shape.doubt

@@ -48,14 +48,14 @@ def _constant(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, None]:
 
 def _first_order(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
     linear = 1.0 + np.log(ratio)
-    value, slope = right(linear, a, low, high)
-    return value, np.where(slope == linear * a, a, 0.0)
+    value, _ = right(linear, a, low, high)
+    return value, np.where(value == linear * a, a, 0.0)
 
 
 def _logarithm(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
     logarithm = np.log(ratio)
-    value, slope = right(logarithm, a, low, high)
-    return value, np.where(slope == logarithm * a, a, 0.0)
+    value, _ = right(logarithm, a, low, high)
+    return value, np.where(value == logarithm * a, a, 0.0)
 
 
 Bounds = Callable[[float, float], tuple[float, float]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
 from grpo_cli.commands.verify.causes.denominators import denominators
 from grpo_cli.objective.breakdown import Breakdown
@@ -56,22 +56,15 @@ def _constant(case: Case) -> Breakdown:
 
 
 def _references(case: Case) -> Iterator[Cause]:
-    batch = case.batch
-    if batch.log_probs_ref is None or batch.log_probs_new is None:
+    if case.batch.log_probs_ref is None:
         return
     words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
     yield swapped("kl", words, _made(case.objective.kl, _kept, turn=-1.0))
-    if batch.log_probs_old is not None:
-        words = "KL to the old policy where the reference is meant"
-        yield Cause("kl", words, partial(_with, change=_to_old))
+    yield Cause("kl", "KL to the old policy where the reference is meant", _to_old)
 
 
-def _with(case: Case, change: Callable[[Batch], Batch]) -> Breakdown:
-    return case.evaluated(change(case.batch))
-
-
-def _to_old(batch: Batch) -> Batch:
-    return replace(batch, log_probs_ref=batch.log_probs_old)
+def _to_old(case: Case) -> Breakdown:
+    return case.evaluated(replace(case.batch, log_probs_ref=case.batch.log_probs_old))
 
 
 # ---- other choices ------------------------------------------------------------------------------

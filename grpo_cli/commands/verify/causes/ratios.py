@@ -19,7 +19,7 @@ from grpo_cli.variants import bind
 def ratios(case: Case) -> Iterator[Cause]:
     """The ratio inverted, to another policy, or held constant."""
     batch, own = case.batch, case.objective.ratio
-    if batch.ratios is None and batch.log_probs_new is not None:
+    if batch.ratios is None:
         for column, words in _INSTEAD.items():
             if getattr(batch, column) is not None:
                 yield Cause("ratio", words, partial(_to, column=column))

@@ -68,10 +68,10 @@ def _formulas(case: Case, *, others: bool) -> Iterator[Cause]:
     mine = ("mean", f"std {ddof}") if ddof is not None else _OWN.get(own.name, ("", ""))
     pairs = [(centre, scale) for centre in _CENTRES for scale in _SCALES]
     pairs.sort(key=lambda pair: (pair[0] != mine[0]) + (pair[1] != mine[1]))
+    usual = 1e-8 if eps is None else float(eps)
     for pair in pairs:
-        usual = 1e-8 if eps is None else float(eps)
         for epsilon in _EPS if others else (usual,):
-            if epsilon == eps and (others or pair == mine):
+            if epsilon == usual and (others or pair == mine):
                 continue
             if others and pair[1] == "1":  # has no eps
                 continue
