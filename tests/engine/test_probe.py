@@ -104,12 +104,36 @@ def test_what_a_feature_tells_apart():
     assert math.isfinite(value(by_token, probable=True))
 
 
+@pytest.mark.parametrize(
+    ("differ", "missing", "found"),
+    [
+        ({"probable"}, {"probable"}, {"probable"}),
+        ({"probable"}, {"probable", "sizes"}, {"probable"}),
+        ({"probable"}, {"sizes"}, set()),
+        ({"sizes"}, {"sizes"}, {"sizes"}),
+        ({"sizes", "probable"}, {"sizes", "probable"}, {"sizes", "probable"}),
+        ({"sizes"}, {"probable", "lengths"}, {"lengths"}),
+        (set(), {"probable", "sizes"}, set()),
+    ],
+)
+def test_each_missing_feature_is_tried_by_itself(monkeypatch, differ, missing, found):
+    """Two that differ where a batch has one of some features."""
+
+    def valued(each, lacking=frozenset(), *, probable=False):
+        has = (FEATURES.keys() - {"probable"} - lacking) | ({"probable"} if probable else set())
+        return float(bool(each == "right" and has & differ))
+
+    monkeypatch.setattr("grpo_cli.engine.probe.value", valued)
+    assert tell_apart("left", "right", frozenset(missing)) == found
+
+
 def test_what_is_one_gradient():
     """On the usual probe, on two with longer tails, and on one of probable tokens."""
     mine, other = list(gradients(objective("dapo"))), list(gradients(objective("dr")))
     assert len(mine) == 4
     assert all(map(same_gradient, mine, mine))
     assert not any(map(same_gradient, mine, other))
+    assert not same_gradient(mine[0], mine[3])
     assert not same_gradient(mine[0], None)
     assert not same_gradient(None, None)
     values, slopes = mine[0]
