@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import cache
 
 _CONTAINERS = 50_000  # decoded lists between two collections; the usual 700 are some 30 records
 _KEPT = 31 << 20  # the largest block for which the C library learns to keep memory (malloc(3))
@@ -21,4 +22,10 @@ def settle() -> None:
     if not gc.isenabled():  # as the command's start left it: what is there by now stays
         gc.freeze()
         gc.enable()
+    _keep_blocks()
+
+
+@cache
+def _keep_blocks() -> None:
+    """Once in a process: a second block comes from what is kept, and its pages are touched."""
     bytes(_KEPT)

@@ -267,8 +267,8 @@ def usual_collections() -> Iterator[None]:
 @pytest.mark.usefixtures("usual_collections")
 def test_what_is_held_here_does_not_grow():
     # The least of two: what other threads of the process hold meanwhile is none of ours.
-    few, many = (min(held(count), held(count)) for count in (1_500, 6_000))
-    assert many < 1.5 * few
+    few = min(held(1_500), held(1_500))
+    assert any(held(4_500) < 1.5 * few for _ in range(2))
 
 
 def held(count: int) -> int:

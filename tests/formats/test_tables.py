@@ -1,7 +1,9 @@
 """Parquet, Arrow, npz and safetensors read as the same JSON does."""
 
+import io
 import json
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,10 @@ from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, gather
 from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.tables import arrays, parquet
 from grpo_cli.records.tables.arrow import _rows_at_once
 from grpo_cli.records.tables.pieces import kind_of
+from grpo_cli.records.translate import _summed
 from grpo_cli.variants.plan import plan
 
 pa = pytest.importorskip("pyarrow")
@@ -325,3 +329,101 @@ def test_safetensors(tmp_path, padded):
         path.write_bytes(tensors(PADDED)[:cut])
         with pytest.raises(InputError, match=r"in.safetensors: the file is damaged"):
             evaluate(path)
+
+
+def test_as_much_as_an_archive_may_unpack_to(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, **PADDED)
+    size = sum(entry.file_size for entry in zipfile.ZipFile(path).infolist())
+    assert evaluate(path)[1]["records"] == 1
+    for most in (size, size - 1):
+        monkeypatch.setattr(arrays, "most_unpacked", lambda _, most=most: most)
+        if most == size:
+            assert evaluate(path)[1]["records"] == 1
+        else:
+            with pytest.raises(InputError, match="arrays of more than 0 MiB, unpacked; if it is"):
+                evaluate(path)
+
+
+def with_header(header, data=b"\0" * 16):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(begin, end, kind="F64", shape=(1,)):
+    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ({"a": entry(0, 8, "C64")}, "numbers of type C64 are not read"),
+        ({"a": entry(0, 8), "b": entry(8, 17)}, "its tensors take 17 bytes, and 16 are there"),
+        ({"a": entry(0, 8), "b": entry(7, 16)}, "data_offsets of b between 8 and 16, apart from"),
+        ({"a": entry(-1, 8)}, "expected data_offsets of a between 0 and 16"),
+        ({"a": entry(8, 0)}, "expected data_offsets of a between 0 and 16"),
+    ],
+)
+def test_tensors_that_do_not_lie_apart(tmp_path, header, said):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(with_header(header))
+    with pytest.raises(InputError, match="the file is damaged: ") as caught:
+        evaluate(path)
+    assert said in str(caught.value)
+
+
+def test_a_header_that_is_longer_than_its_file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", 30) + b"{" + b" " * 28)
+    with pytest.raises(InputError, match="a header of 30 bytes, and 29 are left; is the file cut"):
+        evaluate(path)
+
+
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"}
+
+
+@pytest.mark.parametrize("kind", [*TYPES, "I8", "U8", "BOOL", "BF16"])
+def test_every_type_of_number(tmp_path, kind):
+    """Those of safetensors 0.6's README; bfloat16 is the upper half of float32."""
+    numbers = np.array([[1, 0, 1], [1, 1, 0]])
+    if kind == "BF16":
+        data = (numbers.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    else:
+        data = numbers.astype(TYPES.get(kind, {"U8": "u1", "I8": "i1"}.get(kind, "?"))).tobytes()
+    gap = b"\xff" * 3
+    (tmp_path / "a").write_bytes(
+        with_header({"n": entry(3, 3 + len(data), kind, (2, 3))}, gap + data + gap)
+    )
+    (raw,) = arrays.raws("a", str(tmp_path / "a"), "safetensors")
+    assert [row.tolist() for row in raw.value["n"]] == numbers.tolist()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 4])
+def test_arrays_are_as_deep_as_they_are(tmp_path, depth):
+    array = np.arange(float(2**depth)).reshape((2,) * depth)
+    np.savez(tmp_path / "a.npz", n=array)
+    (raw,) = arrays.raws("a", str(tmp_path / "a.npz"), "npz")
+    assert raw.plain() == {"n": array.tolist()}
+    assert raw.size == array.nbytes
+
+
+@pytest.mark.parametrize("found", [None, 5, [], [1, 2], [[0.5, 0.25], []], [[["x"]]], [[1], 2]])
+def test_scores_by_token_are_summed(found):
+    wanted = [0.75, 0.0] if found == [[0.5, 0.25], []] else found
+    assert _summed(found) == wanted
+
+
+def test_scores_of_groups_are_summed():
+    assert _summed([[[1, 2], [3]], [[4]], []]) == [[3.0, 3.0], [4.0], 0.0]
+
+
+@pytest.mark.parametrize("waiting", [1, 10**9])
+def test_a_file_without_records_is_none(monkeypatch, waiting):
+    monkeypatch.setattr(parquet, "_WAITING", waiting)
+    stream = io.BytesIO()
+    with parquet.Table(stream) as made:
+        for number in range(3):
+            made.add({"id": number, "log_probs_new": [[-1.0]]})
+    assert pq.read_table(stream).num_rows == 3
+    with pytest.raises(InputError, match="no records to write"), parquet.Table(io.BytesIO()):
+        pass

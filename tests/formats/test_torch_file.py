@@ -16,7 +16,10 @@ from files import records
 from formats.dumps import ADVANTAGES, IDS, NEW, OLD, REF, REWARDS
 from grpo_cli.errors import InputError
 from grpo_cli.records import assemble
-from grpo_cli.records.tables.torch_file import raws
+from grpo_cli.records.tables import torch_file
+from grpo_cli.records.tables.torch_file import _Plain, raws
+from grpo_cli.records.tables.torch_file import _Storage as TorchStorage
+from grpo_cli.records.tables.torch_file import _Tensor as TorchTensor
 
 SLIME = Path(__file__).parent.parent / "data" / "slime" / "train_data" / "7.pt"
 """Made with torch 2.13's save and slime 624b824's own _build_dump_payload, of two ranks."""
@@ -171,3 +174,53 @@ def test_a_list_that_holds_itself(tmp_path: Path) -> None:
     value: list[Any] = []
     value.append(value)
     assert message(saved(value, tmp_path / "a.pt"))
+
+
+class _Odd:
+    """Something that is neither a number nor a text."""
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"data.pkl": b"", "y/data.pkl": b""}, "expected one data.pkl in it"),
+        ({"x": b""}, "expected one data.pkl in it"),
+        ({"data.pkl": pickle.dumps(1), "byteorder": b"big"}, "its numbers are big-endian"),
+        ({"data.pkl": pickle.dumps([1, {2: b"bytes"}])}, "a bytes in it"),
+        ({"data.pkl": pickle.dumps(2j, protocol=2)}, "which may run code"),
+    ],
+)
+def test_a_zip_that_is_none_of_torchs(files: dict[str, bytes], said: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    assert said in message(tmp_path / "a.pt")
+
+
+def test_what_is_plain_is_taken_as_it_is(tmp_path: Path) -> None:
+    value = {1: [None, True, 2, 0.5, "a", (1,)], "b": {}}
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps(value))
+        archive.writestr("x/byteorder", b"little")
+    (raw,) = raws("a", str(tmp_path / "a.pt"))
+    assert raw.value == {"1": [None, True, 2, 0.5, "a", [1]], "b": {}}  # type: ignore[union-attr]
+
+
+def test_as_many_values_as_a_file_may_hold() -> None:
+    assert _Plain(4).of([1, [2]]) == [1, [2]]
+    tensor_of_3 = TorchTensor(TorchStorage(b"\0" * 12, "<f4"), 0, (3,), (1,))
+    assert _Plain(4).of(tensor_of_3) == [0.0] * 3
+    for value in ([1, [2]], tensor_of_3):
+        with pytest.raises(InputError, match="more than 3 values in so small a file"):
+            _Plain(3).of(value)
+
+
+def test_more_than_a_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved([1], tmp_path / "a.pt", **{"0": b"\0" * 100})
+    size = sum(entry.file_size for entry in zipfile.ZipFile(path).infolist())
+    for most in (size, size - 1):
+        monkeypatch.setattr(torch_file, "most_unpacked", lambda _, most=most: most)
+        if most == size:
+            assert list(raws("a", str(path)))
+        else:
+            assert "tensors of more than 0 MiB, unpacked" in message(path)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 from exactness.cases import random_batch
-from files import each
+from files import each, some
 
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
@@ -30,7 +30,7 @@ NEEDED = {
     "global_batch_size": 4,
 }
 CHOICES = [(stage, name) for stage, table in STAGES.items() for name in table.choices]
-SEEDS = range(3)
+SEEDS = some(range(3), 2)
 
 
 def objective_with(stage: str, name: str, **stages: str) -> Objective:

@@ -31,7 +31,7 @@ REQUIRED: dict[str, Value] = {
 }
 """Values for the hyperparameters that have none of their own."""
 
-SEEDS = range(int(os.environ.get("GRPO_BATCHES", "4")))  # .ci/run tries 100
+SEEDS = range(int(os.environ.get("GRPO_BATCHES", "3")))  # .ci/run tries 100
 
 
 def rows_choices() -> set[tuple[str, str]]:

@@ -2,13 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 from files import each
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import Block, assemble, gather, parse, records
+from grpo_cli.records import Block, assemble, gather, parse, places, records
 from grpo_cli.records.fields import read_fields
+from grpo_cli.records.parse import mistaken
 from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.records.places import Origin, Row
 
 NEW = {"log_probs_new": [[-1, -2], [-3]]}
 FOUR = {"log_probs_new": [[-1], [-2], [-1], [-2]]}
@@ -290,3 +293,112 @@ def test_the_first_bad_record_is_named():
         assemble(made)
     assert caught.value.record == 1
     assert str(caught.value) == "d:2: log_probs_ref[0][0]: expected a log-prob <= 0, got 2"
+
+
+# ---- places, and what seems to stand there ----------------------------------------------------
+
+
+def test_a_flat_index_is_a_place_as_the_user_nested_it():
+    widths, shape = [2, 0, 1, 3, 1], [2, 1, 2]
+    flat = [places.index(at, 2, widths, None) for at in range(7)]
+    assert flat == ["[0][0]", "[0][1]", "[2][0]", "[3][0]", "[3][1]", "[3][2]", "[4][0]"]
+    deep = [places.index(at, 3, widths, shape) for at in range(7)]
+    grouped = ["[0][0][0]", "[0][0][1]", "[1][0][0]", "[2][0][0]", "[2][0][1]", "[2][0][2]"]
+    assert deep == [*grouped, "[2][1][0]"]
+    assert places.index(3, 1, [5], None) == "[3]"
+    assert [places.response(row, shape) for row in range(5)] == [
+        *("[0][0]", "[0][1]", "[1][0]"), *("[2][0]", "[2][1]"),
+    ]  # fmt: skip
+
+
+ROWS = (Row(4, "", 0), Row(6, "[1].", 1))
+SPELLED = {"log_probs_new": "r[{r}].lp[{t}]", "rewards": "r[{r}].score", "one": "only[{t}]{}"}
+
+
+@pytest.mark.parametrize(
+    ("path", "rows", "expected", "line"),
+    [
+        ("log_probs_new[1][2]", None, "x.r[1].lp[2]", 1),
+        ("log_probs_new[1]", None, "x.r[1].lp", 1),
+        ("log_probs_new", None, "x.r", 1),
+        ("rewards[1]", None, "x.r[1].score", 1),
+        ("rewards[1][2]", None, "x.r[1].score[2]", 1),
+        ("rewards.f[1]", None, "x.r[1].score.f", 1),
+        ("other[3][4]", None, "x.other[3][4]", 1),
+        ("log_probs_new[0][2]", ROWS, "r[0].lp[2]", 4),
+        ("log_probs_new[1][2]", ROWS, "[1].r[1].lp[2]", 6),
+        ("log_probs_new[2][2]", ROWS, "x.r[2].lp[2]", 1),
+        ("other[1][4]", ROWS, "[1].other[4]", 6),
+        ("no[place]", ROWS, "x.no[place]", 1),
+    ],
+)
+def test_a_place_in_what_the_user_wrote(path, rows, expected, line):
+    error = InputError("expected 3 (as rewards[1] has)", path=f"x.{path}", line=1)
+    Origin(SPELLED, rows).place(error, "x.")
+    assert (error.path, error.line) == (expected, line)
+    assert ("(as r[1].score has)" in error.message) == (path != "no[place]")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(10**400, "inf"), (-(10**400), "-inf"), (5, "5.0"), (2**70, "1.1805916207174113e+21")],
+)
+def test_integers_beyond_floats(value, text):
+    assert str(places.as_float(value)) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([0.5] * 5, ""),
+        ([0.5] * 6, "look like probabilities"),
+        ([1.0] * 6, "look like probabilities"),
+        ([1.0] * 5 + [1.5], "negate them"),
+        ([0.0] * 5 + [1.5], ""),
+        ([0.0] * 8 + [1.5] * 2, "negate them"),
+        ([0.0] * 9 + [1.5] * 2, ""),
+        ([0.0] * 6, ""),
+        ([-0.5] * 8 + [1.5, 0.25], "look like logits"),
+        ([-0.5] * 9 + [1.5], ""),
+        ([0.5] * 5 + [float("nan")], ""),
+        ([0.5] * 6 + [float("inf")], "look like probabilities"),
+    ],
+)
+def test_what_numbers_seem_to_be(numbers, said):
+    found = mistaken.values(np.array(numbers))
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("row", "count", "deep", "said"),
+    [
+        ([-1.0, 2.0], 3, True, "the 2 numbers in each list of lp look like logits"),
+        ([-1.0, -2.0], 3, True, "lp is nested as several groups are: if its 2 numbers"),
+        ([-1.0, 0.0], 3, True, "lp is nested as several groups are: if its 2 numbers"),
+        ([-1.0], 3, True, ""),
+        ([-1.0, "x"], 3, True, ""),
+        ([-1.0, 2.0], 3, False, ""),
+        ([-1.0] * 800 + [1.0] * 200, 2, False, "the 1,000 numbers in each list of lp look like"),
+        ([-1.0] * 801 + [1.0] * 199, 2, False, ""),
+        ([-1.0] * 799 + [1.0] * 200, 2, False, ""),
+    ],
+)
+def test_what_lists_seem_to_be(row, count, deep, said):
+    column = [[row] * count] if deep else [row] * count
+    found = mistaken.rows("lp", column, [len(row)] * count, deep=deep)
+    assert said in found
+    assert bool(found) == bool(said)
+    assert mistaken.rows("lp", column, [len(row)] * count + [len(row) + 1], deep=deep) == ""
+
+
+def test_what_is_said_of_a_record_is_of_it_alone():
+    """Its neighbours hold what would look like something else."""
+    bad = {"logps": [[0.5] * 6], "rewards": [1]}
+    fine = {"logps": [[-9.0] * 50], "rewards": [1]}
+    for before in range(3):
+        made = [parse(one, source="d") for one in [*[fine] * before, bad, fine]]
+        with pytest.raises(InputError, match="these look like probabilities") as caught:
+            assemble(made)
+        assert caught.value.record == before
+        assert caught.value.path == "logps[0][0]"

@@ -4,7 +4,7 @@ from files import each
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import KNOWN
 from grpo_cli.records import parse
-from grpo_cli.records.fields import ALIASES, TOKEN_COLUMNS, read_fields
+from grpo_cli.records.fields import ALIASES, GROUPS, TOKEN_COLUMNS, read_fields, unknown_keys
 
 VALUES = {
     "rewards": [1],
@@ -120,3 +120,55 @@ def test_one_slip_is_noticed(key, near):
     with pytest.raises(InputError) as caught:
         read_fields({key: 1})
     assert str(caught.value) == f"{key}: unknown key; did you mean {near}?"
+
+
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [
+        *[("dvantages", True), ("advantaes", True), ("advantage_", True), ("advantagesx", True)],
+        *[("xadvantages", True), ("advbntages", True), ("bdvantages", True), ("advantaged", True)],
+        *[("davantages", True), ("advnatages", True), ("advantagse", True)],
+        *[("vantages", False), ("advtages", False), ("advantagesxy", False)],
+        *[("xxadvantages", False), ("badvantagesx", False), ("davantagse", False)],
+        *[("bdvantaged", False), ("vdaantages", False)],
+    ],
+)
+def test_one_slip_of_the_fingers_is_told(key, known):
+    record = {"log_probs_new": [[-1.0]], key: [1.0]}
+    if known:
+        with pytest.raises(InputError, match=f"{key}: unknown key; did you mean advantage"):
+            read_fields(record)
+    else:
+        assert read_fields(record).unknown == (key,)
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown", "said"),
+    [
+        ("rewards", [], ""),
+        ("rewards", ["step", "metrics"], ""),
+        ("rewards", ["step", "note"], ": note"),
+        (
+            "rewards",
+            ["note", "my_Score", "gain", "returns"],
+            ": my_Score, returns, note, gain (--map rewards=my_Score)",
+        ),
+        ("log_probs_new", ["x", "old_logp", "ref_lp", "gen_lp"], ": x, old_logp, ref_lp, gen_lp"),
+        ("log_probs_new", ["x", "old_lp", "lp"], ": lp, x, old_lp (--map log_probs_new=lp)"),
+        ("log_probs_new", ["x", "reward_lp"], ": reward_lp, x (--map log_probs_new=reward_lp)"),
+        ("log_probs_ref", ["base_lp"], ": base_lp (--map log_probs_ref=base_lp)"),
+        ("rewards", [*"abcdefgh"], ": a, b, c, d, e, f, g, h"),
+        ("rewards", [*"abcdefghi"], ": a, b, c, d, e, f, g, h, …"),
+    ],
+)
+def test_keys_that_were_not_understood(name, unknown, said):
+    expected = f"; keys that mean nothing here{said}" if said else ""
+    assert unknown_keys(name, unknown) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "known"), [(["a", 1], True), (["a"], True), ([1], True), ([1.5], False), ("a", False)]
+)
+def test_groups_are_labels_where_they_are_lists_of_them(value, known):
+    names = read_fields({"log_probs_new": [[-1.0]] * len(value), GROUPS: value}).names
+    assert ("group_ids" in names) == known

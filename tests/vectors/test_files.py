@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from files import each
+from files import each, some
 from mpmath import mpf
 
 from grpo_cli.vectors import Case, cases, flags
@@ -106,7 +106,7 @@ def test_the_number_is_the_same_under_the_choices_that_say_so(name: str) -> None
     for vector in (vector for file, vector in AGREED if file == name):
         own = make.answers(vector)
         for stage, choices in vector.same_under.items():
-            for choice in choices:
+            for choice in some(choices, 2):
                 other = make.answers(replace(vector, how={**vector.how, stage: choice}))
                 assert _near(other, own), (vector.name, choice)
 
