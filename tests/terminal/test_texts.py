@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 from rich.text import Text
 
-from grpo_cli.terminal import paging, palette
+from grpo_cli.errors import GrpoError
+from grpo_cli.terminal import messages, paging, palette
+from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
 from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
 from grpo_cli.terminal.paging import deliver
@@ -333,3 +338,65 @@ def test_a_page_is_cut_by_what_follows_it(height, below, kept):
 )  # fmt: skip
 def test_how_many_lines_a_message_takes(text, width, lines):
     assert paging.lines_of(text, Screen(width)) == lines
+
+
+# ---- where results go -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [None, "b"])
+def test_an_error_of_writing_names_its_place(known):
+    error = OSError(28, "No space left on device", known)
+    with pytest.raises(OSError, match="No space") as caught, naming("a"):
+        raise error
+    assert (caught.value.filename, caught.value is error) == (known or "a", True)
+
+
+def test_without_standard_output_there_is_none(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(GrpoError, match="standard output is closed"), destination("-"):
+        pass
+
+
+@pytest.mark.parametrize("before", [None, 0o600, 0o755])
+def test_a_file_is_there_when_it_is_whole(tmp_path, before):
+    place = tmp_path / "a"
+    if before is not None:
+        place.write_bytes(b"old")
+        place.chmod(before)
+
+    def write(text, *, fails):
+        with destination(str(place)) as stream:
+            stream.write(text)
+            stream.flush()
+            (beside,) = set(tmp_path.iterdir()) - {place}
+            assert (beside.stat().st_mode & 0o777, beside.name[:3]) == (0o600, ".a.")
+            assert place.exists() == (before is not None)
+            if fails:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(b"half", fails=True)
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"old"][: before is not None]
+    write(b"new", fails=False)
+    (tmp_path / "b").touch()
+    usual = (tmp_path / "b").stat().st_mode & 0o777
+    assert (place.read_bytes(), place.stat().st_mode & 0o777) == (b"new", before or usual)
+
+
+def test_a_full_standard_error_changes_nothing(monkeypatch):
+    def full(*_, **more):
+        assert more == {"err": True}
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(messages.typer, "echo", full)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    messages._print("grpo: x")
+    assert sys.stderr is None
+
+
+def test_a_terminal_has_its_size(monkeypatch):
+    stream = io.BytesIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((50, 20)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert screen_of(stream) == Screen(50, False, 20)
