@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,21 @@ def test_a_text_that_comes_in_parts_is_put_together():
     assert passing._read(Dripping(b"ab", b"c", b"de"), 5) == b"abcde"
     with pytest.raises(EOFError):
         passing._read(Dripping(b"ab", b""), 5)
+
+
+def test_what_can_be_read_once_is_kept_to_be_read_again(tmp_path):
+    path, line = tmp_path / "pipe", json.dumps(record(-1.0, -1.5)) + "\n"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_text(line * 3))
+    writer.start()
+    reader = Reader([str(path)])
+    assert reader.keep_input() == [str(path)]
+    writer.join()
+    for _ in range(2):
+        assert sum(len(chunk.records) for chunk in reader) == 3
+    kept = reader._sources[0].path
+    assert Path(kept).exists()
+    assert (reader.keep_input(), reader.nodes, reader.on_cluster) == ([], 0, False)
+    del reader
+    gc.collect()
+    assert not Path(kept).exists()

@@ -18,6 +18,14 @@ from grpo_cli.terminal import messages, paging, palette
 from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
 from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
+from grpo_cli.terminal.numbers import (
+    aligned,
+    escaped,
+    escaped_json,
+    shortened,
+    shown_among,
+    token_text,
+)
 from grpo_cli.terminal.paging import deliver
 from grpo_cli.terminal.prose import as_command, within, wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
@@ -400,3 +408,40 @@ def test_a_terminal_has_its_size(monkeypatch):
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((50, 20)))
     monkeypatch.setenv("NO_COLOR", "1")
     assert screen_of(stream) == Screen(50, False, 20)
+
+
+@pytest.mark.parametrize("length", [38, 39, 40, 41])
+def test_long_strings_are_cut(length):
+    text = "x" * length
+    assert shortened(text) == (text if length < 41 else "x" * 39 + "…")
+    assert token_text(f"{text[2:]}  ") == (f"{text[2:]}␣␣" if length < 41 else "x" * 39 + "…")
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "text"),
+    [(0.0, 1.0, "0"), (9e-14, 1.0, "≈0"), (-9e-14, 1.0, "≈0"), (1e-13, 1.0, "1e-13"),
+     (9e-14, None, "9e-14"), (9e-14, 0.5, "9e-14"), (0, 1.0, "0"), ("a", 1.0, "a")],
+)  # fmt: skip
+def test_what_rounding_leaves_of_nothing(value, size, text):
+    assert shown_among(value, size) == text
+
+
+def test_nothing_moves_a_cursor():
+    moving = "a\x1b[1m\tb\nc\x7f\u202ed"
+    assert escaped(moving) == "a\\u001b[1m\tb\nc\\u007f\\u202ed"
+    assert escaped_json(moving.encode()) == escaped(moving).encode()
+    assert escaped_json(b"1\x1b") == b"1\x1b"  # JSON has none of these but DEL as it is
+    assert escaped_json(b"1\x7f") == b"1\\u007f"
+    assert aligned([]) == []
+
+
+@pytest.mark.parametrize("terminal", [True, False, None])
+def test_a_message_is_broken_on_a_terminal_alone(monkeypatch, terminal):
+    said, stream = [], io.StringIO()
+    stream.isatty = lambda: bool(terminal)
+    monkeypatch.setattr("sys.stderr", None if terminal is None else stream)
+    monkeypatch.setattr(messages.typer, "echo", lambda line, *, err: said.append((line, err)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 20)))
+    messages.say("aaaa bbbb cccc\x1b dddd")
+    broken = "grpo: aaaa bbbb\n      cccc\\x1b dddd"
+    assert said == [(broken if terminal else broken.replace("\n     ", ""), True)]
