@@ -23,6 +23,7 @@ from test_verify_numbers import (
     less,
     right,
     told,
+    weighted,
 )
 
 from grpo_cli.commands.verify.causes import (
@@ -31,6 +32,7 @@ from grpo_cli.commands.verify.causes import (
     denominators,
     discount,
     factors,
+    kl,
     tokens,
     window,
 )
@@ -167,6 +169,72 @@ def test_truncated_responses_that_count_still() -> None:
     assert "the tokens with those of responses that are masked whole" in words
 
 
+def test_a_response_without_tokens_has_no_weight() -> None:
+    """Means over two responses with tokens, each over two of the three: B − 1."""
+    rows: list[list[float]] = [[-0.5, -0.9], [], [-0.4]]
+    made = {"log_probs_new": rows, "log_probs_old": rows, "log_probs_ref": rows}
+    expected = {"objective": 0.5 - 1.5, "gradient": [[0.25, 0.25], [], [-1.5]]}
+    case = case_of(expected, log_probs_rollout=None, advantages=[1.0, 2.0, -3.0], **made)
+    found = named(denominators.denominators, case)
+    assert any("divided by its response's tokens × responses − 1 (B − 1)" in one for one in found)
+
+
+def both(weight: Callable[[int], float], beta: float = 0.05) -> Wrong:
+    """The policy as it should be, and the KL with weights of its own."""
+    policy, whole, bare = (
+        told(beta=0.0),
+        told(beta=beta, weight=weight),
+        told(beta=0, weight=weight),
+    )
+    slopes = [
+        [x + y - z for x, y, z in zip(*rows, strict=True)]
+        for rows in zip(policy[1], whole[1], bare[1], strict=True)
+    ]
+    return policy[0] + whole[0] - bare[0], slopes
+
+
+@each(
+    ("name", "weight"),
+    [
+        ("token-mean", lambda _: 0.1),
+        ("token-sum", lambda _: 0.25),
+        ("response-sum", lambda row: LENGTHS[row] ** -1.0),
+    ],
+)
+def test_a_kl_with_weights_of_its_own(name, weight) -> None:
+    """Where those are more than another β that somebody may have typed."""
+    words = f"KL aggregated by itself, as {name}, where response-mean is meant"
+    wrong = both(weight)
+    case = expecting(wrong)
+    if name == "response-sum":  # it is the mean times four, and so a β of 0.2
+        assert words not in named(kl.reductions, case)
+        assert named(kl.strength, case) == ["β is 0.2 where 0.05 is meant"]
+        wrong = both(weight, 0.0512345)
+        case = expecting(wrong, flags={"beta": 0.0512345})
+    assert words in named(kl.reductions, case)
+    check(by_words(kl.reductions(case))[words], case, wrong)
+
+
+def test_no_weights_of_a_kl_are_looked_for_without_one() -> None:
+    assert not [*kl.reductions(expecting(told(beta=0.0), flags={"beta": 0.0}))]
+    assert not [*kl.weights_and_denominators(expecting(told(beta=0.0), flags={"beta": 0.0}))]
+    known = [one.words for one in kl.reductions(expecting(told()))]
+    assert not any("as token-sum-norm" in one or "as response-mean" in one for one in known)
+    more = {"hyperparameters": {"max_completion_length": 64}}
+    known = [one.words for one in kl.reductions(expecting(told(), **more))]
+    assert any("as token-sum-norm" in one for one in known)
+
+
+def test_a_kl_weight_and_a_denominator_at_once() -> None:
+    wrong = told(penalty=weighted, weight=lambda _: 0.1)
+    case = expecting(wrong)
+    words = "KL weighted by the ratio, and another denominator: each token is divided by the number"
+    (found,) = (one for one in kl.weights_and_denominators(case) if one.words.startswith(words))
+    check(found, case, wrong)
+    wrong = told(penalty=weighted, weight=lambda _: 1 / 3.7)  # which has no name
+    assert not named(kl.weights_and_denominators, expecting(wrong))
+
+
 # ---- tokens -------------------------------------------------------------------------------------
 
 LAST, FIRST = [1, 2, 6, 9], [0, 2, 3, 7]
@@ -266,6 +334,35 @@ def test_what_has_no_gradient_and_the_same_part_may_be_either() -> None:
     assert named(tokens.some, case) == [
         f"{said}, or another of the 2 that have no gradient and the same part"
     ]
+
+
+def test_masked_tokens_that_count() -> None:
+    """They are compared where they count, and evaluated all."""
+    mask = [[1, 1], [1], [1, 0, 1, 1], [1, 1, 0]]
+    wrong = told()
+    case = expecting(wrong, mask=mask)
+    assert named(tokens.mask_ignored, case) == ["mask ignored: masked tokens count"]
+    (cause,) = tokens.mask_ignored(case)
+    check(cause, case, wrong)
+    for at, row in ((3, 1), (2, 3)):
+        slopes = [[*one] for one in wrong[1]]
+        slopes[at][row] *= 1.1
+        assert not named(tokens.mask_ignored, expecting((wrong[0], slopes), mask=mask))
+    slopes = [[*one] for one in wrong[1]]
+    slopes[2][1] = 7.0  # masked
+    assert named(tokens.mask_ignored, expecting((wrong[0], slopes), mask=mask))
+    assert not [*tokens.mask_ignored(case_of())]
+    (words,) = named(tokens.some, positioned(mask))
+    assert words == "1 of 8 token is dropped (gradient 0): token 2 of response 2"
+
+
+def positioned(mask: list[list[int]]) -> Case:
+    """Without the third token of response 2 as written, the second that counts."""
+    case = case_of(mask=mask)
+    slopes = iter(case.breakdown.gradient.tolist())
+    rows = [[next(slopes) if one else 0.0 for one in row] for row in mask]
+    rows[2][2] = 0.0
+    return case_of({"gradient": rows}, mask=mask)
 
 
 # ---- factors ------------------------------------------------------------------------------------
@@ -546,6 +643,19 @@ def test_choices_give_what_they_say() -> None:
     again = made["ratio sequence where token is meant"].evaluate(case)
     means = [math.exp(math.fsum(row) / len(row)) for row in MOVES]
     np.testing.assert_allclose(again.ratio, np.repeat(means, LENGTHS), rtol=1e-13)
+
+
+def test_an_aggregation_is_swapped_for_the_kl_as_well() -> None:
+    """Whatever the KL has for itself; another stage leaves that as it is."""
+    case = case_of(stages={"kl_aggregate": "token-sum"})
+    assert case.other_weights
+    made = by_words(choices.neutral(case))
+    words = "other denominator: aggregate token-mean where response-mean is meant"
+    check(made[words], case, told(weight=lambda _: 0.1))
+    again = made["ratio on-policy where token is meant"].evaluate(case)
+    level = told(lambda _, a, __: (a, a), weight=lambda row: 1 / (4 * LENGTHS[row]), beta=0.0)
+    penalty = both(lambda _: 0.25)[0] - told(beta=0.0)[0]
+    assert again.record_objective[0] == pytest.approx(level[0] + penalty, rel=1e-12)
 
 
 def test_any_choice_is_of_frameworks_but_for_surrogates() -> None:
