@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from files import each
+from files import each, some
 from trials import check, threads, verify
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import planted
@@ -69,7 +69,7 @@ def test_minimum_shares_a_tie_and_a_clamp_passes_at_its_bounds() -> None:
     np.testing.assert_allclose(x.slope, [1.0, 1.0, 0.0])
 
 
-@each("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@each("mistake", some(MISTAKES, 28), ids=lambda mistake: mistake.name)
 def test_mistakes_change_the_numbers(mistake: verify.Mistake) -> None:
     """Each is seen in some record, and differs from what is right there."""
     random = np.random.default_rng(1)

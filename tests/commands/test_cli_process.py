@@ -60,11 +60,11 @@ def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
     assert "\x1b" not in (tmp_path / "page").read_text()
 
 
-def on_terminal(arguments: list[str], width: int, **variables: str) -> tuple[int, str]:
+def on_terminal(quick: Path, arguments: list[str], width: int, **variables: str) -> tuple[int, str]:
     """Runs the command on a pseudo-terminal of its own."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "grpo_cli", *arguments],
+        [str(quick / "grpo"), *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -84,23 +84,23 @@ def on_terminal(arguments: list[str], width: int, **variables: str) -> tuple[int
     return process.wait(timeout=120), text.decode()
 
 
-def test_a_terminal_has_colour_and_fits(dump):
+def test_a_terminal_has_colour_and_fits(quick, dump):
     path = str(dump({"tokens": [["[red]", "\n"], ["x"]]}))
-    code, text = on_terminal(["eval", path, "--level", "token"], 80, LINES="60")
+    code, text = on_terminal(quick, ["eval", path, "--level", "token"], 80, LINES="60")
     assert code == 0
     assert "\x1b[1m" in text
     assert "hidden at 80 columns: " in text
     assert "[red]" in text
     assert "\\n" in text
-    code, plain = on_terminal(["eval", path], 80, NO_COLOR="1")
+    code, plain = on_terminal(quick, ["eval", path], 80, NO_COLOR="1")
     assert "\x1b" not in plain
     rows = [line for line in plain.splitlines() if not line.startswith("signature")]
     assert max(map(len, rows[9:])) <= 80 or rows
-    assert "\x1b" not in on_terminal(["eval", path], 80, TERM="dumb")[1]
+    assert "\x1b" not in on_terminal(quick, ["eval", path], 80, TERM="dumb")[1]
 
 
-def test_a_terminal_as_stdin_is_a_usage_error():
-    code, text = on_terminal(["eval"], 80)
+def test_a_terminal_as_stdin_is_a_usage_error(quick):
+    code, text = on_terminal(quick, ["eval"], 80)
     assert code == 2
     assert "no FILE given, and nothing is piped" in text
 
@@ -159,7 +159,7 @@ def test_usage_is_one_line(shell, arguments):
     assert line.endswith("--help)")
 
 
-def test_bare_is_help_and_usage(real_shell):
-    result = real_shell("grpo")
+def test_bare_is_help_and_usage(shell):
+    result = shell("grpo")
     assert result.returncode == 2
     assert "grpo help questions" in result.stdout + result.stderr

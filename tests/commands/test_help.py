@@ -113,6 +113,9 @@ def described_in_full() -> dict[str, str]:
     return {name: main._imported(name).__doc__ or "" for name in COMMANDS}
 
 
+FEW = 4
+"""Records that examples of one file read; those of a run read 13."""
+
 EXAMPLES = [(name, line) for name in COMMANDS for line in example(name)]
 
 
@@ -120,9 +123,17 @@ NUMBERS = ("loss", "kl", "gradient-norm")
 
 
 @pytest.fixture
-def dumps(tmp_path, monkeypatch):
-    """The files that the examples name, in the folder that they run in."""
-    monkeypatch.chdir(tmp_path)
+def dumps(made, monkeypatch):
+    """The files that the examples name are in the folder that they run in."""
+    folder, *given = made
+    monkeypatch.chdir(folder)
+    return given
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the files that the examples name, a few records for standard input, numbers."""
+    folder = tmp_path_factory.mktemp("dumps")
     group = {
         "log_probs_new": [[-0.9, -0.2], [-1.1], [-0.3, -0.4], [-0.5]],
         "log_probs_old": [[-1.0, -0.25], [-1.0], [-0.35, -0.5], [-0.45]],
@@ -131,21 +142,23 @@ def dumps(tmp_path, monkeypatch):
     }
     total = evaluate(group).total
     group |= {"metrics": {"loss": total["loss"]}, "expected": {"loss": total["loss"]}}
-    total |= {"gradient_norm": total["gradient_norm"] / math.sqrt(13)}  # of so many equal records
+    total |= {"gradient_norm": total["gradient_norm"] / math.sqrt(FEW)}  # of so many equal records
     records = [group | {"id": f"step-{step}", "step": step} for step in range(13)]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    for path in ("rollouts.jsonl", "dump.jsonl", "run.jsonl", "before.jsonl", "after.jsonl"):
-        Path(path).write_text(lines)
-    for path in ("run/rollouts", "run-a/rollouts", "run-b/rollouts", "steps"):
-        Path(path).mkdir(parents=True)
-        Path(path, "step.jsonl").write_text(lines)
-    Path("steps/0.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+    lines = "".join(f"{json.dumps(record)}\n" for record in records)
+    few = "".join(lines.splitlines(keepends=True)[-FEW:])
+    for name in ("rollouts.jsonl", "dump.jsonl", "run.jsonl", "before.jsonl", "after.jsonl"):
+        (folder / name).write_text(few)
+    for name in ("run/rollouts", "run-a/rollouts", "run-b/rollouts", "steps"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "step.jsonl").write_text(lines)
+    (folder / "steps/0.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
     rows = nemo_rl() * 4
     logged = [{"step": step, "loss": 0.0, "grad_norm": 0.1 * step} for step in range(13)]
-    Path("trainer_state.json").write_text(json.dumps({"log_history": logged}))
-    Path("train_data_step7.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": logged}))
+    packed = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (folder / "train_data_step7.jsonl").write_text(packed)
     logged = {f"--{name}": repr(total[name.replace("-", "_")]) for name in NUMBERS}
-    return lines, logged
+    return folder, few, logged
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -82,16 +83,21 @@ def told(
     a: Sequence[float] = A,
     beta: float = BETA,
     weight: Callable[[int], float] = lambda row: 1 / (4 * LENGTHS[row]),
+    counts: Iterable[float] = repeat(1.0),
 ) -> tuple[float, list[list[float]]]:
-    """J and ∂J/∂(log π_θ): policy(log ρ, A, log π_θ) and penalty(d, log ρ) of each token."""
-    parts, slopes = [], []
+    """J and ∂J/∂(log π_θ): policy(log ρ, A, log π_θ) and penalty(d, log ρ) of each token.
+
+    Each counts as often as ``counts`` says, and weighs what its response does.
+    """
+    parts, slopes, counts = [], [], iter(counts)
     for row, members in enumerate(zip(NEW, moves, far, MOVES, strict=True)):
         slopes.append([])
         for new, m, d, own in zip(*members, strict=True):
             s, ds = policy(m, a[row], new)
             k, dk = penalty(d, own)
-            parts.append(weight(row) * (s - beta * k))
-            slopes[-1].append(weight(row) * (ds - beta * dk))
+            times = next(counts) * weight(row)
+            parts.append(times * (s - beta * k))
+            slopes[-1].append(times * (ds - beta * dk))
     return math.fsum(parts), slopes
 
 

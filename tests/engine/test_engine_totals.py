@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
+import os
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,12 @@ from files import evaluation
 
 from grpo_cli import evaluate
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
-from grpo_cli.engine import Reader
+from grpo_cli.engine import Evaluation, Reader, fold, passing, pool
+from grpo_cli.engine.evaluation import _of_another_scale
+from grpo_cli.engine.fold import Pieces, bundled
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
+from grpo_cli.records import Block
 from grpo_cli.variants.plan import plan
 
 
@@ -139,3 +146,125 @@ def test_of_many_bad_records_twenty_are_told(tmp_path):
     reader = Reader([str(tmp_path / "a")], skip=True)
     assert list(reader) == []
     assert (len(list(reader.skipped)), reader.skipped.more) == (20, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([3, 3, 3, 3], [2, 2]),
+        ([5, 4, 1, 9], [1, 2, 1]),
+        ([2, 2], [2]),
+        ([11, 2], [1, 1]),
+        ([], []),
+    ],
+)
+def test_small_pieces_are_worked_on_together(sizes, expected):
+    """A bundle ends with the piece that makes it half of 10 bytes."""
+    pieces = [Block(f"s{at}", at, [b"x" * (size - 1)]) for at, size in enumerate(sizes, 1)]
+    found = list(bundled(pieces, 10))
+    assert [len(one.pieces) for one in found] == expected
+    firsts = [1 + sum(expected[:at]) for at in range(len(expected))]
+    assert [(one.source, one.line) for one in found] == [(f"s{at}", at) for at in firsts]
+    assert sum(one.size for one in found) == sum(sizes)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize(("bad", "told"), [(None, ["saw 1"]), (0, []), (1, ["saw 1"])])
+def test_what_is_told_of_the_first_record_is_of_no_other(tmp_path, size, bad, told):
+    lines = [json.dumps({**record(-1.0, -1.5), "id": at}) for at in (1, 2, 3)]
+    lines = ["{}" if at == bad else line for at, line in enumerate(lines)]
+    (tmp_path / "a").write_text("\n".join(lines))
+    reader = Reader([str(tmp_path / "a")], skip=True, block_bytes=size)
+    run = Evaluation(
+        reader, plan("dr"), encode=None, look=lambda chunk: [f"saw {chunk.first.records[0].id}"]
+    )
+    assert not any(run)
+    assert [one for one in run.notices if one.startswith("saw")] == told
+
+
+@pytest.mark.parametrize(
+    ("own", "used", "far"),
+    [
+        *[(0.2, 0.0003, True), (0.0003, 0.2, True), (1.0, 0.125, False), (-0.5, 0.01, True)],
+        *[(0.5, 5.0, False), (0.5, 5.5, True), (0.0, 0.2, False), (0.2, 0.0, False)],
+        *[(20, 0.1, False), (0.1, None, False), (0.0, 0.0, False)],
+    ],
+)
+def test_values_of_another_scale(own, used, far):
+    assert _of_another_scale(own, used) == far
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [("200000 100000", 2), ("150000 100000", 2), ("100001 100000", 2), ("100000 100000", 1),
+     ("1000 100000", 1), ("max 100000", None), ("", None), (None, None)],
+)  # fmt: skip
+def test_the_cores_that_a_process_may_use(monkeypatch, text, quota):
+    def read(path):
+        if text is None:
+            raise FileNotFoundError
+        return text
+
+    monkeypatch.setattr(pool.Path, "read_text", read)
+    for count in (1, 2, 64):
+        monkeypatch.setattr(
+            os, "sched_getaffinity", lambda _, n=count: set(range(n)), raising=False
+        )
+        assert pool.cores() == min(count, quota or count)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert pool.cores() == 1
+
+
+@pytest.mark.parametrize("sockets", [True, False])
+def test_a_result_comes_as_it_was_sent(monkeypatch, sockets):
+    """Large texts beside the message, where that is known; arrays in it, to be written to."""
+    monkeypatch.setattr(passing, "_SOCKETS", sockets)
+    result = [Pieces([b"a" * 40_000, b"bc"]), np.arange(3.0), Pieces([b"d" * 41_000]), "e"]
+    monkeypatch.setattr(fold, "_LARGE", 40_000)
+    ours, theirs = multiprocessing.Pipe()
+    passing.send(ours, result)
+    message, sizes = theirs.recv()
+    assert sizes == [40_000, 41_000][: 2 * sockets]
+    assert (b"a" * 9 in message) != sockets
+    if sockets:
+        with passing._socket(theirs) as stream:
+            stream.recv(81_000, passing.socket.MSG_WAITALL)
+    passing.send(ours, result)
+    found = passing.receive(theirs)
+    found[1] += 1.0
+    assert (found[0], found[1].tolist(), found[2:]) == (result[0], [1.0, 2.0, 3.0], result[2:])
+
+
+def test_a_text_that_comes_in_parts_is_put_together():
+    class Dripping:
+        def __init__(self, *parts):
+            self.parts = list(parts)
+
+        def recv(self, size, flags):
+            asked.append((size, flags))
+            return self.parts.pop(0)
+
+    asked = []
+    assert passing._read(Dripping(b"ab", b"c", b"de"), 5) == b"abcde"
+    assert asked == [(size, passing.socket.MSG_WAITALL) for size in (5, 3, 2)]
+    with pytest.raises(EOFError):
+        passing._read(Dripping(b"ab", b""), 5)
+
+
+def test_what_can_be_read_once_is_kept_to_be_read_again(tmp_path):
+    path, line = tmp_path / "pipe", json.dumps(record(-1.0, -1.5)) + "\n"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_text(line * 3))
+    writer.start()
+    reader = Reader([str(path)])
+    assert reader.keep_input() == [str(path)]
+    writer.join()
+    for _ in range(2):
+        assert sum(len(chunk.records) for chunk in reader) == 3
+    kept = reader._sources[0].path
+    assert Path(kept).exists()
+    assert (reader.keep_input(), reader.nodes, reader.on_cluster) == ([], 0, False)
+    del reader
+    gc.collect()
+    assert not Path(kept).exists()

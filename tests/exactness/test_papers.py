@@ -19,7 +19,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
-BATCHES = int(os.environ.get("GRPO_BATCHES", "12"))  # .ci/run tries 100
+BATCHES = int(os.environ.get("GRPO_BATCHES", "8"))  # .ci/run tries 100
 STEP = mpf(10) ** -15  # its square, the error of a central difference, is far below a double's
 
 

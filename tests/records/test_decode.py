@@ -6,7 +6,7 @@ import pytest
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Raw, read, records
 from grpo_cli.records.decode import chunks
-from grpo_cli.records.decode.chunks import RawLines, keys_in_common
+from grpo_cli.records.decode.chunks import DecodedChunk, RawLines, keys_in_common
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.open import blocks
 from grpo_cli.records.record import DROPPED
@@ -137,6 +137,12 @@ def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected
     ]
 
 
+def test_what_packed_records_say_beside_their_numbers():
+    shown = {"id": ["a", "b"], "step": [1, 2]}
+    assert DecodedChunk([], shown=shown).said(1) == {"id": "b", "step": 2}
+    assert DecodedChunk([]).said(1) == {}
+
+
 def test_a_mistake_is_of_its_own_chunk(monkeypatch):
     monkeypatch.setattr(blocks, "CHUNK_BYTES", 4)
     found = list(blocks.raws(Block("d", 3, [b"[1]", b"{]", b"", b" ", b"5", b"6"])))
@@ -197,3 +203,8 @@ def test_what_there_is_no_memory_for_is_not_decoded(monkeypatch, lines):
     assert len(list(blocks.raws(Block("d", 1, lines)))) == len(lines)
     with pytest.raises(MemoryError):
         list(blocks.raws(Block("d", 1, [*lines, b"123456"])))
+    sizes = []
+    monkeypatch.setattr(blocks, "_OBJECTS", 8)
+    monkeypatch.setattr(blocks, "bytearray", sizes.append, raising=False)
+    assert len(list(blocks.raws(Block("d", 1, [*lines, b"123456"])))) == len(lines) + 1
+    assert sizes == [8 * 6]

@@ -288,7 +288,17 @@ def test_what_cannot_be_cut_in_places(tmp_path):
     ):
         (tmp_path / "a").write_bytes(data)
         assert spans(Source.of(str(tmp_path / "a"))) is None
-    assert spans(Source.of("-")) is None
+    for path in ("-", str(tmp_path), str(tmp_path / "none")):
+        assert spans(Source.of(path)) is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_the_lines_of_spans_are_counted_where_some_are_empty(tmp_path, size):
+    data = b"{}\n\n\n{}\n" * 3
+    (tmp_path / "a").write_bytes(data)
+    found = list(spans(Source.of(str(tmp_path / "a")), size))
+    assert [one.line for one in found] == [1 + data[: one.start].count(b"\n") for one in found]
+    assert b"".join(data[one.start :][: one.size] for one in found) == data
 
 
 def test_a_span_is_of_the_file_that_was_cut(tmp_path):
@@ -342,7 +352,13 @@ def test_many_lines_are_one_text(monkeypatch, count):
         ],
         *[(f"a.{end}", head, None) for end in ("gz", "npz") for head in (b"", b" {x", b"[x")],
         *[("a.npz", b"\xef\xbb\xbf\n{", None), ("gz", b"x", None), (".gz.x", b"x", None)],
-        *[("a", b"x", None), ("", b"a: {\0", None), ("", b'"a": 10', None), ("", b"[a: 10", None)],
+        *[
+            ("", b'"a","bc"', None),
+            ("a", b"x", None),
+            ("", b"a: {\0", None),
+            ("", b'"a": 10', None),
+            ("", b"[a: 10", None),
+        ],
     ],
 )
 def test_what_is_named_otherwise(name, head, expected):
@@ -529,3 +545,10 @@ def test_a_range_is_of_the_version_that_was_cut(tmp_path, what):
         ranges.fetch(made)
     told = "no such file" if what == "none" else CHANGED
     assert str(caught.value) == f"{path}: {told}"
+
+
+def test_a_tar_archive_is_known_by_what_stands_at_its_place():
+    """257 bytes in, as POSIX has it."""
+    assert "tar archive" in foreign(bytes(257) + b"ustar\0" + bytes(9))
+    for head in (bytes(256) + b"ustar", bytes(258) + b"ustar", b"ustar" + bytes(300)):
+        assert foreign(head) is None

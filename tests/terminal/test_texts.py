@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 from rich.text import Text
 
-from grpo_cli.terminal import paging, palette
+from grpo_cli.errors import GrpoError
+from grpo_cli.terminal import messages, paging, palette
+from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
 from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
+from grpo_cli.terminal.numbers import (
+    aligned,
+    escaped,
+    escaped_json,
+    shortened,
+    shown_among,
+    token_text,
+)
 from grpo_cli.terminal.paging import deliver
 from grpo_cli.terminal.prose import as_command, within, wrapped
 from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
@@ -290,6 +303,13 @@ def test_without_a_pager_a_page_is_printed(monkeypatch, pager):
     assert stream.getvalue() == b"a\nb\n"
 
 
+def test_a_pager_that_cannot_be_started_is_none(monkeypatch):
+    monkeypatch.setattr(paging, "_pager", lambda: ["/none/such"])
+    stream = io.BytesIO()
+    deliver("a\nb\n", stream, Screen(40, height=2), "page")
+    assert stream.getvalue() == b"a\nb\n"
+
+
 @pytest.mark.parametrize("pager", ["cat >/dev/null; exit 126", "cat >/dev/null; exit 1"])
 def test_what_a_pager_ends_with_is_its_own(monkeypatch, pager):
     monkeypatch.setenv("PAGER", pager)
@@ -333,3 +353,102 @@ def test_a_page_is_cut_by_what_follows_it(height, below, kept):
 )  # fmt: skip
 def test_how_many_lines_a_message_takes(text, width, lines):
     assert paging.lines_of(text, Screen(width)) == lines
+
+
+# ---- where results go -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [None, "b"])
+def test_an_error_of_writing_names_its_place(known):
+    error = OSError(28, "No space left on device", known)
+    with pytest.raises(OSError, match="No space") as caught, naming("a"):
+        raise error
+    assert (caught.value.filename, caught.value is error) == (known or "a", True)
+
+
+def test_without_standard_output_there_is_none(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(GrpoError, match="standard output is closed"), destination("-"):
+        pass
+
+
+@pytest.mark.parametrize("before", [None, 0o600, 0o755])
+def test_a_file_is_there_when_it_is_whole(tmp_path, before):
+    place = tmp_path / "a"
+    if before is not None:
+        place.write_bytes(b"old")
+        place.chmod(before)
+
+    def write(text, *, fails):
+        with destination(str(place)) as stream:
+            stream.write(text)
+            stream.flush()
+            (beside,) = set(tmp_path.iterdir()) - {place}
+            assert (beside.stat().st_mode & 0o777, beside.name[:3]) == (0o600, ".a.")
+            assert place.exists() == (before is not None)
+            if fails:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(b"half", fails=True)
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"old"][: before is not None]
+    write(b"new", fails=False)
+    (tmp_path / "b").touch()
+    usual = (tmp_path / "b").stat().st_mode & 0o777
+    assert (place.read_bytes(), place.stat().st_mode & 0o777) == (b"new", before or usual)
+
+
+def test_a_full_standard_error_changes_nothing(monkeypatch):
+    def full(*_, **more):
+        assert more == {"err": True}
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(messages.typer, "echo", full)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    messages._print("grpo: x")
+    assert sys.stderr is None
+
+
+def test_a_terminal_has_its_size(monkeypatch):
+    stream = io.BytesIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((50, 20)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert screen_of(stream) == Screen(50, False, 20)
+
+
+@pytest.mark.parametrize("length", [38, 39, 40, 41])
+def test_long_strings_are_cut(length):
+    text = "x" * length
+    assert shortened(text) == (text if length < 41 else "x" * 39 + "…")
+    assert token_text(f"{text[2:]}  ") == (f"{text[2:]}␣␣" if length < 41 else "x" * 39 + "…")
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "text"),
+    [(0.0, 1.0, "0"), (9e-14, 1.0, "≈0"), (-9e-14, 1.0, "≈0"), (1e-13, 1.0, "1e-13"),
+     (9e-14, None, "9e-14"), (9e-14, 0.5, "9e-14"), (0, 1.0, "0"), ("a", 1.0, "a")],
+)  # fmt: skip
+def test_what_rounding_leaves_of_nothing(value, size, text):
+    assert shown_among(value, size) == text
+
+
+def test_nothing_moves_a_cursor():
+    moving = "a\x1b[1m\tb\nc\x7f\u202ed"
+    assert escaped(moving) == "a\\u001b[1m\tb\nc\\u007f\\u202ed"
+    assert escaped_json(moving.encode()) == escaped(moving).encode()
+    assert escaped_json(b"1\x1b") == b"1\x1b"  # JSON has none of these but DEL as it is
+    assert escaped_json(b"1\x7f") == b"1\\u007f"
+    assert aligned([]) == []
+
+
+@pytest.mark.parametrize("terminal", [True, False, None])
+def test_a_message_is_broken_on_a_terminal_alone(monkeypatch, terminal):
+    said, stream = [], io.StringIO()
+    stream.isatty = lambda: bool(terminal)
+    monkeypatch.setattr("sys.stderr", None if terminal is None else stream)
+    monkeypatch.setattr(messages.typer, "echo", lambda line, *, err: said.append((line, err)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 20)))
+    messages.say("aaaa bbbb cccc\x1b dddd")
+    broken = "grpo: aaaa bbbb\n      cccc\\x1b dddd"
+    assert said == [(broken if terminal else broken.replace("\n     ", ""), True)]

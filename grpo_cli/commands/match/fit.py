@@ -117,17 +117,17 @@ def _solved(values: Values, factor: Factor, target: Typed) -> Iterator[Fitting]:
     taken = np.zeros(len(chosen), dtype=bool)
     for _, grid in grids():
         nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
-        own = np.abs(nearest - values.beta[chosen]) <= 1e-12 * nearest
+        own = nearest == values.beta[chosen]
         fits = (np.abs(nearest - exact) <= room) & ~taken & ~own
         taken |= fits
         yield chosen[fits], nearest[fits]
 
 
 def _near_any(exact: F64, room: F64) -> NDArray[np.bool_]:
-    """Whether any β that is tried is near; a few more, for rounding."""
+    """Whether any β that is tried is near; some more, as this only leaves out what is far."""
     grid = np.array(sorted(BETAS))
     nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
-    near: NDArray[np.bool_] = np.abs(nearest - exact) <= room * 1.000001 + 1e-12 * nearest
+    near: NDArray[np.bool_] = np.abs(nearest - exact) <= 2.0 * room
     return near
 
 

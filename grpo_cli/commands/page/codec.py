@@ -55,12 +55,11 @@ def encoded(
         return each
     sample = slice(0, min(len(values), _SAMPLE))
     ways = [*_direct(values), *(_near_to(guess, known) for guess in guesses)]
-    sizes = []
-    for way in ways:
-        result = way(values, sample)
-        sizes.append(math.inf if result is None else len(zlib.compress(result[1], 1)))
+    tried = [way(values, sample) for way in ways]
+    sizes = [math.inf if one is None else len(zlib.compress(one[1], 1)) for one in tried]
     for place in sorted(range(len(ways)), key=sizes.__getitem__):
-        result = ways[place](values, slice(None))
+        of_all = len(values) <= _SAMPLE
+        result = tried[place] if of_all else ways[place](values, slice(None))
         if result is not None:
             return result
     raise AssertionError("f8 always works")
@@ -89,9 +88,14 @@ def _digits(values: F64) -> list[int]:
     """The fewest decimals, up to 9, with which the first values are written."""
     few = values[: min(len(values), 256)]
     for digits in range(10):
-        if _whole(few, digits) is not None:
+        # Most columns have none, which their first value says more quickly than all of them.
+        if _may_be_decimal(few[:1].tolist(), digits) and _whole(few, digits) is not None:
             return [digits]
     return []
+
+
+def _may_be_decimal(first: list[float], digits: int) -> bool:
+    return all(abs(x) < 2.0**32 and round(x * 10.0**digits) / 10.0**digits == x for x in first)
 
 
 def _decimal(digits: int) -> Way:

@@ -89,7 +89,7 @@ class Judging:
                 continue
             outcome.skipped.add(item)
             if not self.skip:
-                break
+                return outcome
         return outcome
 
     def _each(self, decoded: Iterable[DecodedChunk]) -> Iterator[Judged | InputError | None]:

@@ -1,0 +1,435 @@
+"""When two numbers agree: tolerances at their edges, half precision, and many records at once."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from files import each
+
+from grpo_cli import evaluate
+from grpo_cli.batch import F64
+from grpo_cli.commands.verify import precision
+from grpo_cli.commands.verify.causes import search
+from grpo_cli.commands.verify.causes.case import Cause
+from grpo_cli.commands.verify.causes.memory import Memory
+from grpo_cli.commands.verify.causes.search import Tried, causes
+from grpo_cli.commands.verify.company import Asked, Company
+from grpo_cli.commands.verify.compare import Column, Tolerance
+from grpo_cli.commands.verify.differing import differing
+from grpo_cli.commands.verify.quantities import METRICS
+from grpo_cli.commands.verify.together import agreeing, kind
+from grpo_cli.commands.verify.verdict import compared, judge, read_expectations
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.records import Raw
+from grpo_cli.records import record as read
+from grpo_cli.variants.plan import plan
+
+NAN, INF = math.nan, math.inf
+
+
+def column(values: Any, *, scale: float = 10.0, part: float = 0.1, **more: Any) -> Column:
+    numbers = np.array([NAN if value is None else value for value in values])
+    told = np.array([value is not None for value in values])
+    return Column(None, numbers, told, scale, part, **more)  # type: ignore[arg-type]
+
+
+@each(
+    ("expected", "got", "agrees"),
+    [
+        (1.0, 1.0201, True),  # 0.01 of the scale's tenth, and 0.01 of 1.0201
+        (1.0201, 1.0, True),
+        (1.0, 1.0203, False),
+        (-1.0, -1.0201, True),
+        (1.0, -1.0, False),
+        (0.0, 0.0101, True),
+        (0.0, 0.0102, False),
+        (NAN, 1.0, False),
+        (INF, 1.0, False),
+        (-INF, INF, False),
+        (INF, INF, True),
+        (None, 1.0, True),
+        (5.0, NAN, True),
+    ],
+)
+def test_two_numbers_agree_within_the_tolerance(expected, got, agrees) -> None:
+    """rtol·part·scale + rtol·max(|e|, |g|), with rtol 0.01, scale 10 and a tenth of it."""
+    found = np.array([got])
+    assert Tolerance(0.01).agree(column([expected]), found).tolist() == [agrees]
+
+
+def test_parts_of_the_tolerance() -> None:
+    """An absolute one in the place of the scale's; what half precision leaves beside either."""
+    found = np.array([1.0, 1.0, 1.0])
+    wanted = [1.5 + 0.0151, 1.5 + 0.0152, 0.48]
+    assert Tolerance(0.01, 0.5).agree(column(wanted), found).tolist() == [True, False, False]
+    slack = np.array([0.3, 0.0, 0.3])
+    rounded = column([1.32, 1.32, 0.66], slack=slack)
+    assert Tolerance(0.01).agree(rounded, found).tolist() == [True, False, False]
+    whole = column([1.1, 1.12, 0.9], part=1.0)
+    assert Tolerance(0.01).agree(whole, found).tolist() == [True, False, True]
+
+
+def test_scales_of_what_is_compared() -> None:
+    """The largest that is expected; of sums what they are made of; gradients with all of it."""
+    rows = [[-1.0, -2.0], [-0.5]]
+    row = {"log_probs_new": rows, "advantages": [3.0, -1.0]}
+    expected = {
+        "loss": 0.1,
+        "policy": 0.1,
+        "ratio": [[1.0, None], [-7.0]],
+        "gradient": [[2.0, -5.0], [NAN]],
+    }
+    record: Any = read(Raw(row | {"expected": expected}, "data.jsonl", 1, "", 0))
+    _, columns, _ = compared(record, plan("dr"))
+    made = {one.of.key: (one.scale, one.part) for one in columns}
+    assert made == {  # of 3 + 3 + 1, over two responses
+        "loss": (3.5, 0.1), "policy": (3.5, 0.1), "ratio": (7.0, 0.1), "gradient": (5.0, 1.0)
+    }  # fmt: skip
+
+
+# ---- half precision -----------------------------------------------------------------------------
+
+SHORT = 205 / 2048  # eight binary digits: 0.10009765625
+LONG = 1639 / 2**14  # eleven
+
+
+@each(
+    ("values", "name"),
+    [
+        ([SHORT, -131 / 1024, 0.0, 1.5], "bfloat16"),
+        ([SHORT, 411 / 4096], "float16"),
+        ([LONG, SHORT], "float16"),
+        ([3279 / 2**15], ""),
+        ([2.0**-30 * SHORT], "bfloat16"),  # float16 ends at 2^-24
+        ([70000.0 + 2**16 * SHORT], ""),
+        ([0.5, 0.25, 5 / 32], ""),  # five digits may have been typed
+        ([9 / 64], "bfloat16"),
+        ([SHORT] * 8 + [0.1], ""),
+        ([0.5] * 49 + [SHORT], "bfloat16"),
+        ([0.5] * 50 + [SHORT], ""),
+        ([0.0] * 60 + [SHORT], "bfloat16"),
+        ([], ""),
+    ],
+)
+def test_half_precision_is_recognised(values, name) -> None:
+    assert precision.precision(np.array(values)) == name
+
+
+def test_half_a_step_of_half_precision() -> None:
+    """bfloat16 has 2^7 numbers from one power of two to the next, float16 2^10."""
+    numbers = np.array([1.0, 1.5, -1.5, SHORT, 3.0])
+    steps = [1.0, 1.0, 1.0, 0.0625, 2.0]
+    assert precision.half_steps("bfloat16", numbers).tolist() == [x / 256 for x in steps]
+    assert precision.half_steps("float16", numbers).tolist() == [x / 2048 for x in steps]
+
+
+# ---- many at once -------------------------------------------------------------------------------
+
+ROWS = [[[-1.0, -0.4], [-0.7]], [[-0.3, -0.9], [-1.2]], [[-0.5, -0.6], [-0.2]]]
+RTOL = 1e-3
+
+
+def near(got: float, absolute: float, times: float) -> float:
+    """What is off from a positive number by so much of absolute + rtol·itself."""
+    return (got + times * absolute) / (1.0 - times * RTOL)
+
+
+def records(key: str, times: float, *, mask: bool) -> list[Any]:
+    """Three records that expect a number each of what they give; one of the second is off."""
+    made = []
+    for at, new in enumerate(ROWS):
+        old, reference = (
+            [[x - y for x, y in zip(*rows, strict=True)] for rows in zip(new, moves, strict=True)]
+            for moves in ([[0.05, 0.18], [0.1]], [[0.3, 0.5], [0.1]])
+        )
+        row: dict[str, Any] = {
+            "log_probs_new": new,
+            "log_probs_old": old,
+            "advantages": [2.0, -0.5],
+        }
+        row |= {"log_probs_ref": reference}
+        if mask:
+            row = {
+                name: [[-3.0, *each] for each in value] if name.startswith("log") else value
+                for name, value in row.items()
+            } | {"mask": [[0, 1, 1], [0, 1]]}
+        seen = evaluate(row, "grpo", beta=0.04).breakdown
+        wanted = VALUES[key](seen).astype(float).tolist()
+        sums = float(np.abs(seen.contribution).sum())
+        scale = sums if len(wanted) == 1 else max(map(abs, wanted))
+        if at == 1:
+            place = next(n for n, x in enumerate(wanted) if abs(x) < 0.9 * scale)
+            part = 1.0 if "gradient" in key else 0.1
+            number, sign = abs(wanted[place]), math.copysign(1.0, wanted[place])
+            wanted[place] = sign * near(number, RTOL * part * scale, times)
+        told: Any = wanted[0] if len(wanted) == 1 else wanted
+        if len(wanted) == 3:
+            filler = [None] if mask else []
+            told = [filler + wanted[:2], filler + wanted[2:]]
+        made.append(read(Raw(row | {"expected": {key: told}}, "data.jsonl", at + 1, "", at)))
+    return made
+
+
+VALUES: dict[str, Any] = {
+    "loss": lambda b: -b.record_objective,
+    "objective": lambda b: b.record_objective,
+    "policy": lambda b: b.record_value("policy"),
+    "policy_loss": lambda b: -b.record_value("policy"),
+    "kl": lambda b: b.kl,
+    "ratio": lambda b: b.ratio,
+    "gradient": lambda b: b.gradient,
+    "loss_gradient": lambda b: -b.gradient,
+    "contribution": lambda b: b.contribution,
+    "advantages": lambda b: b.response_advantage,
+}
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_many_at_once_are_judged_as_each_alone(mask) -> None:
+    """Surely within 0.999 of the tolerance, surely beyond 1.001 of it; else one looks closer."""
+    made, within = plan("grpo", hyperparameters={"beta": 0.04}), Tolerance(RTOL)
+    for key in VALUES:
+        for times, agrees, differs in (
+            (0.0, True, False),
+            (0.998, True, False),
+            (0.9995, False, False),
+            (1.0005, False, False),
+            (1.002, False, True),
+            (3.0, False, True),
+        ):
+            many = records(key, times, mask=mask)
+            alone = [judge(record, made, within) for record in many]
+            assert [one.agrees for one in alone] == [True, times < 1.0, True], key
+            wanted = [read_expectations(record) for record in many]
+            assert kind(wanted[0][0]) is not None
+            breakdown = Evaluator(made).evaluate(Chunk.of(many))
+            sure = agreeing(many, [one[0] for one in wanted], breakdown, within)
+            assert sure.tolist() == [True, agrees, True], (key, times)
+            verdicts = differing(many, wanted, made, breakdown, within)
+            assert [verdict is not None for verdict in verdicts] == [False, differs, False], key
+            if differs:
+                assert verdicts[1].row() == alone[1].row() | {"rounded": {}}  # type: ignore[union-attr]
+            atol = Tolerance(RTOL, 10.0)
+            assert agreeing(many, [one[0] for one in wanted], breakdown, atol).all()
+
+
+def test_what_cannot_be_compared_together() -> None:
+    """Metrics, and what is told of no token."""
+    row = {"log_probs_new": [[-1.0], [-0.4]], "advantages": [1.0, -1.0]}
+    for expected in ({"metrics": {"kl": 0.1}}, {"ratio": [[None], [None]]}, {"clip_fraction": 0.0}):
+        record: Any = read(Raw(row | {"expected": expected}, "data.jsonl", 1, "", 0))
+        assert kind(read_expectations(record)[0]) is None
+    record = read(Raw(row | {"expected": {}}, "data.jsonl", 1, "", 0))
+    assert kind(read_expectations(record)[0]) is None
+
+
+# ---- causes over many records -------------------------------------------------------------------
+
+
+def times(factor: float) -> Cause:
+    return Cause(
+        "loss", f"times {factor}", lambda case: case.judged(case.breakdown.advantage * factor)
+    )
+
+
+def company(factors: list[float], **more: Any) -> Company:
+    """Records that expect the gradients of other advantages."""
+    made = []
+    for at, factor in enumerate(factors):
+        new = ROWS[at % 3]
+        slopes = [
+            [factor * a / 2.0 * math.exp(0.1) for _ in row]
+            for a, row in zip((2.0, -1.0), new, strict=True)
+        ]
+        old = [[x - 0.1 for x in row] for row in new]
+        row = {"log_probs_new": new, "log_probs_old": old, "advantages": [2.0, -1.0]}
+        made.append(read(Raw(row | {"expected": {"gradient": slopes}}, "d", at + 1, "", at)))
+    return Company(made, plan("dr"), Tolerance(**more))  # type: ignore[arg-type]
+
+
+def test_a_cause_is_tried_on_a_company() -> None:
+    """What it explains surely is what it explains alone; of fewer than three nothing is sure."""
+    many = company([2.0, 3.0, 2.0, 2.0])
+    twice = times(2.0)
+    assert [many.explains(twice, at) for at in range(4)] == [True, False, True, True]
+    assert [Asked(many, at).explained_by(twice) for at in range(4)] == [True, False, True, True]
+    few = company([2.0, 2.0])
+    assert not few.explains(twice, 0)
+    assert Asked(few, 0).explained_by(twice)
+    assert Asked(many, 2).objective is many.breakdown.objective  # type: ignore[union-attr]
+
+
+def test_a_cause_that_depends_on_the_company_is_tried_alone() -> None:
+    """A mean over all records is another one of each."""
+    many = company([2.0, 2.0, 2.0])
+    whole = Cause("", "", lambda case: case.judged(
+        case.breakdown.advantage * (2.0 if case.batch.records.count > 1 else 1.0)
+    ))  # fmt: skip
+    assert not any(many.explains(whole, at) for at in range(3))
+    last = Cause("", "", lambda case: case.judged(
+        case.breakdown.advantage * (2.0 if len(case.record.columns) else 1.0)
+    ))  # fmt: skip
+    assert all(many.explains(last, at) for at in range(3))
+
+    def impossible(_: Any) -> Any:
+        raise ValueError
+
+    assert not many.explains(Cause("", "", impossible), 0)
+
+
+def test_what_explained_the_last_ones_is_remembered(monkeypatch) -> None:
+    """Three answers, the last used first; so many searches and no more."""
+    searched = []
+
+    def search_of(case: Any) -> list[Any]:
+        searched.append(case)
+        return [] if case == "none" else [case]
+
+    monkeypatch.setattr("grpo_cli.commands.verify.causes.memory.causes", search_of)
+    objective = SimpleNamespace(stages={"kl": SimpleNamespace(name="k3", values={"beta": 0.1})})
+    other = SimpleNamespace(stages={"kl": SimpleNamespace(name="k3", values={"beta": 0.2})})
+
+    def asked(case: str, objective: Any = objective) -> Any:
+        return SimpleNamespace(
+            case=case, objective=objective, explained_by=lambda cause: cause == case
+        )
+
+    memory = Memory(6)
+    assert [memory.causes(asked(case)) for case in "aabca"] == [["a"], ["a"], ["b"], ["c"], ["a"]]
+    assert searched == ["a", "b", "c"]
+    assert memory.causes(asked("d")) == ["d"]  # b is forgotten, a was used since
+    assert memory.causes(asked("a")) == ["a"]
+    assert memory.causes(asked("none")) == []
+    assert searched == ["a", "b", "c", "d", "none"]
+    assert memory.causes(asked("a", other)) == ["a"]
+    assert len(searched) == 6
+    assert memory.left_out == 0
+    assert memory.causes(asked("b")) is None
+    assert memory.causes(asked("b")) is None
+    assert memory.left_out == 2
+    assert len(searched) == 6
+    items = [{"num_items_in_batch": count, "beta": 0.1} for count in (5, 7)]
+    made = [SimpleNamespace(stages={"kl": SimpleNamespace(name="k3", values=v)}) for v in items]
+    memory = Memory(1)
+    assert [memory.causes(asked("a", one)) for one in made] == [["a"], ["a"]]
+
+
+def test_the_simplest_that_explains_is_named(monkeypatch) -> None:
+    """Of the first tier that has any: so many of each source, four in all, each once."""
+    case = company([2.0]).case(0)
+
+    def source(*names: str, factor: float = 2.0) -> Any:
+        return lambda _: iter([times(factor)._replace(words=name) for name in names])
+
+    def broken(_: Any) -> Any:
+        yield times(2.0)._replace(words="x")
+        raise ValueError
+
+    def named(*tiers: Any) -> list[str]:
+        monkeypatch.setattr(search, "TIERS", tiers)
+        return [one.words for one in causes(case)]
+
+    wrong = Tried(source("wrong", factor=3.0))
+    assert named((wrong,)) == []
+    assert named((wrong, Tried(source("a", "b", "c", "d"))), (Tried(source("e")),)) == [
+        "a",
+        "b",
+        "c",
+    ]
+    assert named((wrong,), (Tried(source("a", "b"), 1), Tried(source("c"), 2))) == ["a", "c"]
+    assert named((Tried(source("a", "b")), Tried(source("b", "c", "d")))) == ["a", "b", "c", "d"]
+    assert named((Tried(source("a", "b", "c")), Tried(source("d", "e")))) == ["a", "b", "c", "d"]
+    assert named((Tried(broken), Tried(source("a")))) == ["x", "a"]
+
+
+TIERS = [
+    {"negative": 3},
+    {
+        "known": 1, "some": 1, "formulas": 2, "changed": 3, "other_sign": 3, "ratios": 3,
+        "clips": 3, "reinforce": 3, "weights": 3, "penalties": 3, "mask_ignored": 3, "edges": 3,
+        "neutral": 1, "denominators": 2,
+    },
+    {
+        "other_eps": 1, "advantages_solved": 1, "discounted": 1, "windows": 1, "weights_solved": 1,
+        "reductions": 1, "strength": 3,
+    },
+    {"weights_and_denominators": 2},
+    {"apart": 1, "whole": 3},
+    {"any_choice": 1},
+]  # fmt: skip
+"""What is tried before what, and how many of it are named: as the experiments were judged."""
+
+
+def test_what_is_tried_before_what() -> None:
+    made = []
+    for tier in search.TIERS:
+        names = [one.source.__name__ for one in tier]
+        rooms = [one.source.__module__.rpartition(".")[2] for one in tier]
+        full = [
+            f"{room.removesuffix('_solved')}_solved" if name == "solved" else name
+            for room, name in zip(rooms, names, strict=True)
+        ]
+        made.append(dict(zip(full, [one.most for one in tier], strict=True)))
+    assert made == TIERS
+    assert [*map(list, made)] == [*map(list, TIERS)]
+
+
+# ---- what trainers log --------------------------------------------------------------------------
+
+MOVED = [[1.3, 2.0, 1.0], [0.7, 0.5, 1.25, 1.0], [], [1.1]]
+LOGGED = {
+    "log_probs_new": [[math.log(ratio) - 1.0 for ratio in row] for row in MOVED],
+    "log_probs_old": [[-1.0] * len(row) for row in MOVED],
+    "log_probs_ref": [[math.log(ratio) - 1.5 for ratio in row] for row in MOVED],
+    "advantages": [1.0, -1.0, 0.5, 2.0],
+}
+
+
+def test_metrics_are_those_of_their_definitions() -> None:
+    """Of eight tokens two are clipped above, of A > 0, and two below, of A < 0; 1.25 is not."""
+    breakdown = evaluate(LOGGED, "grpo", beta=0.1).breakdown
+    got = {name: of(breakdown) for name, of in METRICS.items()}
+    gradient = float(np.sqrt((breakdown.gradient**2).sum()))
+    assert got == pytest.approx({
+        "clip_fraction": 4 / 8, "clip_fraction_low": 2 / 8, "clip_fraction_high": 2 / 8,
+        "ratio_mean": 8.85 / 8, "ratio_min": 0.5, "ratio_max": 2.0, "gradient_norm": gradient,
+        "clip_ratio/low_mean": 2 / 8, "clip_ratio/low_min": 0.0,
+        "clip_ratio/high_mean": 2 / 8, "clip_ratio/high_max": 2 / 3,
+        "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5,
+        "actor/ppo_kl": -math.fsum(math.log(x) for row in MOVED for x in row) / 8,
+    })  # fmt: skip
+
+
+def test_metrics_of_ratios_of_whole_responses() -> None:
+    """A mean over responses of what each has; those without tokens have nothing."""
+    breakdown = evaluate(LOGGED, "gspo", epsilon=0.2).breakdown
+    means = [math.exp(math.fsum(map(math.log, row)) / len(row)) for row in MOVED if row]
+    assert [round(x, 3) for x in means] == [1.375, 0.813, 1.1]
+    got = {
+        name: METRICS[f"clip_ratio/{name}_mean"](breakdown) for name in ("low", "high", "region")
+    }
+    assert got == {"low": 0.0, "high": pytest.approx(1 / 3), "region": pytest.approx(1 / 3)}
+    breakdown = evaluate(LOGGED, "gspo", epsilon=0.15).breakdown
+    got = {
+        name: METRICS[f"clip_ratio/{name}_mean"](breakdown) for name in ("low", "high", "region")
+    }
+    assert got == pytest.approx({"low": 1 / 3, "high": 1 / 3, "region": 2 / 3})
+
+
+def test_metrics_of_no_token_are_none() -> None:
+    bare: F64 = evaluate({"log_probs_new": [[], []], "advantages": [1.0, -1.0]}, "dr").breakdown
+    got = {name: of(bare) for name, of in METRICS.items()}
+    assert {name for name, value in got.items() if value is not None} == {"gradient_norm"}
+
+
+def test_what_is_far_off_is_cut_in_verls_kl() -> None:
+    far = {"log_probs_new": [[-30.0, -1.0]], "log_probs_old": [[-1.0, -26.0]], "advantages": [1.0]}
+    breakdown = evaluate(far | {"log_probs_old": [[-1.0, -31.0]]}, "dr").breakdown
+    assert METRICS["actor/ppo_kl"](breakdown) == 0.0
+    breakdown = evaluate({**far, "log_probs_old": [[-1.0, -4.0]]}, "dr").breakdown
+    assert METRICS["actor/ppo_kl"](breakdown) == (20.0 - 3.0) / 2

@@ -1,0 +1,141 @@
+"""The batch that tells conventions apart has what it is said to have, and lacks what is taken."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from grpo_cli.engine.probe import FEATURES, gradients, probe, same, same_gradient, tell_apart, value
+from grpo_cli.variants.plan import plan
+
+
+def lacking(*names):
+    assert {*names} <= FEATURES.keys()
+    return probe(frozenset(names))
+
+
+def test_its_responses():
+    """Lengths are 1 + 5n mod 9: all of 1 to 9."""
+    made = probe()
+    assert made.responses.lengths.tolist() == [1, 6, 2, 7, 3, 8, 4, 9, 5, 1, 6, 2, 7, 3]
+    assert made.records.lengths.tolist() == [8, 6]
+    assert made.groups.tolist() == [0] * 3 + [1] * 5 + [2] * 2 + [3] * 4
+    assert (made.group_count, lacking("sizes").group_count) == (4, 4)
+    assert lacking("sizes").records.lengths.tolist() == [8, 8]
+    assert lacking("sizes").groups.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert lacking("lengths").responses.lengths.tolist() == [4] * 14
+
+
+def test_its_rewards():
+    first = [1.0, 0.21, 0.42, 3.26, 0.0, 0.42, 2.84, 1.26]
+    assert probe().rewards[:8].tolist() == pytest.approx(first)
+    assert lacking("spreads").rewards.tolist() == [1.0, 0.0, 0.0] * 4 + [1.0, 0.0]
+    for made in (probe(), lacking("spreads")):
+        assert made.advantages.tolist() == pytest.approx((made.rewards - 0.3).tolist())
+    spreads = [probe().rewards[probe().groups == group].std() for group in range(4)]
+    assert len({round(one, 9) for one in spreads}) == 4
+
+
+@pytest.mark.parametrize("tail", [2.0, 11.0, 25.0])
+@pytest.mark.parametrize("probable", [False, True])
+def test_every_seventh_ratio_is_far_off(tail, probable):
+    made = probe(tail=tail, probable=probable)
+    new, old = made.log_probs_new, made.log_probs_old
+    pairs = [(new, old, 1), (made.log_probs_ref, new, 3), (made.log_probs_rollout, old, 5)]
+    for one, other, offset in pairs:
+        assert max(one.max(), other.max()) <= (-0.01 if probable else 0.0)
+        away = one - other
+        place = np.arange(len(away)) % 7
+        usual = away[(place != offset) & (place != (offset + 1) % 7)]
+        assert np.abs(usual).max() <= 1.0 + 1e-12
+        assert usual.std() > 0.1
+        down = away[place == (offset + 1) % 7]
+        if not probable:
+            assert away[place == offset] == pytest.approx(tail)
+            assert down == pytest.approx(-tail)
+        assert np.abs(away).max() <= tail + 1e-9
+    likely = np.exp(old).max()
+    assert likely > 0.75 if probable else likely < 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("ratios", "log_probs_new", "log_probs_old"),
+        ("reference", "log_probs_ref", "log_probs_new"),
+        ("rollout", "log_probs_rollout", "log_probs_old"),
+    ],
+)
+def test_what_it_lacks(name, one, other):
+    made = lacking(name)
+    assert getattr(made, one) is getattr(made, other)
+    assert not np.array_equal(getattr(probe(), one), getattr(probe(), other))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "are"),
+    [
+        *[(1.0, 1.0 + 0.9e-7, True), (1.0, 1.0 + 1.1e-7, False), (-2.0, -2.0 - 1.9e-7, True)],
+        *[(2.0, 2.0 + 2.1e-7, False), (0.0, 4.9e-8, True), (0.0, 5.1e-8, False)],
+        *[(1.0, -1.0, False), (None, None, False), (None, 1.0, False)],
+    ],
+)
+def test_what_is_one_value(left, right, are):
+    assert same(left, right) is are
+    assert same(right, left) is are
+
+
+def objective(variant, **stages):
+    return plan(variant, stages=stages, hyperparameters={}).objective({}, advantages_given=False)
+
+
+def test_what_a_feature_tells_apart():
+    """A mean over tokens and one over responses differ where lengths do, and only there."""
+    by_token = objective("dapo", aggregate="token-mean")
+    by_response = objective("dapo", aggregate="response-mean")
+    lengths = frozenset({"lengths"})
+    assert tell_apart(by_token, by_response, lengths) == lengths
+    assert tell_apart(by_token, by_response, lengths | {"rollout"}) == lengths
+    assert tell_apart(by_token, by_token, lengths) == set()
+    assert same(value(by_token, lengths), value(by_response, lengths))
+    assert not same(value(by_token), value(by_response))
+    assert math.isfinite(value(by_token, probable=True))
+
+
+@pytest.mark.parametrize(
+    ("differ", "missing", "found"),
+    [
+        ({"probable"}, {"probable"}, {"probable"}),
+        ({"probable"}, {"probable", "sizes"}, {"probable"}),
+        ({"probable"}, {"sizes"}, set()),
+        ({"sizes"}, {"sizes"}, {"sizes"}),
+        ({"sizes", "probable"}, {"sizes", "probable"}, {"sizes", "probable"}),
+        ({"sizes"}, {"probable", "lengths"}, {"lengths"}),
+        (set(), {"probable", "sizes"}, set()),
+    ],
+)
+def test_each_missing_feature_is_tried_by_itself(monkeypatch, differ, missing, found):
+    """Two that differ where a batch has one of some features."""
+
+    def valued(each, lacking=frozenset(), *, probable=False):
+        has = (FEATURES.keys() - {"probable"} - lacking) | ({"probable"} if probable else set())
+        return float(bool(each == "right" and has & differ))
+
+    monkeypatch.setattr("grpo_cli.engine.probe.value", valued)
+    assert tell_apart("left", "right", frozenset(missing)) == found
+
+
+def test_what_is_one_gradient():
+    """On the usual probe, on two with longer tails, and on one of probable tokens."""
+    mine, other = list(gradients(objective("dapo"))), list(gradients(objective("dr")))
+    assert len(mine) == 4
+    assert all(map(same_gradient, mine, mine))
+    assert not any(map(same_gradient, mine, other))
+    assert not same_gradient(mine[0], mine[3])
+    assert not same_gradient(mine[0], None)
+    assert not same_gradient(None, None)
+    values, slopes = mine[0]
+    assert not same_gradient(mine[0], (values + 1e-6, slopes))
+    assert not same_gradient(mine[0], (values, slopes + 1e-6))
