@@ -48,7 +48,7 @@ def made(number: int, rng: random.Random) -> dict:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = random.Random(SEED)
     file = tmp_path_factory.mktemp("data") / "data.jsonl"
-    file.write_text("".join(json.dumps(made(n, rng)) + "\n\n" * (n % 3) + "\n" for n in range(90)))
+    file.write_text("".join(json.dumps(made(n, rng)) + "\n\n" * (n % 3) + "\n" for n in range(50)))
     return file
 
 
@@ -63,7 +63,7 @@ def run(path: Path, variant: str, batch: str = "input", **options) -> tuple[list
 @pytest.mark.parametrize("variant", some(["grpo", "gspo", "lite-ppo"], 2))
 def test_jobs_and_blocks(path, variant, batch):
     expected = run(path, variant, batch, jobs=1)
-    assert len(expected[0]) == 90
+    assert len(expected[0]) == 50
     for block_bytes in (1, 700, 5000):
         assert run(path, variant, batch, jobs=1, block_bytes=block_bytes) == expected
     assert run(path, variant, batch, jobs=2, block_bytes=3000) == expected
@@ -109,8 +109,8 @@ def test_order_of_records_changes_no_bit_of_the_total(path, tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_errors_are_the_same(path, tmp_path, jobs):
     lines = path.read_text().splitlines()
-    lines[100] = '{"log_probs_new": [[0.5]], "rewards": [1]}'
-    lines[160] = "{broken"
+    lines[60] = '{"log_probs_new": [[0.5]], "rewards": [1]}'
+    lines[90] = "{broken"
     bad = tmp_path / "bad.jsonl"
     bad.write_text("\n".join(lines))
     encode = partial(encode_json, level="record", fields=None)
@@ -118,6 +118,6 @@ def test_errors_are_the_same(path, tmp_path, jobs):
     found = evaluation(bad, plan("grpo"), encode=encode, **options)
     list(found)
     assert [str(error) for error in found.skipped] == [
-        f"{bad}:101: log_probs_new[0][0]: expected a log-prob <= 0, got 0.5",
-        f"{bad}:161: malformed JSON at column 2: expected a key in double quotes, got broken",
+        f"{bad}:61: log_probs_new[0][0]: expected a log-prob <= 0, got 0.5",
+        f"{bad}:91: malformed JSON at column 2: expected a key in double quotes, got broken",
     ]

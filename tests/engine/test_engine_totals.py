@@ -242,11 +242,12 @@ def test_a_text_that_comes_in_parts_is_put_together():
             self.parts = list(parts)
 
         def recv(self, size, flags):
-            part = self.parts.pop(0)
-            assert len(part) <= size
-            return part
+            asked.append((size, flags))
+            return self.parts.pop(0)
 
+    asked = []
     assert passing._read(Dripping(b"ab", b"c", b"de"), 5) == b"abcde"
+    assert asked == [(size, passing.socket.MSG_WAITALL) for size in (5, 3, 2)]
     with pytest.raises(EOFError):
         passing._read(Dripping(b"ab", b""), 5)
 

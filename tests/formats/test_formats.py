@@ -617,6 +617,23 @@ def test_the_tokens_of_the_loss_of_nemo_rl(change, mask, prompt):
     assert one.value["meta"] == {"idx": 3, "step": 0}
 
 
+def test_fields_of_a_framework_that_are_no_rows():
+    for name in ("token_ids", "prev_logprobs"):
+        assert format_of({**NEMO, name: [1.0]}, None) is None
+
+
+def test_every_other_number_of_trls_completions_is_a_reward():
+    value = {"step": 3, "prompt": "p", "completion": "c", "advantage": 7.0, "images": 9}
+    with pytest.raises(InputError) as caught:
+        made({**value, "accuracy": 0.25, "format": 0.5})
+    assert caught.value.signal.rewards == [0.75]
+
+
+def test_the_step_of_a_board_of_roll_is_kept():
+    (one,) = made({**dumps.roll_board()[0], "step": 4})
+    assert one.value["meta"] == {"step": 4}
+
+
 def test_several_samples_of_nemo_rl_have_no_prompt():
     (one,) = made({name: rows * 2 for name, rows in NEMO.items()})
     assert "prompt" not in one.value

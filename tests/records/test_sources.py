@@ -352,7 +352,13 @@ def test_many_lines_are_one_text(monkeypatch, count):
         ],
         *[(f"a.{end}", head, None) for end in ("gz", "npz") for head in (b"", b" {x", b"[x")],
         *[("a.npz", b"\xef\xbb\xbf\n{", None), ("gz", b"x", None), (".gz.x", b"x", None)],
-        *[("a", b"x", None), ("", b"a: {\0", None), ("", b'"a": 10', None), ("", b"[a: 10", None)],
+        *[
+            ("", b'"a","bc"', None),
+            ("a", b"x", None),
+            ("", b"a: {\0", None),
+            ("", b'"a": 10', None),
+            ("", b"[a: 10", None),
+        ],
     ],
 )
 def test_what_is_named_otherwise(name, head, expected):

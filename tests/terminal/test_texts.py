@@ -303,6 +303,13 @@ def test_without_a_pager_a_page_is_printed(monkeypatch, pager):
     assert stream.getvalue() == b"a\nb\n"
 
 
+def test_a_pager_that_cannot_be_started_is_none(monkeypatch):
+    monkeypatch.setattr(paging, "_pager", lambda: ["/none/such"])
+    stream = io.BytesIO()
+    deliver("a\nb\n", stream, Screen(40, height=2), "page")
+    assert stream.getvalue() == b"a\nb\n"
+
+
 @pytest.mark.parametrize("pager", ["cat >/dev/null; exit 126", "cat >/dev/null; exit 1"])
 def test_what_a_pager_ends_with_is_its_own(monkeypatch, pager):
     monkeypatch.setenv("PAGER", pager)

@@ -103,7 +103,7 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    if isinstance(parts[0], dict):
+    if any(isinstance(one, dict) for one in parts):
         if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
             raise InputError("expected the same reward functions in all rows of a group")
         return {key: _joined([one[key] for one in parts]) for key in parts[0]}
