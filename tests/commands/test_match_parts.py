@@ -14,7 +14,7 @@ from files import each
 from planted import record
 
 from grpo_cli.batch import Batch
-from grpo_cli.commands.match import fit
+from grpo_cli.commands.match import fit, logged
 from grpo_cli.commands.match import run as run_module
 from grpo_cli.commands.match.candidate import Candidate, Families, apart
 from grpo_cli.commands.match.chance import Chance
@@ -265,6 +265,37 @@ def test_how_many_would_hit_by_chance(monkeypatch) -> None:
     assert Chance(values(*rows), factors, Typed.of("loss", "77")).below(63.0) == 0.0
 
 
+def test_chance_over_several_numbers() -> None:
+    """Of the last those that hit it; of each before it the share of what was tried."""
+
+    def one(hits: float, tried: float) -> Any:
+        return SimpleNamespace(
+            below=lambda bits, room=0.0: hits * bits * (10.0 if room else 1.0), tried=tried
+        )
+
+    made = object.__new__(Run)
+    made._chances = [one(0.5, 50.0)]
+    assert (made.chance(2.0), made.chance(2.0, 0.1)) == (1.0, 10.0)
+    made._chances = [one(2.0, 40.0), one(0.5, 0.5), one(3.0, 9.0)]
+    assert made.chance(2.0) == pytest.approx(6.0 * 0.1 * 1.0)
+    assert made.chance(0.25) == pytest.approx(0.75 * 0.0125 * 0.125)
+    assert made.chance(2.0, 0.1) == pytest.approx(60.0 * 0.1)
+
+
+@each(
+    ("value", "record", "words"),
+    [
+        ({"step": 7}, "a", ["--where", "step==7"]),
+        ({"step": 0}, "a", ["--where", "step==0"]),
+        ({"loss": 1.0}, "a", ["--record", "a"]),
+        ([{"step": 7}], 3, ["--record", "3"]),
+    ],
+)
+def test_words_that_read_what_a_number_was_logged_of(value, record, words) -> None:
+    members: Any = [(SimpleNamespace(value=value), SimpleNamespace(name=record))]
+    assert logged._words(members) == words
+
+
 # ---- ε ------------------------------------------------------------------------------------------
 
 
@@ -465,6 +496,15 @@ def test_kls_weighed_by_ratios_of_either_level(chunk) -> None:
             objective = made.objective({}, advantages_given=False)
             expected = kl_sums(evaluate(chunk.batch, objective))
             np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13)
+
+
+def test_a_kl_that_knows_no_reference() -> None:
+    """The square of the distance to the engine that sampled."""
+    bare = whole(log_probs_ref=None)
+    objective = plan("grpo", stages={"kl": "square-rollout"}).objective({}, advantages_given=False)
+    d = bare.batch.log_probs_new - bare.batch.log_probs_rollout
+    sums = [float(part @ part) for part in np.split(d, [5, 14])]
+    np.testing.assert_allclose(Terms(bare).kl(objective), sums, rtol=1e-13)
 
 
 MASKED = ("group-mean", "raw", "group-std")
