@@ -25,7 +25,8 @@ from grpo_cli.batch import F64, I64
 PAST, FUTURE = 30, 12  # steps compared, at most
 LEAST_PAST, LEAST_FUTURE = 10, 4
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
-_COARSE = 200  # candidates looked at first in a long series
+_LONG = 400  # steps from which on more is asked, as there are more places for a chance
+_AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
 _SHIFT, _DRIFT = 8.0, 9.5  # standard errors, times 1 + 4/past: few values know their noise badly
 
@@ -39,37 +40,31 @@ class Change(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Series of one length: [k, n] values, [k, 2] whether a drift up or down counts, [k] grain."""
+    """Series of one length: [k, n] values, [k, 2] whether a drift up or down counts, [k] grain.
+
+    ``strict`` times what is asked of a short series is asked of one with many places.
+    """
 
     values: F64
     kinds: NDArray[np.bool_]
     least: F64
-
-    def only(self, at: int) -> Rows:
-        """One of the series."""
-        part = slice(at, at + 1)
-        return Rows(self.values[part], self.kinds[part], self.least[part])
+    strict: float = 1.0
 
 
 def largest(rows: Rows) -> list[Change | None]:
     """Of each series, by which it parts from its past most."""
+    bests: list[Change | None] = [None] * len(rows.values)
     count = rows.values.shape[1]
-    stride = max(1, count // _COARSE)
-    last = count - LEAST_FUTURE
-    bests = _best(rows, np.arange(LEAST_PAST, last + 1, stride))
-    if stride == 1:
-        return bests
-    near = [_near(one, stride, last) for one in bests]
-    return [
-        None if places is None else _best(rows.only(at), places)[0]
-        for at, places in enumerate(near)
-    ]
-
-
-def _near(best: Change | None, stride: int, last: int) -> I64 | None:
-    if best is None:
-        return None
-    return np.arange(max(LEAST_PAST, best.at - stride), min(last, best.at + stride) + 1)
+    last, strict = count - LEAST_FUTURE, 1 + math.log(max(count / _LONG, 1.0)) / 15
+    for first in range(LEAST_PAST, last + 1, _AT_ONCE):
+        begin = max(first - PAST, 0)
+        stretch = rows.values[:, begin : first + _AT_ONCE + FUTURE]
+        places = np.arange(first, min(first + _AT_ONCE, last + 1)) - begin
+        for at, change in enumerate(_best(rows._replace(values=stretch, strict=strict), places)):
+            known = bests[at]
+            if change is not None and (known is None or abs(change.score) > abs(known.score)):
+                bests[at] = change._replace(at=change.at + begin)
+    return bests
 
 
 def _best(rows: Rows, places: I64) -> list[Change | None]:
@@ -114,7 +109,7 @@ def _changes(past: F64, future: F64, slopes: NDArray[np.bool_], rows: Rows) -> F
     shift = step / (_error(_mean_error, sizes, trend) * _noise(own, rest - step[..., None], least))
     away = rest - ramp[..., None] * ahead
     drift = ramp / (_error(_ramp_error, sizes, trend) * _noise(own, away, least))
-    few = 1 + 4 / past.shape[2]
+    few = (1 + 4 / past.shape[2]) * rows.strict
     wanted = np.where(drift > 0, rows.kinds[:, :1], rows.kinds[:, 1:])
     wanted &= (np.abs(drift) > _DRIFT * few) & (future.shape[2] > 2 * LEAST_FUTURE)
     shifted = np.abs(shift) > _SHIFT * few

@@ -197,7 +197,7 @@ def _is_lines(path: str) -> bool:
     return plain(head) and not head.lstrip().startswith(b"[") and not binary
 
 
-def finished(before: Sequence[Step], now: Sequence[Step], *, last: bool = False) -> Iterator[Step]:
+def finished(before: Sequence[Step], now: Sequence[Step], *, last: bool) -> Iterator[Step]:
     """The steps that are new, or other than they were; the last one when it will not change."""
     known = {step.number: step for step in before}
     for step in now if last else now[:-1]:
