@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -13,23 +14,39 @@ from files import each
 from planted import record
 
 from grpo_cli.batch import Batch
-from grpo_cli.commands.match import fit
+from grpo_cli.commands.match import fit, logged
+from grpo_cli.commands.match import run as run_module
+from grpo_cli.commands.match.candidate import Candidate, Families, apart
 from grpo_cli.commands.match.chance import Chance
-from grpo_cli.commands.match.confirm import without_chance
+from grpo_cli.commands.match.confirm import all_agree, evaluated, without_chance
 from grpo_cli.commands.match.factors import factors_of
 from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.fit import FLOAT32, Factor, Values, hits, rough_bits
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.run import Run
+from grpo_cli.commands.match.search import Answer, Released
 from grpo_cli.commands.match.solving import epsilon, unequal
+from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
+from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.changes import BETAS, STEPS
+from grpo_cli.commands.match.space.known import Depth
+from grpo_cli.commands.match.space.natures import Natures
+from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.edges import unbound
+from grpo_cli.commands.match.sums.exact import Exactly
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.commands.match.typed import Typed
+from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import Raw, assemble
 from grpo_cli.records import record as read
-from grpo_cli.variants.plan import plan
+from grpo_cli.variants.plan import Plan, plan
 
 
 def values(*rows: tuple[float, float, float, float, float]) -> Values:
@@ -248,6 +265,37 @@ def test_how_many_would_hit_by_chance(monkeypatch) -> None:
     assert Chance(values(*rows), factors, Typed.of("loss", "77")).below(63.0) == 0.0
 
 
+def test_chance_over_several_numbers() -> None:
+    """Of the last those that hit it; of each before it the share of what was tried."""
+
+    def one(hits: float, tried: float) -> Any:
+        return SimpleNamespace(
+            below=lambda bits, room=0.0: hits * bits * (10.0 if room else 1.0), tried=tried
+        )
+
+    made = object.__new__(Run)
+    made._chances = [one(0.5, 50.0)]
+    assert (made.chance(2.0), made.chance(2.0, 0.1)) == (1.0, 10.0)
+    made._chances = [one(2.0, 40.0), one(0.5, 0.5), one(3.0, 9.0)]
+    assert made.chance(2.0) == pytest.approx(6.0 * 0.1 * 1.0)
+    assert made.chance(0.25) == pytest.approx(0.75 * 0.0125 * 0.125)
+    assert made.chance(2.0, 0.1) == pytest.approx(60.0 * 0.1)
+
+
+@each(
+    ("value", "record", "words"),
+    [
+        ({"step": 7}, "a", ["--where", "step==7"]),
+        ({"step": 0}, "a", ["--where", "step==0"]),
+        ({"loss": 1.0}, "a", ["--record", "a"]),
+        ([{"step": 7}], 3, ["--record", "3"]),
+    ],
+)
+def test_words_that_read_what_a_number_was_logged_of(value, record, words) -> None:
+    members: Any = [(SimpleNamespace(value=value), SimpleNamespace(name=record))]
+    assert logged._words(members) == words
+
+
 # ---- ε ------------------------------------------------------------------------------------------
 
 
@@ -421,8 +469,8 @@ def test_features_of_several_groups() -> None:
 # ---- sums of terms ------------------------------------------------------------------------------
 
 
-def whole(**more: Any) -> Chunk:
-    row = record(5, [5, 9, 7], [1.0, 0.0, 0.4], **more)
+def whole(lengths: Any = (5, 9, 7), rewards: Any = (1.0, 0.0, 0.4), **more: Any) -> Chunk:
+    row = record(5, [*lengths], [*rewards], **more)
     made = assemble([read(Raw(row, "data.jsonl", 1, "", 0))])  # type: ignore[list-item]
     return Chunk((), made, {}, advantages_given=False)
 
@@ -448,6 +496,15 @@ def test_kls_weighed_by_ratios_of_either_level(chunk) -> None:
             objective = made.objective({}, advantages_given=False)
             expected = kl_sums(evaluate(chunk.batch, objective))
             np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13)
+
+
+def test_a_kl_that_knows_no_reference() -> None:
+    """The square of the distance to the engine that sampled."""
+    bare = whole(log_probs_ref=None)
+    objective = plan("grpo", stages={"kl": "square-rollout"}).objective({}, advantages_given=False)
+    d = bare.batch.log_probs_new - bare.batch.log_probs_rollout
+    sums = [float(part @ part) for part in np.split(d, [5, 14])]
+    np.testing.assert_allclose(Terms(bare).kl(objective), sums, rtol=1e-13)
 
 
 MASKED = ("group-mean", "raw", "group-std")
@@ -583,3 +640,313 @@ def test_digits_that_differ_are_left_out_beside_a_sure_convention() -> None:
     unsure = one(0.01, 0.002)
     assert without_chance([unsure, far], target) == [unsure, far]
     assert without_chance([], target) == []
+
+
+# ---- all conventions ----------------------------------------------------------------------------
+
+TOLD = {"entropies": [[0.5, 0.3, 0.9, 0.1, 0.2], [0.4] * 9, [0.7] * 7, [1.1, 0.2]]}
+CHUNKS = [
+    whole(lengths=[5, 9, 7, 2], rewards=[1.0, 0.0, 0.4, 0.9], groups=[0, 0, 1, 1], **TOLD),
+    whole(lengths=[3, 1, 4], rewards=[0.3, 0.0, 0.8], entropies=[[0.2] * 3, [0.6], [0.1] * 4]),
+]
+SPACES: list[tuple[dict[str, str], str, dict[str, float], list[float]]] = [
+    ({"advantage": "group-std", "surrogate": "clip"}, "input", {}, []),
+    (
+        {"ratio": "token", "aggregate": "token-mean", "surrogate": "clip"},
+        "record",
+        {"beta": 0.07},
+        [],
+    ),
+    ({"kl": "k3", "aggregate": "response-mean", "advantage": "group-mean"}, "input", {}, [0.3]),
+]
+NARROW = {"kl": "none", "aggregate": "response-mean", "advantage": "group-mean", "ratio": "token"}
+
+
+@cache
+def asked(at: int, text: str, depth: Depth = Depth.PLAIN, of: str = "loss") -> Run:
+    """A space that was asked about a number on two records."""
+    stages, batch, flags, betas = [*SPACES, (NARROW, "input", {}, [])][at]
+    base = plan("grpo", stages=stages, batch=batch, hyperparameters=flags)
+    space = build(base, Natures(CHUNKS[0]), betas, depth)
+    run = Run(space, factors_of(base, CHUNKS[0]), batch)
+    question = Question(Typed.of(of, text), Few(CHUNKS), CHUNKS[0])
+    with np.errstate(all="ignore"):
+        run.ask(question, Exactly([], False, False))
+    return run
+
+
+def objective_of(made: Plan) -> float | None:
+    """J as ``grpo eval`` has it; None where it cannot be."""
+    evaluator, totals = Evaluator(made), Totals(made.batch)
+    try:
+        if evaluator.wants_first_pass:
+            measured = ExactMoments()
+            for one in CHUNKS:
+                measured.merge(evaluator.measure(one))
+            evaluator = Evaluator(made, measured)
+        with np.errstate(all="ignore"):
+            for one in CHUNKS:
+                totals.add(evaluator.evaluate(one))
+    except GrpoError:
+        return None
+    found = sum(totals.parts().values())
+    return found if math.isfinite(found) else None
+
+
+@pytest.mark.parametrize("at", range(len(SPACES)))
+def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
+    """Of a hundred of tens of thousands; where a correction drops tokens, of rows as they stand."""
+    run = asked(at, "0.1234", of=("loss", "objective", "loss")[at])
+    space, sign = run.space, (-1.0, 1.0, -1.0)[at]
+    assert space.options.solve == (at == 0)
+    dropped = 0
+    works = [Terms(one) for one in CHUNKS]
+    bare = np.flatnonzero(space.at == 0)[::3].tolist()
+    for convention in [*range(at, len(space.bits), len(space.bits) // 90), *bare]:
+        made = space.plan(convention)
+        expected, got = objective_of(made), float(run.every[convention])
+        if expected is None:
+            assert math.isnan(got)
+        elif math.isnan(got):
+            assert space.at[convention] != 0
+            assert any(work.drops(Evaluator(made)) for work in works)
+            dropped += 1
+        else:
+            assert got == pytest.approx(sign * expected, rel=1e-9, abs=1e-12), made
+    assert dropped > 0
+
+
+def test_conventions_of_one_value_stand_together() -> None:
+    """The plainest first; each counted once; what is made of large parts is of their size."""
+    run = asked(0, "0.1234")
+    scanned, space = run._scan, run.space
+    finite = np.flatnonzero(np.isfinite(run.every))
+    assert sorted(scanned.order.tolist()) == finite.tolist()
+    assert run.tried == len(finite)
+    seen: dict[tuple[str, ...], int] = {}
+    for value in range(len(scanned.starts) - 1):
+        names = scanned.names(value)
+        bits = space.bits[names]
+        assert (np.diff(bits) >= 0).all()
+        assert scanned.values.bits[value] == bits[0]
+        policy, kl = scanned.values.policy[value], scanned.values.kl[value]
+        beta = scanned.values.beta[value]
+        np.testing.assert_allclose(run.every[names], policy - beta * kl, rtol=1e-9, atol=1e-13)
+        assert beta == (space.beta[names[0]] if kl else 0.0)
+        same = tuple(f"{number:.8g}" for number in (policy, kl, beta))
+        seen[same] = seen.get(same, 0) + 1
+        if space.at[names[0]] != 0:  # else it may be a row that drops tokens, as it stands
+            assert scanned.values.size[value] >= abs(policy - beta * kl) * (1 - 1e-9)
+    assert len(scanned.starts) - 1 < 1.3 * len(seen)  # an eps of a std moves the ninth digit
+    assert len(seen) < len(finite) / 2
+
+
+def test_rows_as_they_stand_are_listed_nearest_first() -> None:
+    run = asked(0, "0.1234")
+    found = run.released()
+    off = []
+    for row, convention in found.items():
+        made = run.space.plan(convention)
+        assert (made.variant, run.space.at[convention]) == (row, 0)
+        off.append(abs(-(objective_of(made) or 0.0) - 0.1234))
+    assert off == sorted(off)
+    assert len(found) == len({run.space.parts[part].plan.variant for part in run.space.part[
+        (run.space.at == 0) & np.isfinite(run.every)
+    ]})  # fmt: skip
+    one = run.as_released(found["grpo"], ["a", "b"])
+    assert (one.rows, one.times, one.plan.variant) == (["a", "b"], 1.0, "grpo")
+
+
+def test_the_nearest_are_plain_and_what_they_would_need_is_told() -> None:
+    run = asked(0, "0.1234")
+    found = run.nearest()
+    assert len(found) == 5
+    given = [-(objective_of(one.plan) or 0.0) for one in found]
+    off = [abs(value - 0.1234) for value in given]
+    assert off == sorted(off)
+    for one, value in zip(found, given, strict=True):
+        assert one.bits <= 8.0
+        assert one.needs["factor"] == pytest.approx(0.1234 / value)
+    needs = run_module._needs(
+        values((1.0, 0.5, 0.2, 0.0, 1.0), (1.0, 0.0, 0.2, 0.0, 1.0)), 0, 0.9, run._question.target
+    )
+    assert needs == pytest.approx({"factor": 0.1234 / 0.9, "beta": (1.0 - 0.1234) / 0.5})
+    needs = run_module._needs(values((0.0, 0.0, 0.0, 0.0, 1.0)), 0, 0.0, run._question.target)
+    assert needs == {}
+
+
+def test_hits_are_expanded_to_the_names_of_their_values() -> None:
+    """A sorted number of convention, factor and β each; β by its place, 0 for the row's own."""
+    scanned: Any = SimpleNamespace(
+        starts=np.array([0, 2, 3, 6]), order=np.array([7, 4, 9, 1, 2, 1000], np.int32)
+    )
+    grid = sorted(BETAS)
+    made = fit.Hits(np.array([0, 2]), np.array([3, 26]), np.array([math.nan, grid[40]]))
+    keys = run_module._expanded(made, scanned)
+    wanted = sorted([(7, 3, 0), (4, 3, 0), (1, 26, 41), (2, 26, 41), (1000, 26, 41)])
+    assert keys.tolist() == [(c << 14) + (f << 7) + b for c, f, b in wanted]
+    assert [tuple(map(int, one)) for one in zip(*run_module._split(keys), strict=True)] == wanted
+    assert run_module._betas()[1:].tolist() == grid
+
+
+@pytest.mark.parametrize("of", ["loss", "objective"])
+def test_an_epsilon_is_looked_for_between_two_that_give_less_and_more(of) -> None:
+    """What they give is what eval gives; conventions of eight bits at most, factor and all."""
+    run = asked(3, "0.0432", Depth.WIDE, of)
+    sign = -1.0 if of == "loss" else 1.0
+    found = [*brackets(run.space, run.every, run.factors, run._question.target)]
+    for one in found[:: max(len(found) // 12, 1)]:
+        made = [one.factor.times * sign * (objective_of(one.plan(end)) or 0.0) for end in one.ends]
+        assert [value - 0.0432 for value in made] == pytest.approx(one.values, rel=1e-7, abs=1e-10)
+        assert (one.values[0] < 0) != (one.values[1] < 0)
+        assert one.ends[0] < one.ends[1]
+        assert one.room == pytest.approx((one.ends[1] - one.ends[0]) / abs(made[1] - made[0]))
+    assert max(one.bits for one in found) <= 8.0
+    few = distinct(iter(found))
+    assert [one.bits for one in few] == sorted(one.bits for one in few)
+    assert len({(one.ends, *(f"{value:.9g}" for value in one.values)) for one in found}) == len(few)
+
+
+def test_conventions_with_two_epsilons() -> None:
+    """Once each, by what they give for every ε; the plainest of those that give the same."""
+    run = asked(3, "0.0432", Depth.WIDE)
+    found = families(run.space, run.every)
+    assert max(one.bits for one in found) <= 8.0
+    made = found[0].plan(0.13, 0.31).flags
+    assert {name: made[name] for name in ("epsilon_low", "epsilon_high")} == {
+        "epsilon_low": 0.13,
+        "epsilon_high": 0.31,
+    }
+    known = run.every[np.isfinite(run.every)]
+    for one in found[::9]:
+        number = -(objective_of(one.plan(0.2, 0.2)) or 0.0)
+        assert np.abs(known - number).min() <= 1e-9 * abs(number)
+
+
+# ---- what an answer is worth --------------------------------------------------------------------
+
+
+@each(
+    ("chance", "by_chance", "reproduced"),
+    [
+        (0.0, False, True),
+        (0.0099, False, True),
+        (0.01, True, True),
+        (0.299, True, True),
+        (0.3, True, False),
+        (math.nan, True, False),
+    ],
+)
+def test_an_answer_is_worth_what_chance_leaves(chance, by_chance, reproduced) -> None:
+    one: Any = SimpleNamespace(chance=chance)
+    for count in (1, 2):
+        found = Answer([one] * count, [], 0.0, [], {}, 1, Released(1, None, None))
+        assert (found.by_chance, found.sure, found.reproduced) == (
+            by_chance,
+            not by_chance,
+            reproduced,
+        )
+        assert found.ambiguous == (count == 2)
+    none = Answer([], [], 0.0, [], {}, 1, Released(1, None, None))
+    assert not any((none.by_chance, none.sure, none.reproduced, none.ambiguous))
+
+
+@each(
+    ("name", "text", "times", "value", "agrees"),
+    [
+        ("kl", "0.250", 1.0, 0.2505, True),
+        ("kl", "0.250", 1.0, 0.2506, False),
+        ("kl", "0.250", 2.0, 0.125, False),
+        ("gradient_norm", "0.250", -2.0, 0.1252, True),
+        ("gradient_norm", "0.250", -2.0, 0.25, True),
+        ("gradient_norm", "0.250", 2.0, 0.126, False),
+        ("gradient_norm", "0.250", 2.0, 0.5, False),
+        ("kl", "1000.0000000", 1.0, 1000.0 + 0.9 * 8e3 * FLOAT32, True),
+        ("kl", "1000.0000000", 1.0, 1000.0 + 1.1 * 8e3 * FLOAT32, False),
+        ("kl", "0.250", 1.0, None, False),
+    ],
+)
+def test_what_was_logged_beside_a_number_agrees(name, text, times, value, agrees) -> None:
+    """Within its digits and eight float32 roundings; a gradient as it is or scaled as the loss."""
+    one: Any = SimpleNamespace(totals=SimpleNamespace(row=lambda: {name: value}), times=times)
+    fits = Typed.of("kl" if name == "gradient_norm" else "gradient_norm", "1.0")
+    for others, wanted in (([Typed.of(name, text)], agrees), ([], True), ([fits], False)):
+        question: Any = SimpleNamespace(others=others)
+        assert all_agree(one, question) is wanted
+
+
+def evaluator_of(name: str, one: Chunk) -> Breakdown:
+    return Evaluator(plan(name)).evaluate(one)
+
+
+@pytest.mark.parametrize("of", ["loss", "objective"])
+def test_candidates_get_what_eval_gives(of) -> None:
+    """Times their factor; those that cannot be evaluated are left out."""
+    made = [
+        Candidate(plan("grpo"), Factor(-2.0)),
+        Candidate(plan("grpo", stages={"aggregate": "token-sum-norm"}), Factor(1.0)),
+        Candidate(plan("dapo"), Factor(0.25)),
+    ]
+    question = Question(Typed.of(of, "0.5"), Few(CHUNKS), CHUNKS[0])
+    kept = evaluated(question, {}, {}, made, reaching=True)
+    assert kept == [made[0], made[2]]
+    sign = -1.0 if of == "loss" else 1.0
+    for one in kept:
+        value = one.times * sign * (objective_of(one.plan) or 0.0)
+        assert one.value == pytest.approx(value, rel=1e-13)
+        assert one.difference == one.value - 0.5
+        assert one.totals is not None
+        assert one.totals.records == 2
+    moved = [evaluator_of("grpo", one) for one in CHUNKS]
+    low = max(1.0 - float(one.ratio[one.advantage < 0].min()) for one in moved)
+    high = max(float(one.ratio[one.advantage > 0].max()) - 1.0 for one in moved)
+    edges = {"epsilon_low": low, "epsilon_high": high}
+    assert low < 0.2 < high
+    assert made[0].unbound == pytest.approx({"epsilon_low": low})
+    assert made[2].unbound == pytest.approx({k: v for k, v in edges.items() if v <= 0.2})
+    wide = Candidate(plan("grpo", hyperparameters={"epsilon": 0.9}), Factor(1.0))
+    for reaching in (True, False):
+        wide.unbound = {}
+        evaluated(question, {}, {}, [wide], reaching=reaching)
+        assert bool(wide.unbound) is reaching
+
+
+def test_conventions_under_several_names_are_one() -> None:
+    """What differs by its factor alone is another; the rows that are one are listed once."""
+    same = {"grpo": ["grpo", "twin"], "dapo": ["dapo"]}
+    conventions = Families(CHUNKS[0], same)
+    head = Candidate(plan("grpo"), Factor(1.0))
+    assert conventions.add(head)
+    assert head.rows == ["grpo", "twin"]
+    by_eps = Candidate(plan("grpo", hyperparameters={"std_eps": 1e-6}), Factor(1.0))
+    assert not conventions.add(by_eps)
+    assert len(head.members) == 2 or len(head.members) == 1
+    assert not conventions.add(Candidate(plan("grpo"), Factor(1.0)))
+    assert head.rows == ["grpo", "twin"]
+    half = Candidate(plan("grpo"), Factor(0.5))
+    assert conventions.add(half)
+    assert half.rows == ["grpo", "twin"]
+    swapped = Candidate(plan("grpo", stages={"aggregate": "token-mean"}), Factor(1.0))
+    assert conventions.add(swapped)
+    assert swapped.rows == []  # it is no row as it stands
+    flagged = Candidate(plan("grpo", hyperparameters={"beta": 0.07}), Factor(1.0))
+    assert conventions.add(flagged)
+    assert flagged.rows == []
+
+
+def test_what_would_tell_matches_apart() -> None:
+    """The first against each of the others of its factor; else whatever the data lack."""
+    first = Candidate(plan("grpo", hyperparameters={"beta": 0.0}), Factor(1.0))
+    mean = Candidate(
+        plan("grpo", stages={"aggregate": "token-mean"}, hyperparameters={"beta": 0.0}), Factor(1.0)
+    )
+    words = probe.FEATURES
+    has = {*words} - {"lengths", "sizes"}
+    assert apart([first, mean], CHUNKS[0], has) == [words["lengths"]]
+    times = Candidate(mean.plan, Factor(2.0))
+    assert apart([first, times], CHUNKS[0], has) == [words["lengths"], words["sizes"]]
+    lacking = {*words} - {"lengths", "rollout", "reference", "probable"}
+    assert apart([first, times], CHUNKS[0], lacking) == [words["lengths"]]
+    many = [first] + [Candidate(first.plan, Factor(1.0))] * 19
+    assert apart([*many, mean], CHUNKS[0], has - {"ratios"}) != [words["lengths"]]
+    assert apart([*many[:-1], mean], CHUNKS[0], has) == [words["lengths"]]

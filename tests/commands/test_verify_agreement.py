@@ -23,6 +23,7 @@ from grpo_cli.commands.verify.differing import differing
 from grpo_cli.commands.verify.quantities import METRICS
 from grpo_cli.commands.verify.together import agreeing, kind
 from grpo_cli.commands.verify.verdict import compared, judge, read_expectations
+from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.records import Raw
@@ -403,6 +404,48 @@ def test_metrics_are_those_of_their_definitions() -> None:
         "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5,
         "actor/ppo_kl": -math.fsum(math.log(x) for row in MOVED for x in row) / 8,
     })  # fmt: skip
+
+
+def test_the_least_and_the_most_that_is_clipped_of_a_response() -> None:
+    """Of its own sign: half of the tokens below, a quarter and a half above."""
+    moved = [[0.5, 1.0, 0.7, 1.3], [1.3, 1.0, 0.7, 1.0], [1.4, 1.0, 1.3, 0.5]]
+    rows = [[math.log(ratio) - 1.0 for ratio in row] for row in moved]
+    old = [[-1.0] * 4] * 3
+
+    def of(name: str, *responses: int, a: float) -> float | None:
+        row = {
+            "log_probs_new": [rows[at] for at in responses],
+            "log_probs_old": [old[at] for at in responses],
+            "advantages": [a for _ in responses],
+        }
+        return METRICS[f"clip_ratio/{name}"](evaluate(row, "dapo").breakdown)
+
+    assert of("low_min", 0, 1, 2, a=-1.0) == 0.25
+    assert of("low_min", 0, a=-1.0) == 0.5
+    assert of("low_min", 0, a=1.0) == 0.0
+    assert of("high_max", 0, 1, 2, a=1.0) == 0.5
+    assert of("high_max", 0, 1, a=1.0) == 0.25
+    assert of("high_max", 0, a=-1.0) == 0.0
+
+
+def test_the_rows_that_were_taken_are_told(capsys) -> None:
+    """The first five; how many were evaluated otherwise."""
+    made = object.__new__(Verification)
+    made.rows_taken = {f"-v {name}": at + 1 for at, name in enumerate("abcde")}
+    made._tell_rows()
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("note: ")[2] for line in said] == [
+        "1 record evaluated as -v a",
+        *(
+            f"{at} records evaluated as -v {name}"
+            for at, name in zip((2, 3, 4, 5), "bcde", strict=True)
+        ),
+    ]
+    made.rows_taken |= {"-v f": 6, "-v g": 7}
+    made._tell_rows()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 6
+    assert "… and 13 more otherwise" in said[-1]
 
 
 def test_metrics_of_ratios_of_whole_responses() -> None:

@@ -179,6 +179,12 @@ def test_a_response_without_tokens_has_no_weight() -> None:
     assert any("divided by its response's tokens × responses − 1 (B − 1)" in one for one in found)
 
 
+def test_gradients_that_are_0_tell_no_weight() -> None:
+    """All advantages 0, without a KL."""
+    case = case_of({"gradient": told()[1]}, advantages=[0.0] * 4, flags={"beta": 0.0})
+    assert not [*denominators.denominators(case)]
+
+
 def both(weight: Callable[[int], float], beta: float = 0.05) -> Wrong:
     """The policy as it should be, and the KL with weights of its own."""
     policy, whole, bare = (

@@ -629,9 +629,30 @@ def test_every_other_number_of_trls_completions_is_a_reward():
     assert caught.value.signal.rewards == [0.75]
 
 
+@pytest.mark.parametrize(
+    ("column", "reward"),
+    [
+        *[(0.5, 0.5), ([0.5, 0.5, 0.5], 0.5), ([9.0, 0.5, 0.5], 0.5), ([None, 0.5, 0.5], 0.5)],
+        *[([9.0, None, 0.5], 0.5), ([0.5, 0.5, 0.75], None), ([0.5, None, None], None)],
+    ],
+)
+def test_the_reward_of_prime_rl_is_that_of_the_tokens_that_count(column, reward):
+    log_probs = {"trainer_logprobs": [0, -1.0, -2.0], "inference_logprobs": [0, -1.0, -2.0]}
+    (one,) = made({**log_probs, "loss_mask": [False, True, True], "rewards": column})
+    assert one.value.get("rewards") == (None if reward is None else [reward])
+
+
 def test_the_step_of_a_board_of_roll_is_kept():
-    (one,) = made({**dumps.roll_board()[0], "step": 4})
-    assert one.value["meta"] == {"step": 4}
+    (one,) = made({**dumps.roll_board()[0], "step": 4, "prompt": "p"})
+    assert (one.value["meta"], one.value["prompt"]) == ({"step": 4}, "p")
+
+
+def test_a_fault_in_rows_put_together_is_told_where_the_framework_wrote_it(read):
+    data = dumps.sglang()
+    data[1]["meta_info"]["output_token_logprobs"][1][0] = "x"
+    (error, *_), _ = read(lines(data), grouping=BY_SIZE)
+    place = "dump.jsonl:2: meta_info.output_token_logprobs[1][0]: expected a number"
+    assert place in str(error)
 
 
 def test_several_samples_of_nemo_rl_have_no_prompt():

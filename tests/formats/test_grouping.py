@@ -249,6 +249,12 @@ def test_what_a_row_of_one_response_may_hold(read, first, second, name, expected
     assert (getattr(found, name), found.widths) == (expected, [2, 2])
 
 
+def test_a_group_may_lack_some_of_its_rows(read):
+    for name in ("group_size", "num_generations"):
+        (found,) = read([one_of(**{name: 2}) for _ in range(3)], by("q"))
+        assert (found.widths, assemble([found]).group_count) == ([2, 2, 2], 1)
+
+
 def test_advantages_of_a_row_are_of_its_tokens_where_it_has_as_many(read):
     rows_of_two = [one_of(advantages=[0.1, 0.2]), one_of(advantages=[0.3, 0.4])]
     batch = assemble(read(rows_of_two, by("q")))
@@ -354,7 +360,12 @@ def test_what_a_group_is_called(key, label):
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
-        *[(1, [[1, 2], [4], [5, 6]]), (6, [[1, 2], [4, 5, 6]]), (7, [[1, 2, 4], [5, 6]])],
+        *[
+            (1, [[1, 2], [4], [5, 6]]),
+            (3, [[1, 2], [4], [5, 6]]),
+            (6, [[1, 2], [4, 5, 6]]),
+            (7, [[1, 2, 4], [5, 6]]),
+        ],
         *[(9, [[1, 2, 4], [5, 6]]), (10, [[1, 2, 4, 5, 6]]), (99, [[1, 2, 4, 5, 6]])],
     ],
 )

@@ -222,6 +222,7 @@ def test_numbers_are_called_as_they_are_written(label, wanted):
         ([[*"abcde"]], "; the first groups are a, b, c, d, e"),
         ([[*"abcdef"]], "; the first groups are a, b, c, d, e, …"),
         ([[*"abcdef", "wantod"]], "; the first groups are wantod, a, b, c, d, …"),
+        ([[*"abc", "want", "wanted1"]], "; the first groups are wanted1, a, b, c, want"),
         ([None], ""),
     ],
 )

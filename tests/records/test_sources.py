@@ -552,3 +552,12 @@ def test_a_tar_archive_is_known_by_what_stands_at_its_place():
     assert "tar archive" in foreign(bytes(257) + b"ustar\0" + bytes(9))
     for head in (bytes(256) + b"ustar", bytes(258) + b"ustar", b"ustar" + bytes(300)):
         assert foreign(head) is None
+
+
+@pytest.mark.parametrize("few", [1, 2, 64])
+def test_ends_of_lines_are_counted_wherever_they_stand(monkeypatch, few):
+    monkeypatch.setattr(ranges, "_FEW", few)
+    for number in range(1 << 6):
+        data = bytes(b"\na"[number >> at & 1] for at in range(6))
+        for begin in range(7):
+            assert ranges._count(data, begin) == data[begin:].count(b"\n")

@@ -398,6 +398,22 @@ def test_a_file_is_there_when_it_is_whole(tmp_path, before):
     assert (place.read_bytes(), place.stat().st_mode & 0o777) == (b"new", before or usual)
 
 
+def test_a_disk_that_is_full_at_the_end_leaves_what_was_there(tmp_path, monkeypatch):
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    def opened(path, mode, opener):
+        return io.BufferedWriter(Full(path, "xb"))
+
+    place = tmp_path / "a"
+    place.write_bytes(b"old")
+    monkeypatch.setattr("grpo_cli.terminal.destination.open", opened, raising=False)
+    with pytest.raises(OSError, match="No space left"), destination(str(place)) as stream:
+        stream.write(b"new")
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"a": b"old"}
+
+
 def test_a_full_standard_error_changes_nothing(monkeypatch):
     def full(*_, **more):
         assert more == {"err": True}

@@ -165,7 +165,7 @@ def _array(tensor: _Tensor) -> Any:
     storage, offset, size, stride = tensor
     kind = "<u2" if storage.dtype == "bf16" else storage.dtype
     flat = np.frombuffer(storage.data, dtype=kind)
-    if len(size) != len(stride) or min((offset, *size, *stride), default=0) < 0:
+    if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
         raise ValueError("a tensor with a shape that cannot be")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if 0 in size:

@@ -117,7 +117,7 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
         return
     told = np.isfinite(factor)
     weight = case.breakdown.weight * np.where(told, factor, 1.0)
-    if np.count_nonzero(told) < 1 or np.allclose(factor[told], 1.0, rtol=1e-4):
+    if np.allclose(factor[told], 1.0, rtol=1e-4):
         return
     fitting: dict[str, float] = {}
     for form, shape in _shapes(case).items():
@@ -170,10 +170,12 @@ def _factors(case: Case) -> F64 | None:
         return None
     square = responses.sum(ours * ours)
     told = square > (case.quiet**2) * np.maximum(responses.lengths, 1)
+    if not told.any():
+        return None
     factor = np.where(told, responses.sum(ours * wanted) / np.where(told, square, 1.0), np.nan)
-    usual = float(np.nanmedian(factor)) if told.any() else 1.0  # of those that tell nothing
+    usual = float(np.nanmedian(factor))  # of those that tell nothing
     explained = responses.spread(np.where(told, factor, usual)) * ours
-    return factor if told.any() and case.near(explained, wanted).all() else None
+    return factor if case.near(explained, wanted).all() else None
 
 
 def _kind(factor: F64) -> str:
