@@ -12,7 +12,6 @@ from mpmath import exp, mpf, sqrt
 
 from exactness.cases import Case, Response, Token
 
-
 EPS = mpf(1e-8)  # the double, as the table has it
 
 Values = list[list[mpf]]
