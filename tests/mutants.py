@@ -104,22 +104,23 @@ def difference(mutant: Mutant) -> tuple[list[str], list[str]]:
     return tuple([row[2:].strip() for row in changed if row[0] == sign] for sign in "-+")
 
 
-def equivalents() -> set[tuple[str, str]]:
-    """The mutants that cannot be noticed, by the lines that they change."""
-    found, taken = set(), ""
-    text = EQUIVALENT.read_text(encoding="utf-8") if EQUIVALENT.exists() else ""
-    for line in text.splitlines():
-        if line.startswith("- "):
+def equivalents() -> set[tuple[str, str, str]]:
+    """The mutants that cannot be noticed, by their file and the lines that they change."""
+    found, file, taken = set(), "", ""
+    for line in EQUIVALENT.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            file = f"{PACKAGE}/{line[2:].strip()}"
+        elif line.startswith("- "):
             taken = line[2:].strip()
         elif line.startswith("+ "):
-            found.add((taken, line[2:].strip()))
+            found.add((file, taken, line[2:].strip()))
     return found
 
 
-def is_equivalent(mutant: Mutant, known: set[tuple[str, str]]) -> bool:
-    """Whether it is one of them; where several lines change, the first counts."""
+def is_equivalent(mutant: Mutant, known: set[tuple[str, str, str]]) -> bool:
+    """Whether it is one of them; of several lines that change, all are in one."""
     taken, put = difference(mutant)
-    return (" ".join(taken), " ".join(put)) in known
+    return (mutant.path, " ".join(taken), " ".join(put)) in known
 
 
 def judged(
