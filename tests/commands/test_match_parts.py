@@ -34,7 +34,7 @@ from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.exact import Exactly
-from grpo_cli.commands.match.sums.terms import Terms
+from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
@@ -43,6 +43,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Correction
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import Raw, assemble
 from grpo_cli.records import record as read
@@ -529,6 +530,37 @@ def test_kls_weighed_by_corrections(chunk) -> None:
     assert len(seen) == 18  # three corrections, two masks, three weights
 
 
+def test_what_a_correction_leaves_out(chunk) -> None:
+    """Tokens, or a part of their KL; of what weighs the KL in a search only tokens."""
+    one, part = np.ones(3), np.array([1.0, 0.5, 1.0])
+    some, all_of_them = np.array([True, False, True]), np.ones(3, np.bool_)
+    for kept, kl_weight, drops, of_tokens in (
+        (None, None, False, False),
+        (all_of_them, one, False, False),
+        (None, part, True, False),
+        (some, None, True, True),
+        (some, one, True, True),
+    ):
+        found = Correction(part, kl_weight, kept)
+        assert _leaves_out(found) is drops
+        assert _leaves_out(found, of_kl=False) is of_tokens
+    assert _leaves_out(None) is False
+    for name, flags, drops in (
+        ("none", {}, False),
+        ("ms-swift/token-truncate", {"is_high": 1.02}, True),
+        ("ms-swift/token-truncate", {"is_high": 50.0}, False),
+    ):
+        made = plan("grpo", stages={"correction": name}, hyperparameters=flags)
+        work = Terms(whole(log_probs_rollout=chunk_rollout(chunk, drops)))
+        assert work.drops(Evaluator(made)) is drops
+
+
+def chunk_rollout(chunk: Chunk, far: bool) -> list[list[float]]:
+    """The old policy's log-probs, or what is e^0.1 away from them."""
+    rows = np.split(chunk.batch.log_probs_old - (0.1 if far else 0.0), [5, 14])
+    return [row.tolist() for row in rows]
+
+
 def test_policies_of_several_objectives_in_a_row(chunk) -> None:
     """What one has left behind is not the next one's: ratio, advantage, clip, correction."""
     work = Terms(chunk)
@@ -701,7 +733,7 @@ def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
     assert space.options.solve == (at == 0)
     dropped = 0
     works = [Terms(one) for one in CHUNKS]
-    bare = np.flatnonzero(space.at == 0)[::3].tolist()
+    bare = np.flatnonzero(space.at == 0).tolist()
     for convention in [*range(at, len(space.bits), len(space.bits) // 90), *bare]:
         made = space.plan(convention)
         expected, got = objective_of(made), float(run.every[convention])
@@ -917,7 +949,7 @@ def test_conventions_under_several_names_are_one() -> None:
     conventions = Families(CHUNKS[0], same)
     head = Candidate(plan("grpo"), Factor(1.0))
     assert conventions.add(head)
-    assert head.rows == ["grpo", "twin"]
+    assert (head.rows, head.bits, head.size) == (["grpo", "twin"], 0.0, 0.0)
     by_eps = Candidate(plan("grpo", hyperparameters={"std_eps": 1e-6}), Factor(1.0))
     assert not conventions.add(by_eps)
     assert len(head.members) == 2 or len(head.members) == 1

@@ -219,6 +219,25 @@ def test_many_at_once_are_judged_as_each_alone(mask) -> None:
             assert agreeing(many, [one[0] for one in wanted], breakdown, atol).all()
 
 
+@pytest.mark.parametrize("mask", [False, True])
+def test_half_precision_is_looked_at_alone(mask) -> None:
+    """Of what counts, whatever the masked tokens are."""
+    within, made = Tolerance(RTOL), plan("grpo", hyperparameters={"beta": 0.04})
+    many = records("gradient", 3.0, mask=mask)
+    for short in (0.0, SHORT / 4096):
+        wanted = [read_expectations(record) for record in many]
+        for one, _ in wanted:
+            told = np.isfinite(one[0].values)
+            one[0].values[told] = np.array([0.5, -0.25, 0.125]) + short
+        breakdown = Evaluator(made).evaluate(Chunk.of(many))
+        verdicts = differing(many, wanted, made, breakdown, within)
+        assert [one is None for one in verdicts] == [False] * 3
+        for one, _ in wanted:
+            told = np.isfinite(one[0].values)
+            one[0].values[told] = np.array([SHORT, -0.25, 0.125])
+        assert differing(many, wanted, made, breakdown, within) == [None] * 3
+
+
 def test_what_cannot_be_compared_together() -> None:
     """Metrics, and what is told of no token."""
     row = {"log_probs_new": [[-1.0], [-0.4]], "advantages": [1.0, -1.0]}
@@ -263,6 +282,9 @@ def test_a_cause_is_tried_on_a_company() -> None:
     assert not few.explains(twice, 0)
     assert Asked(few, 0).explained_by(twice)
     assert Asked(many, 2).objective is many.breakdown.objective  # type: ignore[union-attr]
+    few.__dict__["breakdown"] = None  # they cannot be evaluated together
+    assert Asked(few, 1).objective is few.case(1).objective
+    assert not few.explains(times(3.0), 1)
 
 
 def test_a_cause_that_depends_on_the_company_is_tried_alone() -> None:
@@ -367,6 +389,8 @@ TIERS = [
 
 
 def test_what_is_tried_before_what() -> None:
+    (first, *_) = causes(company([-1.0]).case(0))
+    assert first.words == "wrong sign: it is the negative (loss = −objective)"
     made = []
     for tier in search.TIERS:
         names = [one.source.__name__ for one in tier]

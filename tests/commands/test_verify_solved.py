@@ -138,6 +138,7 @@ def test_denominators_without_a_name() -> None:
     check(found, masked(wrong), wrong)
     assert not [*denominators.denominators(masked(told()))]
     assert not [*denominators.denominators(masked(told(weight=lambda row: 1 / (row + 2.3))))]
+    assert not [*denominators.denominators(case_of({"gradient": lone(2)}))]  # no weights give it
 
 
 def test_a_count_is_that_to_some_ten_thousandths() -> None:
@@ -684,6 +685,9 @@ def test_any_choice_is_of_frameworks_but_for_surrogates() -> None:
     left = [one for one in choices.any_choice(few) if one.stage == "advantage"]
     more = [one for one in choices.any_choice(rewarded) if one.stage == "advantage"]
     assert 0 < len(left) < len(more)
+    names = {one.words.split()[1] for one in left}
+    assert "verl/reinforce_plus_plus" in names  # a number of each token's own
+    assert "verl/grpo" not in names
 
 
 # ---- what is known where nothing explains it ----------------------------------------------------
