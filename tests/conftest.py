@@ -20,8 +20,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 # What the tests start does not compile the package again each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-with suppress(ImportError):  # where clusters and parity are tested it is not needed
+with suppress(ImportError):  # where clusters and parity are tested these are not needed
     import hypothesis
+    import mpmath
+
+    # One for all that use it, as in vectors/oracle/batch.py, which is run without pytest too.
+    mpmath.mp.dps = 60
 
     # A busy machine is no fault: no test asserts on time.
     slow = [hypothesis.HealthCheck.too_slow]

@@ -377,6 +377,18 @@ def test_a_copied_row_and_a_copied_record_are_duplicates():
     assert found(rows).codes["duplicate"] == 1
 
 
+@pytest.mark.parametrize(("log_prob", "told"), [(-13.8, False), (-13.82, True)])
+def test_equal_rows_are_copies_where_chance_is_below_one_in_a_million(log_prob, told):
+    """ln 1e-6 is −13.8155."""
+    rows = [[log_prob / 2, log_prob / 2], [-3.0, -1.0], [log_prob / 2, log_prob / 2]]
+    row = {"log_probs_new": rows, "log_probs_old": rows, "rewards": [1.0, 0.5, 0.0]}
+    findings = [one for one in found([row]).rows if one["code"] == "duplicate"]
+    assert [one["response"] for one in findings] == [2] * told
+    assert [one["evidence"] for one in findings] == [
+        {"responses": 1, "of": 3, "first": "record 0, response 0"}
+    ] * told
+
+
 def test_sure_short_answers_may_be_equal():
     row = {
         "log_probs_new": [[-0.01, -0.02]] * 4,

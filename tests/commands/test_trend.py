@@ -26,9 +26,11 @@ from grpo_cli.commands.trend.findings import command, findings
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.options import flags_of
+from grpo_cli.commands.trend.origins import Clash, Origins, changes, two_runs
+from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Flags, Place, Step
-from grpo_cli.commands.trend.sums import NamedSums
+from grpo_cli.commands.trend.sums import NamedSums, Rows
 from grpo_cli.commands.trend.table import Table, series_of
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.which import StepOf, of_name
@@ -317,6 +319,81 @@ def test_groups_that_a_trainer_tore_are_joined_by_name(tmp_path: Path) -> None:
     assert found.metrics["reward_group_std"] == pytest.approx(0.25)
 
 
+def test_a_step_of_which_some_records_have_rewards_alone(tmp_path: Path) -> None:
+    """All rewards count; what is made of gradients is not known of all responses."""
+    (tmp_path / "step_1.rank0.jsonl").write_text(json.dumps(PLAIN | {"step": 1}))
+    score = {"input": "p", "output": "r", "gts": "1", "score": 0.25, "step": 1}
+    (tmp_path / "step_1.rank1.jsonl").write_text(json.dumps(score))
+    (found,) = steps(Reader(files([str(tmp_path)])), plan("dr"))
+    assert found.metrics["reward_mean"] == (1.0 + 0.0 + 0.25) / 3
+    assert found.metrics["longest_quarter"] is None
+    assert found.metrics["length_mean"] is None
+    (tmp_path / "step_1.rank1.jsonl").unlink()
+    (found,) = steps(Reader(files([str(tmp_path)])), plan("dr"))
+    assert found.metrics["longest_quarter"] is not None
+
+
+def rows_of(*groups: tuple[list[float | None], list[int | None], Any]) -> Responses:
+    rows = Rows()
+    for rewards, lengths, label in groups:
+        rows.add(rewards, lengths, label)
+    return Responses(rows)
+
+
+def test_what_responses_say_together_by_hand() -> None:
+    """Groups 1, 0 | 0, 0, 0 | 1, 1 | 1; lengths 4, 2 | 9, 9, 1 | 3, 5 | 7."""
+    made = rows_of(
+        ([1.0, 0.0], [4, 2], "a"), ([0.0] * 3, [9, 9, 1], "b"), ([1.0] * 2, [3, 5], "c"),
+        ([1.0], [7], "d"),
+    )  # fmt: skip
+    assert (made.reward_mean, made.length_mean) == (0.5, 5.0)
+    assert made.reward_std == pytest.approx(math.sqrt(2 / 7))
+    assert made.reward_group_std == pytest.approx(math.sqrt(0.5) / 3)
+    assert (made.share_of_groups(), made.all_wrong, made.all_right) == (2 / 3, 1 / 3, 1 / 3)
+    assert (made.pass_at_1, made.pass_at_k) == ((0.5 + 0 + 1 + 1) / 4, 3 / 4)
+    assert made.at_longest == 2 / 8
+    quantiles = [made.length_quantile(share) for share in (0.0, 0.125, 0.126, 0.75, 0.95, 1.0)]
+    assert quantiles == [1, 1, 2, 7, 9, 9]  # of 1 2 3 4 5 7 9 9
+
+
+def test_rewards_that_say_right_or_wrong_are_0_and_1_or_minus_1_and_1() -> None:
+    shares = {}
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (0.0, 2.0), (0.5, 1.0), (1.0, 1.0), (-1.0, -1.0)):
+        made = rows_of(([low, high], [1, 1], None), ([low, low], [1, 1], None))
+        shares[low, high] = made.pass_at_1, made.pass_at_k, made.all_wrong, made.all_right
+    assert shares.pop((0.0, 1.0)) == shares.pop((-1.0, 1.0)) == (0.25, 0.5, 0.5, 0.0)
+    assert shares.pop((1.0, 1.0)) == (1.0, 1.0, 0.0, 1.0)
+    assert shares.pop((-1.0, -1.0)) == (0.0, 0.0, 1.0, 0.0)
+    assert {*shares.values()} == {(None, None, None, None)}
+
+
+def test_what_responses_do_not_say() -> None:
+    """No group of two; a reward or a length that is not known; a step without responses."""
+    single = rows_of(([1.0], [3], "a"), ([0.0], [2], "b"))
+    assert (single.share_of_groups(), single.reward_group_std, single.pass_at_k) == (None,) * 3
+    assert single.reward_std == pytest.approx(math.sqrt(0.5))
+    assert (rows_of(([1.0], [3], "a")).reward_std, single.pass_at_1) == (None, 0.5)
+    unknown = rows_of(([1.0, None], [3, None], "a"))
+    assert (unknown.reward_mean, unknown.length_mean, unknown.at_longest) == (None,) * 3
+    assert unknown.length_quantile(0.5) is None
+    nothing = rows_of()
+    assert (nothing.reward_mean, nothing.length_mean, nothing.reward_std) == (None,) * 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "torn"),
+    [("abab", True), ("aabb", False), ([None, "a", "a", "b"], False)],
+)
+def test_single_rows_are_groups_by_their_names(labels: Any, torn: bool) -> None:
+    """Rows of one response each, where every one has a name."""
+    each = [([float(at % 2)], [1], label) for at, label in enumerate(labels)]
+    found = rows_of(*each).groups
+    if labels[0] is None:
+        assert found == [[0.0], [1.0], [0.0], [1.0]]
+    else:
+        assert found == ([[0.0, 0.0], [1.0, 1.0]] if torn else [[0.0, 1.0], [0.0, 1.0]])
+
+
 def test_the_longest_quarter(tmp_path: Path) -> None:
     """Gradients of equal size per response: ratio 1, response-mean, |A| the same."""
     rows = [[-1.0] * length for length in (8, 2, 4, 4)]
@@ -560,6 +637,80 @@ def test_a_file_whose_steps_go_back_is_told(tmp_path: Path, block_bytes: int) ->
     shuffled = Run(Reader([str(tmp_path / "b.jsonl")], block_bytes=block_bytes), no_kl())
     shuffled.read()
     assert not shuffled.notices
+
+
+@pytest.mark.parametrize(
+    ("files", "places"),
+    [
+        (["x/run_1.jsonl", "x/run_2.jsonl"], ["x/run_1.jsonl", "x/run_2.jsonl"]),
+        (["a/step_1.jsonl", "b/step_1.jsonl", "a/step_2.jsonl"], ["a", "b/step_1.jsonl"]),
+        (["x/a_step1.jsonl", "x/b_step1.jsonl", "x/a_step2.jsonl"], ["x/a_*", "x/b_step1.jsonl"]),
+        (["a/step_1.jsonl", "b/step_1.jsonl", "c/step_9.jsonl"], [f"{n}/step_1.jsonl" for n in "ab"]
+            + ["c/step_9.jsonl"]),
+        ([f"{name}/step_1.jsonl" for name in "abcde"], [f"{n}/step_1.jsonl" for n in "abcde"]),
+        (["a/step_1/0.jsonl", "b/step_1/0.jsonl", "a/step_2/x/y.jsonl"], ["a", "b/step_1/0.jsonl"]),
+    ],
+)  # fmt: skip
+def test_what_two_runs_are_called(files: list[str], places: list[str]) -> None:
+    """Its one file; its folder, where no other run is in it; else a pattern."""
+    each = [f"grpo trend {place}".replace("x/a_*", "'x/a_*'") for place in places]
+    more = f"; … {len(places) - 3} more" if len(places) > 3 else ""
+    beside = " ".join(places).replace("x/a_*", "'x/a_*'")
+    said = f"; side by side: grpo diff {beside}" if len(places) == 2 else ""
+    assert str(two_runs(Clash(1, files[0], files[1]), files)) == (
+        f"{files[0]} and {files[1]} both have step 1: these are {len(places)} runs. "
+        f"Each by itself: {'; '.join(each[:3])}{more}{said}; --one-run takes them as parts of one"
+    )
+
+
+def test_two_runs_of_which_nothing_else_is_known_are_called_by_what_their_files_share() -> None:
+    told = str(two_runs(Clash(4, "a/step_4.jsonl", "b/step_4.jsonl"), [], "diff"))
+    assert "Each by itself: grpo diff a; grpo diff b; side by side: grpo diff a b;" in told
+
+
+STEPS_BACK = [
+    ([0, 1, 2, 1, 2, 3], []),  # by one: neighbours mix
+    ([0, 1, 2, 0, 1], [(4, 2, 0)]),
+    ([5, 3, 4, 5, 6, 4, 5], [(2, 5, 3), (6, 6, 4)]),
+    ([9, 7, 5, 3], [(2, 9, 7), (3, 7, 5), (4, 5, 3)]),
+    ([9, 7, 5, 3, 1, 0], None),  # more often than three times: in no order at all
+    ([3, 3, 2, 4, 2], [(5, 4, 2)]),
+]
+
+
+@pytest.mark.parametrize(("numbers", "returns"), STEPS_BACK)
+def test_where_steps_go_back(numbers: list[int], returns: list[tuple[int, int, int]]) -> None:
+    """The same wherever the file is cut."""
+    for first in range(len(numbers)):
+        for second in range(first, len(numbers)):
+            whole = Origins()
+            for part in (range(first), range(first, second), range(second, len(numbers))):
+                piece = Origins()
+                for at in part:
+                    piece.add(numbers[at], "a.jsonl", at + 1)
+                whole.merge(piece)
+            told = [*whole.returns()]
+            if not returns:
+                assert told == []
+                continue
+            line, high, to = returns[0]
+            (said,) = told
+            assert said.startswith(f"a.jsonl:{line}: the steps go back from {high} to {to}: a run")
+            assert [tuple(one) for one in whole.files["a.jsonl"].returns] == returns
+
+
+@pytest.mark.parametrize(
+    ("signatures", "told"),
+    [
+        ({}, []),
+        ({"a|b": 3}, []),
+        ({"a|c": 5, "a|b": 2}, ["change at step 5: b → c"]),
+        ({"a|b": 2, "x|c": 2}, ["differ within step 2: a → x, b → c"]),
+        ({"d|b": 9, "a|b": 0, "a|c": 5}, ["change at step 5, and 1 times more: b → c"]),
+    ],
+)
+def test_what_is_said_of_settings_that_change(signatures: Any, told: list[str]) -> None:
+    assert [*changes(signatures)] == [f"the objective's settings {one}" for one in told]
 
 
 def test_settings_that_change_are_told(tmp_path: Path) -> None:

@@ -259,3 +259,207 @@ def test_what_slime_and_prime_rl_log(number: int, tmp_path: Path) -> None:
     run.read()
     for name, value in case["logged"].items():
         assert run.logged[0][name] == pytest.approx(value, rel=1e-12), name
+
+
+# ---- every name beside its definition -------------------------------------------------------
+
+
+def mean(values: Any) -> float:
+    flat = [*values]
+    return math.fsum(flat) / len(flat)
+
+
+def stdev(values: Any) -> float:
+    flat = [*values]
+    return math.sqrt(math.fsum((one - mean(flat)) ** 2 for one in flat) / (len(flat) - 1))
+
+
+Tokens = dict[str, list[float]]
+
+
+def drawn_step(seed: int) -> tuple[list[dict[str, Any]], list[list[Tokens]]]:
+    """Three records of one step, and of each its responses' tokens by column."""
+    draw, records, tokens = random.Random(seed), [], []
+    for number in range(3):
+        rewards = [1.0, 0.0, 0.5, 0.25] if number else [0.5] * 4
+        rows: list[Tokens] = []
+        for reward in rewards:
+            old = [-draw.uniform(0.6, 3.0) for _ in range(draw.randint(1, 7))]
+            near = {"old": old, "a": [reward - mean(rewards)] * len(old)}
+            for name, size in (("new", 0.3), ("ref", 0.2), ("rollout", 0.4)):
+                near[name] = [one + draw.uniform(-size, size) for one in old]
+            near["entropy"] = [draw.random() for _ in old]
+            rows.append(near)
+        made = {f"log_probs_{name}": [row[name] for row in rows] for name in COLUMNS}
+        entropies = [row["entropy"] for row in rows]
+        records.append(made | {"entropies": entropies, "rewards": rewards, "step": 0, "id": number})
+        tokens.append(rows)
+    return records, tokens
+
+
+COLUMNS = ("new", "old", "ref", "rollout")
+
+
+def each_token(rows: list[Tokens], read: Any) -> list[float]:
+    """A number of each token, of its log π_θ, log π_old, log π_ref, log μ, advantage, entropy."""
+    names = (*COLUMNS, "a", "entropy")
+    return [read(*one) for row in rows for one in zip(*(row[name] for name in names), strict=True)]
+
+
+READ = {
+    "entropy": lambda new, old, ref, mu, a, h: h,
+    "kl": lambda new, old, ref, mu, a, h: math.exp(ref - new) - (ref - new) - 1,
+    "low": lambda new, old, ref, mu, a, h: float(math.exp(new - old) < 0.8 and a < 0),
+    "high": lambda new, old, ref, mu, a, h: float(math.exp(new - old) > 1.2 and a > 0),
+    "ppo_kl": lambda new, old, ref, mu, a, h: old - new,
+    "d": lambda new, old, ref, mu, a, h: old - mu,
+    "probs": lambda new, old, ref, mu, a, h: abs(math.exp(old) - math.exp(mu)),
+    "new_k3": lambda new, old, ref, mu, a, h: math.exp(new - mu) - (new - mu) - 1,
+    "ratio": lambda new, old, ref, mu, a, h: math.exp(new - old),
+}  # fmt: skip
+
+
+def by_definition(rows: list[list[Tokens]], rewards: list[list[float]]) -> dict[str, Any]:
+    """What each framework calls by a name, from tokens: its means over records or samples."""
+    every = [row for record in rows for row in record]
+    of = {name: each_token(every, read) for name, read in READ.items()}
+    by_record = {n: mean(mean(each_token(one, r)) for one in rows) for n, r in READ.items()}
+    by_sample = {n: mean(mean(each_token([one], r)) for one in every) for n, r in READ.items()}
+    lengths, flat = [len(row["new"]) for row in every], [one for each in rewards for one in each]
+    groups = mean(len(set(one)) == 1 for one in rewards)
+    weights = [min(max(math.exp(one), 0.9), 1.2) for one in of["d"]]
+    region = [a + b for a, b in zip(of["low"], of["high"], strict=True)]
+    assert 0 < sum(of["low"]) < len(region)
+    assert 0 < sum(of["high"]) < len(region)
+    both = by_record["low"] + by_record["high"]
+    d = of["d"]
+    k3, chi2 = mean(math.exp(one) - one - 1 for one in d), mean(math.exp(2 * x) for x in d) - 1
+    return {
+        "trl": {
+            "reward": mean(flat), "reward_std": stdev(flat), "frac_reward_zero_std": groups,
+            "completions/mean_length": mean(lengths), "completions/min_length": min(lengths),
+            "completions/max_length": max(lengths), "entropy": by_record["entropy"],
+            "kl": by_record["kl"], "clip_ratio/low_mean": by_record["low"],
+            "clip_ratio/high_mean": by_record["high"], "clip_ratio/region_mean": both,
+            "sampling/sampling_logp_difference/mean": mean(map(abs, d)),
+            "sampling/sampling_logp_difference/max": max(map(abs, d)),
+            "sampling/importance_sampling_ratio/min": min(weights),
+            "sampling/importance_sampling_ratio/mean": mean(weights),
+            "sampling/importance_sampling_ratio/max": max(weights),
+        },
+        "verl": {
+            "critic/score/mean": mean(flat), "critic/score/max": 1.0, "critic/score/min": 0.0,
+            "response_length/mean": mean(lengths), "response_length/max": max(lengths),
+            "response_length/min": min(lengths), "actor/entropy": by_record["entropy"],
+            "actor/kl_loss": by_record["kl"], "actor/ppo_kl": by_record["ppo_kl"],
+            "actor/pg_clipfrac": both, "training/rollout_probs_diff_mean": mean(of["probs"]),
+            "training/rollout_probs_diff_max": max(of["probs"]),
+            "training/rollout_probs_diff_std": stdev(of["probs"]), "rollout_corr/kl": -mean(d),
+            "rollout_corr/k3_kl": k3, "rollout_corr/chi2_token": chi2,
+        },
+        "prime-rl": {
+            "reward/all/mean": mean(flat), "entropy/all/mean": mean(of["entropy"]),
+            "mismatch_kl/all/mean": mean(of["new_k3"]),
+        },
+        "nemo-rl": {
+            "reward": mean(flat), "probs_ratio": mean(of["ratio"]),
+            "token_mult_prob_error": mean(math.exp(abs(one)) for one in d), "gen_kl_error": k3,
+            "policy_kl_error": mean(math.exp(-one) + one - 1 for one in d),
+            "sampling_importance_ratio": mean(map(math.exp, d)),
+        },
+        "slime": {
+            "rollout/raw_reward": mean(flat), "rollout/response_len/mean": mean(lengths),
+            "train/entropy_loss": by_sample["entropy"], "train/kl_loss": by_sample["kl"],
+            "train/ppo_kl": by_sample["ppo_kl"],
+            "train/pg_clipfrac": by_sample["low"] + by_sample["high"],
+            "train/train_rollout_logprob_abs_diff": mean(
+                mean(abs(one) for one in each_token([row], READ["d"])) for row in every
+            ),
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", NAMES)
+@pytest.mark.parametrize("files", [1, 3])
+def test_every_name_is_what_its_framework_means_by_it(
+    framework: str, files: int, tmp_path: Path
+) -> None:
+    """Of records in one file, and of one in each of three, whose sums are merged."""
+    records, rows = drawn_step(5)
+    for at in range(files):
+        text = "".join(json.dumps(one) + "\n" for one in records[at::files])
+        (tmp_path / f"rank{at}.jsonl").write_text(text)
+    expected = by_definition(rows, [one["rewards"] for one in records])[framework]
+    stages = {"correction": "trl/token-truncate"} if framework == "trl" else {}
+    bounds = {"is_low": 0.9, "is_high": 1.2} if framework == "trl" else {}
+    given = {"beta": 0.01, "kl_weight": "none", "epsilon_low": 0.2, "epsilon_high": 0.2} | bounds
+    chosen = plan("trl/grpo", stages=stages, hyperparameters=given)
+    paths = sorted(map(str, tmp_path.iterdir()))
+    run = Run(Reader(paths), chosen, names=NAMES[framework])
+    run.read()
+    logged = dict(run.logged[0])
+    logged.pop("loss", None)  # which test_trl_logged_what_is_recomputed_from_its_tokens has
+    assert {*logged} == {*expected}
+    for name, value in expected.items():
+        assert logged[name] == pytest.approx(value, rel=1e-9), name
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "logged", "agrees"),
+    [
+        ("loss", 1e-9, 1e-9 + 0.99e-6, True),
+        ("loss", 1e-9, 1e-9 - 0.99e-6, True),
+        ("loss", 1e-9, 1e-9 + 1.01e-6, False),
+        ("kl", 1e-9, 1e-9 + 0.99e-7, True),
+        ("kl", 1e-9, 1e-9 + 1.01e-7, False),
+        ("kl", 5.0, 5.0 * (1 + 0.99e-4), True),
+        ("kl", 5.0, 5.0 * (1 + 1.02e-4), False),
+        ("kl", -5.0, 5.0, False),
+    ],
+)
+def test_how_near_a_logged_number_must_be(name, ours, logged, agrees) -> None:
+    """A ten-thousandth; or a millionth of a loss, and a tenth of that of other numbers."""
+    log = {name: {1: 0.5, 2: logged, 3: -7.0}}
+    (one,) = compare(log, {name: {1: 0.5, 2: ours, 3: -7.0, 4: 2.0}}, {})
+    assert (one.steps, one.agrees) == (3, agrees)
+    if not agrees:
+        assert (one.first, one.logged, one.recomputed) == (2, logged, ours)
+
+
+TRIPLE = "it is 3 times ours at every step"
+OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
+
+
+@pytest.mark.parametrize("shift", [0, 1, -1])
+@pytest.mark.parametrize(
+    ("of", "others", "because"),
+    [
+        (lambda value: 3 * value, {}, TRIPLE),
+        (lambda value: 3 * value * (1 + 4e-5 * (value > 2)), {}, TRIPLE),
+        (lambda value: 3 * value * (1 + 1.3e-4 * (value > 2)), {}, ""),
+        (lambda value: value + 9, {"x": {1: 1.0}, "y": {n: OURS[n] + 9 for n in OURS}}, "it is y"),
+        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2, 3)}}, "it is y"),
+        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2)}}, ""),
+        (lambda value: 7.0, {"y": dict.fromkeys(OURS, 7.0)}, ""),
+    ],
+)  # fmt: skip
+def test_what_explains_a_difference(shift: int, of: Any, others: Any, because: str) -> None:
+    """One factor, within a ten-thousandth, or another column that varies; from three steps on.
+
+    The log counts so many steps ahead, which a series that agrees tells.
+    """
+    log = {"kl": {n + shift: of(value) for n, value in OURS.items()}}
+    log["reward"] = {n + shift: value**2 for n, value in OURS.items()}
+    ours = {"kl": OURS, "reward": {n: value**2 for n, value in OURS.items()}}
+    kl, reward = compare(log, ours, others)
+    assert (reward.agrees, reward.steps) == (True, 4)
+    assert (kl.agrees, kl.first, kl.because) == (False, 1, because)
+
+
+@pytest.mark.parametrize(("steps", "told"), [(3, False), (4, True)])
+def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool) -> None:
+    """Of a number that is 0 there is none."""
+    ours = dict(enumerate([0.0, 1.5, 7.0, 11.0][:steps]))
+    log = {at: 2.0 * value or 1.0 for at, value in ours.items()}
+    (one,) = compare({"kl": log}, {"kl": ours}, {})
+    assert one.because == ("it is 2 times ours at every step" if told else "")

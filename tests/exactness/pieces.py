@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mpmath import exp, mp, mpf, sqrt
+from mpmath import exp, mpf, sqrt
 
 from exactness.cases import Case, Response, Token
-
-mp.dps = 50
 
 EPS = mpf(1e-8)  # the double, as the table has it
 

@@ -13,8 +13,6 @@ from mpmath import mp, mpf
 
 from grpo_cli import evaluate
 
-mp.dps = 50
-
 
 def advantages(
     variant: str, rewards: Any, advantage: str | None = None, **values: Any

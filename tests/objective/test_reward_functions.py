@@ -14,7 +14,6 @@ from mpmath import mp, mpf
 from grpo_cli import GrpoError, evaluate, match, read, verify
 from grpo_cli.variants import STAGES
 
-mp.dps = 50
 ROW = {
     "log_probs_new": [[-0.9, -0.2], [-1.1], [-0.4, -0.7], [-0.3]],
     "log_probs_old": [[-1.0, -0.25], [-1.0], [-0.6, -0.5], [-0.35]],

@@ -1,0 +1,477 @@
+"""Each rule on records at its bounds: just below nothing is said, just above it is, and where.
+
+The numbers expected are counted by hand, or are those of the docstring's definition.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from files import each
+
+from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.run import Check, Look
+from grpo_cli.commands.check.tokens.ends import ENDS, PADS
+from grpo_cli.records import Raw
+from grpo_cli.records.decode.chunks import in_chunks
+
+Row = dict[str, Any]
+Told = tuple[str, int | None, int | None, dict[str, Any]]
+
+
+def findings(rows: list[Row], code: str) -> list[Row]:
+    made = (Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows))
+    answer = Check(Findings(0))
+    answer.add(Look(0, skip=False)(in_chunks(made)), 0)
+    assert not answer.skipped
+    answer.end()
+    return [one for one in answer.findings.rows if one["code"] == code]
+
+
+def told(row: Row, code: str) -> list[Told]:
+    """What is said of a record; where the others may have its keys, it stands between two."""
+    quiet = {key: FILL[key] for key in row if key in FILL}
+    rows = [quiet, row, quiet] if len(quiet) == len(row) else [row]
+    found = [one for one in findings(rows, code) if one["record"] == len(rows) // 2]
+    return [(one["severity"], one["response"], one["token"], one["evidence"]) for one in found]
+
+
+FILL: Row = {
+    "log_probs_new": [[-0.5, -0.9], [-0.7, -0.3]],
+    "rewards": [1.0, 0.0],
+    "entropies": [[0.5, 0.5], [0.5, 0.5]],
+}
+
+
+def row(log_probs: list[list[float]], **more: Any) -> Row:
+    return {"log_probs_new": log_probs, "rewards": [1.0, *[0.0] * (len(log_probs) - 1)], **more}
+
+
+def of_lengths(*lengths: int) -> list[list[float]]:
+    draw = random.Random(sum(lengths))
+    return [[-draw.expovariate(1.0) - 0.01 for _ in range(length)] for length in lengths]
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+NEW = "log_probs_new"
+ABOVE = [
+    ([[0.25, 0.5], [0.0, 1.0]], "all are in [0, 1]", 3, 0, 0, 0.0, 1.0),
+    ([[0.0, 0.5], [2.0, 1.0]], "−log p", 3, 0, 1, 0.0, 2.0),
+    ([[-1.0, 0.0], [-2.0, 0.5]], "log-probs never are", 1, 1, 1, -2.0, 0.5),
+    ([[-1.0, 1.0], [1.0, -0.5]], "filled with 1", 2, 0, 1, -1.0, 1.0),
+    ([[-1.0, 1.0], [1.5, -0.5]], "log-probs never are", 2, 0, 1, -1.0, 1.5),
+]
+
+
+@each(("rows", "words", "above", "response", "token", "low", "high"), ABOVE)
+def test_log_probs_above_0(rows, words, above, response, token, low, high):
+    evidence = {"column": NEW, "above_0": above, "of": 4, "min": low, "max": high}
+    assert told(row(rows), "probabilities") == [("error", response, token, evidence)]
+    (found,) = findings([row(rows)], "probabilities")
+    assert words in found["message"]
+    assert f"{above} of 4 values above 0" in found["message"]
+
+
+def test_log_probs_that_are_0_are_none_above():
+    assert told(row([[0.0, -1.0], [0.0, -2.0]]), "probabilities") == []
+
+
+def test_what_is_not_finite():
+    rows = [[-1.0, -2.0], [math.nan, -math.inf], [-1.0, math.nan]]
+    evidence = {"column": NEW, "tokens": 3, "of": 6}
+    assert told(row(rows), "not-finite") == [("error", 1, 0, evidence)]
+
+
+@each(
+    ("entropies", "wanted", "words"),
+    [
+        ([[0.0, -0.99e-4], [0.5, 0.0]], None, ""),
+        ([[0.0, 0.5], [-1.01e-4, 0.0]], (1, 0, 1, -1.01e-4), "a filler"),
+        ([[0.0, -1.0], [-1.0, -0.5e-4]], (0, 1, 2, -1.0), "all of them -1: a filler"),
+        ([[0.0, -1.0], [-2.0, 0.5]], (0, 1, 2, -2.0), "at 2 of 4 tokens; an entropy"),
+    ],
+)
+def test_negative_entropies(entropies, wanted, words):
+    given = row([[-0.5, -0.9], [-0.7, -0.3]], entropies=entropies)
+    found = told(given, "negative-entropy")
+    if wanted is None:
+        assert found == []
+        return
+    response, token, count, least = wanted
+    evidence = {"tokens": count, "of": 4, "min": least}
+    assert found == [("error", response, token, evidence)]
+    assert words in findings([given], "negative-entropy")[0]["message"]
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def rewarded(rewards: list[Any], **more: Any) -> Row:
+    return row(of_lengths(*[2] * len(rewards)), **more) | {"rewards": rewards}
+
+
+SPREADS = [
+    ([0.5, 0.5], "dead-group", (0, {"size": 2, "value": 0.5})),
+    ([0.5, 0.5, 0.5 + 1e-12], "dead-group", None),
+    ([0.5, 0.5 + 0.99e-5], "near-dead-group", 0.99e-5),
+    ([0.5, 0.5 + 1.01e-5], "near-dead-group", None),
+    ([0.5, 0.5], "near-dead-group", None),
+    ([-3.0, -3.0 + 2.99e-5], "near-dead-group", 2.99e-5),
+    ([-3.0, -3.0 + 3.01e-5], "near-dead-group", None),
+    ([3.0, 3.0 + 2.99e-5], "near-dead-group", 2.99e-5),
+]
+
+
+@each(("rewards", "code", "wanted"), SPREADS)
+def test_groups_that_are_dead_and_nearly(rewards, code, wanted):
+    """At most 1e-5, relative to rewards above 1."""
+    found = told(rewarded(rewards), code)
+    if wanted is None:
+        assert found == []
+    elif code == "dead-group":
+        assert found == [("info", wanted[0], None, wanted[1])]
+    else:
+        ((severity, response, token, evidence),) = found
+        assert (severity, response, token) == ("warning", 0, None)
+        spread, std = max(rewards) - min(rewards), float(np.std(rewards, ddof=1))
+        sizes = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
+        assert evidence.pop("advantages") == pytest.approx(sizes)
+        assert evidence == pytest.approx({"size": 2, "spread": spread, "std": std})
+
+
+def test_which_group_is_dead_and_how_many_are_in_it():
+    given = rewarded([1.0, 0.0, 0.0, 0.0, 0.0], group_ids=[7, 8, 8, 8, 7])
+    assert told(given, "dead-group") == [("info", 1, None, {"size": 3, "value": 0.0})]
+    (found,) = findings([given], "dead-group")
+    assert "all 3 rewards are 0: no policy gradient" in found["message"]
+    (found,) = findings([rewarded([0.5, 0.5])], "dead-group")
+    assert "both rewards are 0.5" in found["message"]
+
+
+@each(("roundings", "noisy"), [(7.9, True), (8.1, False), (0.0, False)])
+@each("sign", [1.0, -1.0])
+def test_rewards_that_differ_by_roundings(roundings, noisy, sign):
+    """A rounding of float32 is 2⁻²³, relative."""
+    high = sign * 0.75
+    low = high * (1 - roundings * 2.0**-23)
+    found = told(rewarded([0.25, low, high, 0.5], group_ids=[0, 1, 1, 0]), "reward-noise")
+    assert len(found) == noisy
+    if noisy:
+        assert found[0][:3] == ("warning", 1, None)
+        assert found[0][3] == {"pairs": 1, "gap": abs(high - low), "of": 2}
+    apart = rewarded([0.25, low, high, 0.5], group_ids=[0, 1, 2, 0])
+    assert told(apart, "reward-noise") == []
+
+
+def test_groups_of_one_and_of_different_sizes():
+    given = rewarded([1.0, 0.0, 1.0, 0.0, 0.5, 1.0], group_ids=[1, 1, 2, 2, 2, 3])
+    assert told(given, "singleton-group") == [("warning", 5, None, {"size": 1})]
+    sizes = {"sizes": {"2": 1, "3": 1}}
+    assert told(given, "uneven-groups") == [("info", None, None, sizes)]
+    assert told(given | {"advantages": [1.0] * 6}, "singleton-group") == []
+
+
+def advantaged(wrong: int, pairs: int) -> Row:
+    """Groups of two, the better of which has the lesser advantage in so many."""
+    rewards, advantages = [], []
+    for at in range(pairs):
+        sign = -1.0 if at < wrong else 1.0
+        rewards += [1.0, 0.0]
+        advantages += [sign, -sign]
+    groups = [at // 2 for at in range(2 * pairs)]
+    return rewarded(rewards, group_ids=groups, advantages=advantages)
+
+
+@each(
+    ("wrong", "pairs", "words"),
+    [
+        (9, 9, ""),  # ten at least
+        (10, 10, "other sign"),
+        (10, 11, "other sign"),
+        (9, 10, "do not follow the rewards"),  # nine of ten are no sign
+        (2, 13, "do not follow the rewards"),  # 15.4 %
+        (3, 20, ""),  # 15 %
+    ],
+)
+def test_pairs_the_wrong_way_round(wrong, pairs, words):
+    found = told(advantaged(wrong, pairs), "advantages")
+    evidence = {"discordant": wrong / pairs, "pairs": pairs}
+    assert found == ([("error", None, None, evidence)] if words else [])
+    if words:
+        (one,) = findings([advantaged(wrong, pairs)], "advantages")
+        assert words in one["message"]
+        assert f"of {pairs} pairs in one group {wrong / pairs:.0%}" in one["message"]
+
+
+def centred(rewards: np.ndarray, groups: np.ndarray) -> list[float]:
+    means = {group: rewards[groups == group].mean() for group in groups.tolist()}
+    return [
+        float(reward - means[group]) for reward, group in zip(rewards, groups.tolist(), strict=True)
+    ]
+
+
+STRIDES = [
+    (24, lambda at: at % 6, lambda at: at // 4, "every 6th row (sample-major)"),
+    (24, lambda at: at % 12, lambda at: at // 2, "every 12th row (sample-major)"),
+    (20, lambda at: at // 5, lambda at: at // 4, "strides of 5 rows"),
+    (24, lambda at: at // 4, lambda at: at // 4, ""),
+    (24, lambda at: at // 24, lambda at: at // 4, ""),
+]
+
+
+@each(("count", "theirs", "given", "words"), STRIDES)
+def test_advantages_of_groups_by_a_stride(count, theirs, given, words):
+    rewards = np.random.default_rng(count).normal(0.0, 1.0, count)
+    at = np.arange(count)
+    advantages = centred(rewards, theirs(at))
+    made = rewarded(rewards.tolist(), group_ids=given(at).tolist(), advantages=advantages)
+    found = [one for one in findings([made], "advantages") if "stride" in one["evidence"]]
+    assert [one["evidence"]["stride"].startswith(words) for one in found] == [True] * bool(words)
+
+
+@each(
+    ("offset", "difference", "told_mean"),
+    [(0.0, 0.0, None), (0.5, 0.0, 0.5), (0.021, 0.0, 0.021), (0.019, 0.0, None), (0.5, 0.01, None)],
+)
+def test_advantages_with_a_common_offset(offset, difference, told_mean):
+    """Of a deviation of 1: more than 0.02 of it, and the same in all groups within a thousandth."""
+    base = np.tile([1.0, -1.0], 12)
+    groups = np.repeat(np.arange(6), 4)
+    advantages = base + offset + difference * (groups == 3)
+    rewards = np.where(base > 0, 1.0, 0.25)
+    made = rewarded(rewards.tolist(), group_ids=groups.tolist(), advantages=advantages.tolist())
+    found = told(made, "advantages")
+    if told_mean is None:
+        assert found == []
+    else:
+        ((severity, _, _, evidence),) = found
+        assert severity == "warning"
+        assert evidence == pytest.approx({"mean": told_mean})
+
+
+@each(
+    ("rows", "wanted"),
+    [
+        ([[1.0, 2.6], [0.0, -1.0], [0.5, 2.0]], (1, [1.0, 2.6])),
+        ([[1.0, 2.4], [0.0, -1.0], [0.5, 2.0]], None),
+        ([[2.6, 1.0], [2.5, 0.0], [2.4, 0.5]], None),  # it hardly varies
+        ([[10.1, 1.0], [10.0, 0.0], [9.9, 0.5]], (0, [10.1, 1.0])),
+        ([[10.1, 0.0], [10.0, 0.0], [9.9, 0.0]], None),  # beside nothing
+        ([[30.0, 1.0, 3.0], [0.0, 0.0, 0.0], [1.0, 0.5, -2.0]], (0, [30.0, 1.0, 3.0])),
+    ],
+)
+def test_reward_functions_on_other_scales(rows, wanted):
+    """2.5 times the next, and twice its spread, or ten times."""
+    found = findings([rewarded(rows)], "reward-scale")
+    assert len(found) == (wanted is not None)
+    if wanted is not None:
+        evidence = found[0]["evidence"]
+        assert (evidence["function"], evidence["largest"]) == wanted
+        assert evidence["spreads"] == pytest.approx(np.std(rows, axis=0).tolist())
+
+
+# ---- lengths and loops ---------------------------------------------------------------------------
+
+
+@each(
+    ("lengths", "cap", "wanted"),
+    [
+        ([5, 5, 5, 2], None, (3, 4, 5, False)),
+        ([5, 5, 3, 2], None, None),
+        ([5, 5, 5], None, None),
+        ([5, *[2] * 9], 5, (1, 10, 5, True)),
+        ([5, *[2] * 10], 5, None),  # less than a tenth
+        ([5, *[2] * 9], 6, None),
+        ([5, 5, 5], 5, (3, 3, 5, True)),
+        ([1, 1, 1, 1], 1, None),
+        ([2, 2, 2, 1], 9, (3, 4, 2, False)),
+    ],
+)
+def test_lengths_that_are_a_cap(lengths, cap, wanted):
+    given = row(of_lengths(*lengths))
+    if cap is not None:
+        given["hyperparameters"] = {"max_completion_length": cap}
+    found = told(given, "length-cap")
+    names = ("responses", "of", "length", "named")
+    evidence = [] if wanted is None else [dict(zip(names, wanted, strict=True))]
+    assert found == [("info", None, None, one) for one in evidence]
+
+
+@each(
+    ("period", "total", "is_loop"),
+    [
+        (1, 16, True),
+        (1, 15, False),
+        (2, 16, True),
+        (2, 15, False),
+        (3, 16, True),
+        (4, 16, True),
+        (5, 19, False),
+        (5, 20, True),
+        (8, 32, True),
+        (8, 31, False),
+        (9, 40, False),
+    ],
+)
+@each("before", [0, 7])
+def test_loops(period, total, is_loop, before):
+    """16 tokens, four times, at the end; phrases of up to 8."""
+    words = [*range(100, 100 + before), *(at % period for at in range(total))]
+    ids = [[50, 51, 52], words, [60] * 3]
+    given = row(of_lengths(*map(len, ids)), token_ids=ids)
+    found = told(given, "repetition")
+    evidence = {"responses": 1, "of": 3, "longest": total}
+    assert found == ([("info", 1, None, evidence)] if is_loop else [])
+    given["token_ids"] = [[50, 51, 52], [*words[:-1], 99], [60] * 3]  # it goes on
+    assert told(given, "repetition") == []
+
+
+# ---- ends and padding ----------------------------------------------------------------------------
+
+
+@each("end", sorted(ENDS - PADS))
+def test_every_known_end_and_padding(end):
+    """Two responses, each with its end of text and padding behind it that counts."""
+    for pad in sorted(PADS - ENDS):
+        ids = [[5, 6, end, pad, pad], [7, end, pad], [8, 9, end]]
+        (found,) = findings([row(of_lengths(5, 3, 3), token_ids=ids)], "padding-id")
+        wanted = {"responses": 2, "of": 3, "tokens": 3, "token_id": pad}
+        assert (found["response"], found["evidence"]) == (0, wanted)
+        for other in (end - 1, end + 1):
+            if other not in ENDS:
+                ids = [[5, 6, other, pad, pad], [7, other, pad], [8, 9, other]]
+                assert findings([row(of_lengths(5, 3, 3), token_ids=ids)], "padding-id") == []
+    masks = [[1, 1, 0, 0], [1, 0, 0], [1, 1, 1]]
+    ids = [[5, 6, end, 3], [7, end, 3], [8, 9, 4]]
+    given = row(of_lengths(4, 3, 3), token_ids=ids, mask=masks)
+    (found,) = findings([given], "end-of-text")
+    assert (found["response"], found["token"]) == (0, 2)
+    assert found["evidence"] == {"responses": 2, "of": 3, "token_id": end}
+    given["mask"][1] = [1, 1, 0]
+    assert findings([given], "end-of-text") == []  # one response alone
+
+
+def test_which_ids_are_of_ends_and_padding():
+    """From generation_config.json and tokenizer_config.json of Qwen 2 and 3 (im_end 151645,
+    endoftext 151643), Llama 3 (end_of_text 128001, eom 128008, eot 128009, finetune_right_pad
+    128004), GPT-4 and Phi (100257, 100265, dummy 100349), Phi-3 and Llama 2's pad (32000), GPT-2
+    (50256)."""
+    assert sorted(ENDS) == [32000, 50256, 100257, 100265, 128001, 128008, 128009, 151645]
+    assert sorted(PADS) == [32000, 50256, 100257, 100349, 128004, 151643]
+
+
+@each(("run", "rows", "is_padding"), [(3, 2, True), (2, 2, False), (3, 1, False)])
+def test_runs_of_an_id_that_nobody_knows(run, rows, is_padding):
+    """Three in a row, in two responses, of an id that stands nowhere else."""
+    ids = [[5 + at, 30 + at, *([9] * run if at < rows else [40, 41])] for at in range(4)]
+    given = row(of_lengths(*map(len, ids)), token_ids=ids)
+    wanted = {"responses": 2, "of": 4, "tokens": 2 * run, "token_id": 9}
+    assert told(given, "padding-id") == ([("error", 0, None, wanted)] if is_padding else [])
+    ids[3][0] = 9
+    assert told(row(of_lengths(*map(len, ids)), token_ids=ids), "padding-id") == []
+
+
+@each("side", ["right", "left"])
+@each(
+    ("runs", "value", "severity"),
+    [
+        ([4, 4, 5, 6], 0.0, "warning"),
+        ([4, 4, 5, 8], 0.0, "error"),
+        ([4, 4, 5, 7], 0.0, "warning"),
+        ([4, 4, 5, 6], -3.25, "error"),
+        ([3, 3, 3, 3], 0.0, None),
+    ],
+)
+def test_runs_of_one_log_prob_at_an_edge(side, runs, value, severity):
+    """Four tokens; sure words are excluded from eight on, or where they are not sure."""
+    rows = of_lengths(31, 35, 40, 44)
+    filled = [
+        [*one, *[value] * run] if side == "right" else [*[value] * run, *one]
+        for one, run in zip(rows, runs, strict=True)
+    ]
+    found = told(row(filled), "padding")
+    if severity is None:
+        assert found == []
+        return
+    evidence = {"responses": 4, "of": 4, "tokens": sum(runs), "longest": max(runs)}
+    evidence |= {"value": value, "side": side}
+    assert found == [(severity, 3, None, evidence)]
+
+
+# ---- masks and prompts ---------------------------------------------------------------------------
+
+
+def test_holes_and_empty_masks():
+    masks = [[1, 0, 1, 0, 0, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0, 1]]
+    given = row(of_lengths(6, 3, 3, 4), mask=masks)
+    info, warning = sorted(told(given, "mask"))
+    assert warning == ("warning", 1, None, {"empty": 1, "of": 4})
+    assert info == ("info", 0, 1, {"responses": 2, "of": 4, "holes": 3})
+    given["mask"] = [[0] * 6, [0] * 3, [0] * 3, [0] * 4]
+    assert told(given, "mask") == [("error", 0, None, {"empty": 4, "of": 4})]
+
+
+@each(
+    ("counted", "masked", "empty", "inverted"),
+    [(12, 12, 5, True), (11, 12, 0, False), (12, 10, 0, False), (12, 12, 6, False)],
+)
+def test_inverted_masks(counted, masked, empty, inverted):
+    """Twelve tokens that count, all 0.0, and twelve that do not, of which most are not."""
+    values = [0.0] * counted + [0.0] * empty + of_lengths(masked - empty)[0]
+    given = row([values, [0.0]], mask=[[1] * counted + [0] * masked, [0]])
+    found = told(given, "inverted-mask")
+    evidence = {"counted": counted, "masked": masked + 1}
+    assert found == ([("error", None, None, evidence)] if inverted else [])
+
+
+@each(
+    ("prompts", "wanted"),
+    [
+        ([[5, 6], [7, 8]], (1, 2)),
+        ([[5, 6], [7, 8, 9, 10]], None),  # longer than the response
+        ([[5, 6], [7]], None),  # one token may be the same
+        ([[9, 9], [7, 8, 9]], (1, 3)),
+        ([5, 1], (0, 2)),
+        ([7, 8], (1, 2)),
+        ([[5, 6]], None),
+    ],
+)
+def test_responses_that_begin_with_their_prompts(prompts, wanted):
+    given = row(of_lengths(3, 3), token_ids=[[5, 1, 2], [7, 8, 9]], prompt_ids=prompts)
+    found = told(given, "prompt-included")
+    evidence = [] if wanted is None else [{"tokens": wanted[1], "key": "prompt_ids"}]
+    assert found == [("error", wanted[0], 0, one) for one in evidence]
+
+
+@each(
+    ("off", "shared"),
+    [(0.0, 3), (0.99, 3), (1.01, 0)],
+)
+def test_prompts_are_told_by_log_probs_that_are_near(off, shared):
+    """Within 0.01 and twice 2 % of the greater, from which three samples are told."""
+    prompt = [-9.0, -8.0, -7.0]
+    near = [value - off * (0.01 + 0.04 * abs(value)) for value in prompt]
+    rows = [[*prompt, -1.0, -3.0], [*near, -2.0], [*prompt, -0.1]]
+    found = told(row(rows), "prompt-included")
+    if not shared:
+        assert found == []
+        return
+    chance = 2 * max(math.fsum(prompt), math.fsum(near))
+    ((severity, response, token, evidence),) = found
+    assert (severity, response, token) == ("error", 0, 0)
+    assert evidence == pytest.approx({"tokens": shared, "responses": 3, "log_probability": chance})
+
+
+@each("shared", [15, 16, 17, 31, 47, 48, 49, 120])
+def test_how_much_of_responses_is_shared(shared):
+    ids = [[*range(shared), 900 + at, *range(300, 300 + at)] for at in range(3)]
+    ids += [[*range(shared), 950]]
+    given = row(of_lengths(*map(len, ids)), token_ids=ids)
+    ((_, _, _, evidence),) = told(given, "prompt-included")
+    assert evidence["tokens"] == shared
+    assert evidence["responses"] == 4
