@@ -685,6 +685,7 @@ def test_any_choice_is_of_frameworks_but_for_surrogates() -> None:
     left = [one for one in choices.any_choice(few) if one.stage == "advantage"]
     more = [one for one in choices.any_choice(rewarded) if one.stage == "advantage"]
     assert 0 < len(left) < len(more)
+    assert all("/" in one.words.rpartition(" where ")[0] for one in more)
     names = {one.words.split()[1] for one in left}
     assert "verl/reinforce_plus_plus" in names  # a number of each token's own
     assert "verl/grpo" not in names
