@@ -255,6 +255,22 @@ def test_advantages_with_a_common_offset(offset, difference, told_mean):
 
 
 @each(
+    ("rewards", "told_mean"),
+    [
+        ([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0] * 4, 1.0),  # not centred, the greatest mean
+        ([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -0.9] * 4, None),  # within a quarter
+        ([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -0.4] * 4, 0.3),
+    ],
+)
+def test_advantages_that_are_the_rewards(rewards, told_mean):
+    """Groups of two, of which one's mean is more than a quarter of the deviation."""
+    groups = [at // 2 for at in range(32)]
+    made = rewarded(rewards, group_ids=groups, advantages=rewards)
+    found = [one[3] for one in told(made, "advantages")]
+    assert found == ([] if told_mean is None else [{"mean": pytest.approx(told_mean)}])
+
+
+@each(
     ("rows", "wanted"),
     [
         ([[1.0, 2.6], [0.0, -1.0], [0.5, 2.0]], (1, [1.0, 2.6])),
