@@ -25,10 +25,11 @@ from grpo_cli.commands.match.fit import FLOAT32, Factor, Values, hits, rough_bit
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.search import Answer, Released
+from grpo_cli.commands.match.solving import brackets as brackets_module
 from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.changes import BETAS, STEPS
+from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
@@ -736,12 +737,12 @@ def objective_of(made: Plan) -> float | None:
     return found if math.isfinite(found) else None
 
 
-@pytest.mark.parametrize("at", range(len(SPACES)))
+@pytest.mark.parametrize("at", range(len(SPACES) + 1))
 def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
     """Of a hundred of tens of thousands; where a correction drops tokens, of rows as they stand."""
-    run = asked(at, "0.1234", of=("loss", "objective", "loss")[at])
-    space, sign = run.space, (-1.0, 1.0, -1.0)[at]
-    assert space.options.solve == (at == 0)
+    run = asked(at, "0.1234", of="objective" if at == 1 else "loss")
+    space, sign = run.space, 1.0 if at == 1 else -1.0
+    assert space.options.solve == (at in (0, 3))
     dropped = 0
     works = [Terms(one) for one in CHUNKS]
     bare = np.flatnonzero(space.at == 0).tolist()
@@ -876,6 +877,17 @@ def test_an_epsilon_is_looked_for_between_two_that_give_less_and_more(of) -> Non
     few = distinct(iter(found))
     assert [one.bits for one in few] == sorted(one.bits for one in few)
     assert len({(one.ends, *(f"{value:.9g}" for value in one.values)) for one in found}) == len(few)
+
+
+def test_plain_conventions_change_one_thing() -> None:
+    """Two cost eight bits as well, and are too many."""
+    axis = [Change({}, {}), Change({}, {"beta": 0.1}, 1, 4.0), Change({}, {"beta": 0.2}, 1, 8.5)]
+    part: Any = SimpleNamespace(axes=(axis, [], axis, axis))
+    chosen, bits = brackets_module._plain(part, axis[0])
+    assert chosen.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert bits.tolist() == [0.0, 4.0, 4.0, 4.0]
+    chosen, bits = brackets_module._plain(part, axis[1])
+    assert (chosen.tolist(), bits.tolist()) == ([[0, 0, 0]], [4.0])
 
 
 def test_conventions_with_two_epsilons() -> None:
