@@ -890,6 +890,19 @@ def test_plain_conventions_change_one_thing() -> None:
     assert (chosen.tolist(), bits.tolist()) == ([[0, 0, 0]], [4.0])
 
 
+def test_a_bracket_costs_what_its_changes_and_its_factor_do() -> None:
+    """Eight bits at most, both together; between neighbours whose numbers are known."""
+    none, pair = Change({}, {}), Change({}, {}, 1, 4.0)
+    part: Any = SimpleNamespace(axes=([none], [none] * 3, [none], [none]))
+    known = np.arange(3), np.array([0.1, 0.3, math.nan])
+    steps = [(0.1, 0), (0.2, 1), (0.3, 2)]
+    factors = [Factor(2.0, 3.0), Factor(2.0, 4.5), Factor(1.0)]
+    target = Typed.of("loss", "0.4")
+    (found,) = brackets_module._of_family(part, pair, ("e",), steps, known, factors, target)
+    assert (found.bits, found.ends, found.factor) == (7.0, (0.1, 0.2), factors[0])
+    assert found.values == pytest.approx((-0.2, 0.2))
+
+
 def test_conventions_with_two_epsilons() -> None:
     """Once each, by what they give for every ε; the plainest of those that give the same."""
     run = asked(3, "0.0432", Depth.WIDE)
