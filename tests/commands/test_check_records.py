@@ -14,6 +14,7 @@ import pytest
 from files import each
 
 from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.rules import pair_rules, record_rules
 from grpo_cli.commands.check.run import Check, Look
 from grpo_cli.commands.check.tokens.ends import ENDS, PADS
 from grpo_cli.records import Raw
@@ -491,3 +492,18 @@ def test_how_much_of_responses_is_shared(shared):
     ((_, _, _, evidence),) = told(given, "prompt-included")
     assert evidence["tokens"] == shared
     assert evidence["responses"] == 4
+
+
+ORDER = (
+    "inverted-mask not-finite probabilities negative-entropy mask padding-id padding end-of-text "
+    "retokenised prompt-included on-policy advantages extreme-ratio advantage-scale reward-scale "
+    "dead-group near-dead-group reward-noise singleton-group uneven-groups log-base repetition "
+    "length-cap duplicate torn-group, filler shifted last-token unrelated drift log-base "
+    "temperature constant-log-ratio extreme-ratio outliers ratio-noise mean-weight rollout-mismatch"
+)
+
+
+def test_in_which_order_rules_are_asked():
+    """Roots before what they explain: of records, then of two columns of which one speaks."""
+    asked = [[rule.code for rule in rules()] for rules in (record_rules, pair_rules)]
+    assert ", ".join(map(" ".join, asked)) == ORDER
