@@ -93,6 +93,23 @@ def test_scales_of_what_is_compared() -> None:
     }  # fmt: skip
 
 
+def test_one_number_for_each_response_is_that_of_its_first_token() -> None:
+    """Of a response without tokens there is none; of a KL that is not there nothing at all."""
+    rows: list[list[float]] = [[-1.0, -2.0], [], [-0.5]]
+    row = {"log_probs_new": rows, "log_probs_ref": [[-1.5, -2.1], [], [-0.7]]}
+    row |= {"advantages": [1.0, 2.0, 3.0], "expected": {"loss": 0.1, "kl": [0.1, 0.2, 0.3]}}
+    record: Any = read(Raw(row, "data.jsonl", 1, "", 0))
+    breakdown, columns, ignored = compared(record, plan("grpo"))
+    (kl,) = (one for one in columns if one.of.key == "kl")
+    found = kl.of.of(breakdown)
+    wanted = [math.exp(-0.5) - 0.5, NAN, math.exp(-0.2) - 0.8]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)  # type: ignore[arg-type]
+    assert ignored == []
+    _, columns, ignored = compared(record, plan("dr"))
+    assert [one.of.key for one in columns] == ["loss"]
+    assert ignored == ["kl"]
+
+
 # ---- half precision -----------------------------------------------------------------------------
 
 SHORT = 205 / 2048  # eight binary digits: 0.10009765625
