@@ -154,6 +154,12 @@ def test_which_group_is_dead_and_how_many_are_in_it():
     assert "both rewards are 0.5" in found["message"]
 
 
+@each(("advantage", "is_dead"), [(0.0, True), (0.25, False), (-0.25, False)])
+def test_groups_whose_given_advantages_teach_are_not_dead(advantage, is_dead):
+    given = rewarded([1.0, 1.0], advantages=[0.0, advantage])
+    assert bool(told(given, "dead-group")) == is_dead
+
+
 @each(("roundings", "noisy"), [(7.9, True), (8.1, False), (0.0, False)])
 @each("sign", [1.0, -1.0])
 def test_rewards_that_differ_by_roundings(roundings, noisy, sign):
@@ -357,7 +363,9 @@ def test_every_known_end_and_padding(end):
     """Two responses, each with its end of text and padding behind it that counts."""
     for pad in sorted(PADS - ENDS):
         ids = [[5, 6, end, pad, pad], [7, end, pad], [8, 9, end]]
-        (found,) = findings([row(of_lengths(5, 3, 3), token_ids=ids)], "padding-id")
+        plain = row(of_lengths(2, 2, 2), token_ids=[[1, 2], [3, 4], [5, 6]])
+        given = row(of_lengths(5, 3, 3), token_ids=ids)
+        (found,) = findings([plain, given, plain], "padding-id")
         wanted = {"responses": 2, "of": 3, "tokens": 3, "token_id": pad}
         assert (found["response"], found["evidence"]) == (0, wanted)
         for other in (end - 1, end + 1):
