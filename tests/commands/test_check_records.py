@@ -14,6 +14,7 @@ import pytest
 from files import each
 
 from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.rules import pair_rules, record_rules
 from grpo_cli.commands.check.run import Check, Look
 from grpo_cli.commands.check.tokens.ends import ENDS, PADS
 from grpo_cli.records import Raw
@@ -153,6 +154,12 @@ def test_which_group_is_dead_and_how_many_are_in_it():
     assert "both rewards are 0.5" in found["message"]
 
 
+@each(("advantage", "is_dead"), [(0.0, True), (0.25, False), (-0.25, False)])
+def test_groups_whose_given_advantages_teach_are_not_dead(advantage, is_dead):
+    given = rewarded([1.0, 1.0], advantages=[0.0, advantage])
+    assert bool(told(given, "dead-group")) == is_dead
+
+
 @each(("roundings", "noisy"), [(7.9, True), (8.1, False), (0.0, False)])
 @each("sign", [1.0, -1.0])
 def test_rewards_that_differ_by_roundings(roundings, noisy, sign):
@@ -255,6 +262,22 @@ def test_advantages_with_a_common_offset(offset, difference, told_mean):
 
 
 @each(
+    ("rewards", "told_mean"),
+    [
+        ([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0] * 4, 1.0),  # not centred, the greatest mean
+        ([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -0.9] * 4, None),  # within a quarter
+        ([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -0.4] * 4, 0.3),
+    ],
+)
+def test_advantages_that_are_the_rewards(rewards, told_mean):
+    """Groups of two, of which one's mean is more than a quarter of the deviation."""
+    groups = [at // 2 for at in range(32)]
+    made = rewarded(rewards, group_ids=groups, advantages=rewards)
+    found = [one[3] for one in told(made, "advantages")]
+    assert found == ([] if told_mean is None else [{"mean": pytest.approx(told_mean)}])
+
+
+@each(
     ("rows", "wanted"),
     [
         ([[1.0, 2.6], [0.0, -1.0], [0.5, 2.0]], (1, [1.0, 2.6])),
@@ -267,8 +290,9 @@ def test_advantages_with_a_common_offset(offset, difference, told_mean):
 )
 def test_reward_functions_on_other_scales(rows, wanted):
     """2.5 times the next, and twice its spread, or ten times."""
-    found = findings([rewarded(rows)], "reward-scale")
-    assert len(found) == (wanted is not None)
+    alike = rewarded([[0.0] * len(one) for one in rows])
+    found = findings([alike, rewarded(rows), alike], "reward-scale")
+    assert [one["record"] for one in found] == [1] * (wanted is not None)
     if wanted is not None:
         evidence = found[0]["evidence"]
         assert (evidence["function"], evidence["largest"]) == wanted
@@ -339,7 +363,9 @@ def test_every_known_end_and_padding(end):
     """Two responses, each with its end of text and padding behind it that counts."""
     for pad in sorted(PADS - ENDS):
         ids = [[5, 6, end, pad, pad], [7, end, pad], [8, 9, end]]
-        (found,) = findings([row(of_lengths(5, 3, 3), token_ids=ids)], "padding-id")
+        plain = row(of_lengths(2, 2, 2), token_ids=[[1, 2], [3, 4], [5, 6]])
+        given = row(of_lengths(5, 3, 3), token_ids=ids)
+        (found,) = findings([plain, given, plain], "padding-id")
         wanted = {"responses": 2, "of": 3, "tokens": 3, "token_id": pad}
         assert (found["response"], found["evidence"]) == (0, wanted)
         for other in (end - 1, end + 1):
@@ -401,6 +427,73 @@ def test_runs_of_one_log_prob_at_an_edge(side, runs, value, severity):
     evidence = {"responses": 4, "of": 4, "tokens": sum(runs), "longest": max(runs)}
     evidence |= {"value": value, "side": side}
     assert found == [(severity, 3, None, evidence)]
+
+
+def run_of(row: list[float]) -> int:
+    """How many tokens at its end are one number; a single one is no run unless it is 0."""
+    count = next((at for at, one in enumerate(row[::-1]) if one != row[-1]), len(row))
+    return count if count > 1 or row[-1] == 0.0 else 0
+
+
+def chance(rows: list[list[float]], runs: list[int], right: bool) -> float:
+    """X = −ln p − (r − 1)·ln q of each run, with p and q as Laplace has them of other tokens."""
+    same = after = after_same = inside = 0
+    for row, run in zip(rows, runs, strict=True):
+        cut = run if run >= 4 else 0
+        kept = range(len(row) - cut) if right else range(cut, len(row))
+        hits = {at for at in kept if row[at] == 0.0 or (at and row[at] == row[at - 1])}
+        inside, same = inside + len(kept), same + len(hits)
+        follows = [at for at in kept if at - 1 in hits]
+        after, after_same = after + len(follows), after_same + sum(at in hits for at in follows)
+    p = (same + 1) / (inside + 2)
+    q = max(p, (after_same + 1) / (after + 2))
+    sizes = [-math.log(p) - (run - 1) * math.log(q) if run else 0.0 for run in runs]
+    count, total = len(rows), sum(sizes)
+    chernoff = count * math.log(total / count) + count - total if total > count else 0.0
+    return math.log(2.0) + min(chernoff, math.log(count) - max(sizes))
+
+
+def padding(rows: list[list[float]], side: str) -> Told | None:
+    right = side == "right"
+    runs = [run_of(one if right else one[::-1]) for one in rows]
+    if max(runs) < 4 or chance(rows, runs, right) > math.log(1e-6):
+        return None
+    runs = [run if run >= 4 else 0 for run in runs]
+    at = runs.index(max(runs))
+    value = rows[at][-1 if right else 0]
+    alike = len(rows) > 1 and len({*map(len, rows)}) == 1 and len({*runs}) > 1
+    count = sum(run > 0 for run in runs)
+    evidence = {"responses": count, "of": len(rows), "tokens": sum(runs), "longest": max(runs)}
+    sure = value != 0.0 or alike or max(runs) >= 8
+    return "error" if sure else "warning", at, None, evidence | {"value": value, "side": side}
+
+
+def padded(draw: np.random.Generator) -> list[list[float]]:
+    rows = []
+    width, value = int(draw.integers(6, 30)), draw.choice([0.0, 0.0, -1.25])
+    zeros, again = draw.choice([0.0, 0.05, 0.3]), draw.choice([0.0, 0.1, 0.5])
+    for _ in range(draw.integers(1, 7)):
+        row: list[float] = []
+        run = int(draw.choice([0, 1, 2, 3, 4, 5, 6, 8, 9]))
+        for _ in range(width - run if value else int(draw.integers(4, 40))):
+            stays = row and draw.random() < again
+            row.append(row[-1] if stays else -float(draw.exponential()) * (draw.random() >= zeros))
+        rows.append([*row, *[float(value)] * run])
+    return rows
+
+
+def test_when_runs_are_no_chance():
+    draws = [padded(np.random.default_rng([23, seed])) for seed in range(900)]
+    for side in ("right", "left"):
+        made = draws if side == "right" else [[row[::-1] for row in rows] for rows in draws]
+        expected = [padding(rows, side) for rows in made]
+        assert 100 < sum(one is not None for one in expected) < 800
+        found: dict[int, Told] = {}
+        for one in findings([row(rows) for rows in made], "padding"):
+            if one["evidence"]["side"] == side:
+                said = (one["severity"], one["response"], one["token"], one["evidence"])
+                found[one["record"]] = said
+        assert [found.get(at) for at in range(len(made))] == expected
 
 
 # ---- masks and prompts ---------------------------------------------------------------------------
@@ -475,3 +568,32 @@ def test_how_much_of_responses_is_shared(shared):
     ((_, _, _, evidence),) = told(given, "prompt-included")
     assert evidence["tokens"] == shared
     assert evidence["responses"] == 4
+
+
+@each("count", [1, 2, 5])
+def test_groups_that_are_torn_over_records(count):
+    """Rows of one response each: a record beside the first that has its group."""
+    rows = [row(of_lengths(3 + at), group_ids=["q"]) | {"step": 1} for at in range(count + 1)]
+    other = [row(of_lengths(20), group_ids=["q"]) | {"step": 2}]
+    (found,) = findings([*rows, *other], "torn-group")
+    assert (found["severity"], found["record"]) == ("warning", 1)
+    assert found["evidence"] == {"records": count, "key": "group_ids"}
+    given = [one | {"advantages": [1.0]} for one in rows]
+    (found,) = findings(given, "torn-group")
+    assert found["severity"] == "info"
+    assert findings([rows[0], *other], "torn-group") == []
+
+
+ORDER = (
+    "inverted-mask not-finite probabilities negative-entropy mask padding-id padding end-of-text "
+    "retokenised prompt-included on-policy advantages extreme-ratio advantage-scale reward-scale "
+    "dead-group near-dead-group reward-noise singleton-group uneven-groups log-base repetition "
+    "length-cap duplicate torn-group, filler shifted last-token unrelated drift log-base "
+    "temperature constant-log-ratio extreme-ratio outliers ratio-noise mean-weight rollout-mismatch"
+)
+
+
+def test_in_which_order_rules_are_asked():
+    """Roots before what they explain: of records, then of two columns of which one speaks."""
+    asked = [[rule.code for rule in rules()] for rules in (record_rules, pair_rules)]
+    assert ", ".join(map(" ".join, asked)) == ORDER

@@ -25,16 +25,18 @@ from grpo_cli.commands.match.fit import FLOAT32, Factor, Values, hits, rough_bit
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.search import Answer, Released
+from grpo_cli.commands.match.solving import brackets as brackets_module
 from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.changes import BETAS, STEPS
+from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
+from grpo_cli.commands.match.space.parts import MOST_CHANGES
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.edges import unbound
 from grpo_cli.commands.match.sums.exact import Exactly
-from grpo_cli.commands.match.sums.terms import Terms
+from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
@@ -43,6 +45,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Correction
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import Raw, assemble
 from grpo_cli.records import record as read
@@ -529,6 +532,37 @@ def test_kls_weighed_by_corrections(chunk) -> None:
     assert len(seen) == 18  # three corrections, two masks, three weights
 
 
+def test_what_a_correction_leaves_out(chunk) -> None:
+    """Tokens, or a part of their KL; of what weighs the KL in a search only tokens."""
+    one, part = np.ones(3), np.array([1.0, 0.5, 1.0])
+    some, all_of_them = np.array([True, False, True]), np.ones(3, np.bool_)
+    for kept, kl_weight, drops, of_tokens in (
+        (None, None, False, False),
+        (all_of_them, one, False, False),
+        (None, part, True, False),
+        (some, None, True, True),
+        (some, one, True, True),
+    ):
+        found = Correction(part, kl_weight, kept)
+        assert _leaves_out(found) is drops
+        assert _leaves_out(found, of_kl=False) is of_tokens
+    assert _leaves_out(None) is False
+    for name, flags, drops in (
+        ("none", {}, False),
+        ("ms-swift/token-truncate", {"is_high": 1.02}, True),
+        ("ms-swift/token-truncate", {"is_high": 50.0}, False),
+    ):
+        made = plan("grpo", stages={"correction": name}, hyperparameters=flags)
+        work = Terms(whole(log_probs_rollout=chunk_rollout(chunk, drops)))
+        assert work.drops(Evaluator(made)) is drops
+
+
+def chunk_rollout(chunk: Chunk, far: bool) -> list[list[float]]:
+    """The old policy's log-probs, or what is e^0.1 away from them."""
+    rows = np.split(chunk.batch.log_probs_old - (0.1 if far else 0.0), [5, 14])
+    return [row.tolist() for row in rows]
+
+
 def test_policies_of_several_objectives_in_a_row(chunk) -> None:
     """What one has left behind is not the next one's: ratio, advantage, clip, correction."""
     work = Terms(chunk)
@@ -657,7 +691,12 @@ SPACES: list[tuple[dict[str, str], str, dict[str, float], list[float]]] = [
         {"beta": 0.07},
         [],
     ),
-    ({"kl": "k3", "aggregate": "response-mean", "advantage": "group-mean"}, "input", {}, [0.3]),
+    (
+        {"kl": "k3", "aggregate": "response-mean", "advantage": "group-mean"},
+        "input",
+        {"entropy_coef": 0.2},
+        [0.3],
+    ),
 ]
 NARROW = {"kl": "none", "aggregate": "response-mean", "advantage": "group-mean", "ratio": "token"}
 
@@ -675,15 +714,20 @@ def asked(at: int, text: str, depth: Depth = Depth.PLAIN, of: str = "loss") -> R
     return run
 
 
+def moments_of(made: Plan) -> ExactMoments:
+    """The statistics of both records."""
+    measured = ExactMoments()
+    for one in CHUNKS:
+        measured.merge(Evaluator(made).measure(one))
+    return measured
+
+
 def objective_of(made: Plan) -> float | None:
     """J as ``grpo eval`` has it; None where it cannot be."""
     evaluator, totals = Evaluator(made), Totals(made.batch)
     try:
         if evaluator.wants_first_pass:
-            measured = ExactMoments()
-            for one in CHUNKS:
-                measured.merge(evaluator.measure(one))
-            evaluator = Evaluator(made, measured)
+            evaluator = Evaluator(made, moments_of(made))
         with np.errstate(all="ignore"):
             for one in CHUNKS:
                 totals.add(evaluator.evaluate(one))
@@ -693,15 +737,15 @@ def objective_of(made: Plan) -> float | None:
     return found if math.isfinite(found) else None
 
 
-@pytest.mark.parametrize("at", range(len(SPACES)))
+@pytest.mark.parametrize("at", range(len(SPACES) + 1))
 def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
     """Of a hundred of tens of thousands; where a correction drops tokens, of rows as they stand."""
-    run = asked(at, "0.1234", of=("loss", "objective", "loss")[at])
-    space, sign = run.space, (-1.0, 1.0, -1.0)[at]
-    assert space.options.solve == (at == 0)
+    run = asked(at, "0.1234", of="objective" if at == 1 else "loss")
+    space, sign = run.space, 1.0 if at == 1 else -1.0
+    assert space.options.solve == (at in (0, 3))
     dropped = 0
     works = [Terms(one) for one in CHUNKS]
-    bare = np.flatnonzero(space.at == 0)[::3].tolist()
+    bare = np.flatnonzero(space.at == 0).tolist()
     for convention in [*range(at, len(space.bits), len(space.bits) // 90), *bare]:
         made = space.plan(convention)
         expected, got = objective_of(made), float(run.every[convention])
@@ -713,6 +757,12 @@ def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
             dropped += 1
         else:
             assert got == pytest.approx(sign * expected, rel=1e-9, abs=1e-12), made
+            measured = run.measured[-1].get(run._candidate(convention, 0).measured)
+            if Evaluator(made).wants_first_pass:
+                assert measured is not None
+                again = Evaluator(made, measured).evaluate(CHUNKS[0]).response_advantage
+                first = Evaluator(made, moments_of(made)).evaluate(CHUNKS[0]).response_advantage
+                np.testing.assert_array_equal(again, first)
     assert dropped > 0
 
 
@@ -739,6 +789,27 @@ def test_conventions_of_one_value_stand_together() -> None:
             assert scanned.values.size[value] >= abs(policy - beta * kl) * (1 - 1e-9)
     assert len(scanned.starts) - 1 < 1.3 * len(seen)  # an eps of a std moves the ninth digit
     assert len(seen) < len(finite) / 2
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_what_a_number_is_made_of(at) -> None:
+    """What A > 0 and A < 0 give in each record, and the KL: each as it is without its sign."""
+    run = asked(at, "0.1234")
+    names = [run.space.plan(one).variant for one in np.flatnonzero(run.space.at == 0)]
+    grpo = int(np.flatnonzero(run.space.at == 0)[names.index("grpo")])
+    size, penalty = 0.0, 0.0
+    for one in CHUNKS:
+        made = Evaluator(run.space.plan(grpo)).evaluate(one)
+        values = made.policy.sums / one.batch.responses.lengths
+        assert made.response_advantage is not None
+        gains = made.response_advantage > 0
+        size += (abs(float(values[gains].sum())) + abs(float(values[~gains].sum()))) / 7
+        penalty += float((kl_sums(made) / one.batch.responses.lengths).sum()) / 7
+    at_grpo = next(
+        value for value in range(len(run._scan.starts) - 1) if grpo in run._scan.names(value)
+    )
+    wanted = size + 0.04 * abs(penalty)
+    assert run._scan.values.size[at_grpo] == pytest.approx(wanted, rel=1e-9)
 
 
 def test_rows_as_they_stand_are_listed_nearest_first() -> None:
@@ -802,9 +873,34 @@ def test_an_epsilon_is_looked_for_between_two_that_give_less_and_more(of) -> Non
         assert one.ends[0] < one.ends[1]
         assert one.room == pytest.approx((one.ends[1] - one.ends[0]) / abs(made[1] - made[0]))
     assert max(one.bits for one in found) <= 8.0
+    assert all(sum(change.count for change in one.changes) < MOST_CHANGES for one in found)
     few = distinct(iter(found))
     assert [one.bits for one in few] == sorted(one.bits for one in few)
     assert len({(one.ends, *(f"{value:.9g}" for value in one.values)) for one in found}) == len(few)
+
+
+def test_plain_conventions_change_one_thing() -> None:
+    """Two cost eight bits as well, and are too many."""
+    axis = [Change({}, {}), Change({}, {"beta": 0.1}, 1, 4.0), Change({}, {"beta": 0.2}, 1, 8.5)]
+    part: Any = SimpleNamespace(axes=(axis, [], axis, axis))
+    chosen, bits = brackets_module._plain(part, axis[0])
+    assert chosen.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert bits.tolist() == [0.0, 4.0, 4.0, 4.0]
+    chosen, bits = brackets_module._plain(part, axis[1])
+    assert (chosen.tolist(), bits.tolist()) == ([[0, 0, 0]], [4.0])
+
+
+def test_a_bracket_costs_what_its_changes_and_its_factor_do() -> None:
+    """Eight bits at most, both together; between neighbours whose numbers are known."""
+    none, pair = Change({}, {}), Change({}, {}, 1, 4.0)
+    part: Any = SimpleNamespace(axes=([none], [none] * 3, [none], [none]))
+    known = np.arange(3), np.array([0.1, 0.3, math.nan])
+    steps = [(0.1, 0), (0.2, 1), (0.3, 2)]
+    factors = [Factor(2.0, 3.0), Factor(2.0, 4.5), Factor(1.0)]
+    target = Typed.of("loss", "0.4")
+    (found,) = brackets_module._of_family(part, pair, ("e",), steps, known, factors, target)
+    assert (found.bits, found.ends, found.factor) == (7.0, (0.1, 0.2), factors[0])
+    assert found.values == pytest.approx((-0.2, 0.2))
 
 
 def test_conventions_with_two_epsilons() -> None:
@@ -917,7 +1013,7 @@ def test_conventions_under_several_names_are_one() -> None:
     conventions = Families(CHUNKS[0], same)
     head = Candidate(plan("grpo"), Factor(1.0))
     assert conventions.add(head)
-    assert head.rows == ["grpo", "twin"]
+    assert (head.rows, head.bits, head.size) == (["grpo", "twin"], 0.0, 0.0)
     by_eps = Candidate(plan("grpo", hyperparameters={"std_eps": 1e-6}), Factor(1.0))
     assert not conventions.add(by_eps)
     assert len(head.members) == 2 or len(head.members) == 1

@@ -299,6 +299,18 @@ def test_steps_in_any_order_are_told_by_number() -> None:
     assert series_of(found[1:4], "mean").tolist() == [0.5, 1.5, 1.0]
 
 
+@pytest.mark.parametrize("count", [64, 65, 81, 300])
+def test_steps_that_lack_a_column_of_others_have_none_there(count: int) -> None:
+    """Wherever room was made, whatever stood there before."""
+    table = Table(["mean"], frozenset())
+    for step in range(count):
+        table.begin(step, "a.jsonl", None)
+        table.fill(step, {"mean": 1.0} | ({} if step else {"rewards/a": 2.0}))
+    found = table.steps(lambda _: {})
+    assert series_of(found, "mean").tolist() == [1.0] * count
+    assert [one.metrics["rewards/a"] for one in found] == [2.0, *[None] * (count - 1)]
+
+
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
     """Batch statistics of one step do not look at another."""
     write(tmp_path)

@@ -197,6 +197,11 @@ def test_what_is_no_log_is_told(text: str, tmp_path: Path) -> None:
         read_log(str(path))
 
 
+def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.csv: cannot be read: No such file"):
+        read_log(str(tmp_path / "none.csv"))
+
+
 def test_the_framework_is_the_one_whose_names_are_there() -> None:
     assert framework_of({"actor/ppo_kl": {}, "critic/score/mean": {}}, NAMES) == "verl"
     assert framework_of({"reward": {}, "kl": {}}, NAMES) == "trl"

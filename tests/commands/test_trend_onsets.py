@@ -252,22 +252,23 @@ VERBS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("begin", [20, 30, 31, 40])
 @pytest.mark.parametrize("kind", ["shift", "drift"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_finding_says_what_was_and_what_is(kind: str, sign: int) -> None:
+def test_a_finding_says_what_was_and_what_is(kind: str, sign: int, begin: int) -> None:
     """entropy drifts up, reward_mean down; the numbers are medians of 30 before and 12, or the
     last four of them, after."""
     name = "entropy" if sign > 0 else "reward_mean"
-    values = 100.0 + np.random.default_rng(3).normal(0.0, 0.01, 60)
+    values = 100.0 + np.random.default_rng(3).normal(0.0, 0.01, begin + 20)
     after = np.arange(1, 21) if kind == "drift" else np.full(20, 5.0)
-    values[40:] += sign * after
-    values[50] += sign * 50.0  # the worst, which is an outlier
+    values[begin:] += sign * after
+    values[begin + 10] += sign * 50.0  # the worst, which is an outlier
     (found,) = findings(run_of(name, values))
-    assert (found.kind, found.metric, found.onset) == (kind, name, 40)
-    assert found.worst_step == 50
-    before = np.median(values[10:40])
-    later = np.median(values[48:52] if kind == "drift" else values[40:52])
-    words = f"{name} {VERBS[kind, sign]} at step 40: {before:.6g} before, {later:.6g} after"
+    assert (found.kind, found.metric, found.onset) == (kind, name, begin)
+    assert found.worst_step == begin + 10
+    before = np.median(values[max(begin - 30, 0) : begin])
+    later = np.median(values[begin + (8 if kind == "drift" else 0) : begin + 12])
+    words = f"{name} {VERBS[kind, sign]} at step {begin}: {before:.6g} before, {later:.6g} after"
     assert found.sentence.startswith(words)
     assert f"({found.score:.0f} standard errors)" in found.sentence
 

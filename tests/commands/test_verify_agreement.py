@@ -93,6 +93,23 @@ def test_scales_of_what_is_compared() -> None:
     }  # fmt: skip
 
 
+def test_one_number_for_each_response_is_that_of_its_first_token() -> None:
+    """Of a response without tokens there is none; of a KL that is not there nothing at all."""
+    rows: list[list[float]] = [[-1.0, -2.0], [], [-0.5]]
+    row = {"log_probs_new": rows, "log_probs_ref": [[-1.5, -2.1], [], [-0.7]]}
+    row |= {"advantages": [1.0, 2.0, 3.0], "expected": {"loss": 0.1, "kl": [0.1, 0.2, 0.3]}}
+    record: Any = read(Raw(row, "data.jsonl", 1, "", 0))
+    breakdown, columns, ignored = compared(record, plan("grpo"))
+    (kl,) = (one for one in columns if one.of.key == "kl")
+    found = kl.of.of(breakdown)
+    wanted = [math.exp(-0.5) - 0.5, NAN, math.exp(-0.2) - 0.8]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)  # type: ignore[arg-type]
+    assert ignored == []
+    _, columns, ignored = compared(record, plan("dr"))
+    assert [one.of.key for one in columns] == ["loss"]
+    assert ignored == ["kl"]
+
+
 # ---- half precision -----------------------------------------------------------------------------
 
 SHORT = 205 / 2048  # eight binary digits: 0.10009765625
@@ -219,6 +236,25 @@ def test_many_at_once_are_judged_as_each_alone(mask) -> None:
             assert agreeing(many, [one[0] for one in wanted], breakdown, atol).all()
 
 
+@pytest.mark.parametrize("mask", [False, True])
+def test_half_precision_is_looked_at_alone(mask) -> None:
+    """Of what counts, whatever the masked tokens are."""
+    within, made = Tolerance(RTOL), plan("grpo", hyperparameters={"beta": 0.04})
+    many = records("gradient", 3.0, mask=mask)
+    for short in (0.0, SHORT / 4096):
+        wanted = [read_expectations(record) for record in many]
+        for one, _ in wanted:
+            told = np.isfinite(one[0].values)
+            one[0].values[told] = np.array([0.5, -0.25, 0.125]) + short
+        breakdown = Evaluator(made).evaluate(Chunk.of(many))
+        verdicts = differing(many, wanted, made, breakdown, within)
+        assert [one is None for one in verdicts] == [False] * 3
+        for one, _ in wanted:
+            told = np.isfinite(one[0].values)
+            one[0].values[told] = np.array([SHORT, -0.25, 0.125])
+        assert differing(many, wanted, made, breakdown, within) == [None] * 3
+
+
 def test_what_cannot_be_compared_together() -> None:
     """Metrics, and what is told of no token."""
     row = {"log_probs_new": [[-1.0], [-0.4]], "advantages": [1.0, -1.0]}
@@ -263,6 +299,9 @@ def test_a_cause_is_tried_on_a_company() -> None:
     assert not few.explains(twice, 0)
     assert Asked(few, 0).explained_by(twice)
     assert Asked(many, 2).objective is many.breakdown.objective  # type: ignore[union-attr]
+    few.__dict__["breakdown"] = None  # they cannot be evaluated together
+    assert Asked(few, 1).objective is few.case(1).objective
+    assert not few.explains(times(3.0), 1)
 
 
 def test_a_cause_that_depends_on_the_company_is_tried_alone() -> None:
@@ -367,6 +406,8 @@ TIERS = [
 
 
 def test_what_is_tried_before_what() -> None:
+    (first, *_) = causes(company([-1.0]).case(0))
+    assert first.words == "wrong sign: it is the negative (loss = −objective)"
     made = []
     for tier in search.TIERS:
         names = [one.source.__name__ for one in tier]

@@ -563,6 +563,8 @@ def test_wrong_penalties(weight, wanted) -> None:
     assert neutral == [words for words in wanted if "estimator" not in words]
     for words, expected in wanted.items():
         check(made[words], case, expected)
+    others = {words.split()[2] for words in made if "estimator" in words and "/" not in words}
+    assert others == {"k1", "k2", "abs", "k1+", "abs+", "k3+", "square-rollout"}
 
 
 def test_no_penalty_is_looked_for_where_there_is_none() -> None:

@@ -138,6 +138,18 @@ def test_denominators_without_a_name() -> None:
     check(found, masked(wrong), wrong)
     assert not [*denominators.denominators(masked(told()))]
     assert not [*denominators.denominators(masked(told(weight=lambda row: 1 / (row + 2.3))))]
+    assert not [*denominators.denominators(case_of({"gradient": lone(2)}))]  # no weights give it
+    slopes = [[2.0 * slope for slope in row] for row in told()[1]]
+    slopes[2] = [slope + 0.01 * other for slope, other in zip(slopes[2], askew(2), strict=True)]
+    assert not [*denominators.denominators(case_of({"gradient": slopes}))]
+
+
+def askew(row: int) -> list[float]:
+    """What has no part along a response's slopes."""
+    slopes = np.array(told()[1][row])
+    turned = np.array([1.0, -1.0, 1.0, -1.0])
+    found: list[float] = (turned - slopes * (turned @ slopes) / (slopes @ slopes)).tolist()
+    return found
 
 
 def test_a_count_is_that_to_some_ten_thousandths() -> None:
@@ -594,10 +606,8 @@ def test_numbers_of_responses_are_looked_for_where_every_response_may_have_one()
 
 def test_a_noise_that_agrees_hides_no_multiple() -> None:
     """Four times the root of the response's tokens of what may be off; more is none."""
-    slopes = np.array(told()[1][2])
+    slopes, turned = np.array(told()[1][2]), np.array(askew(2))
     top = max(abs(slope) for row in told()[1] for slope in row)
-    turned = np.array([1.0, -1.0, 1.0, -1.0])
-    turned -= slopes * (turned @ slopes) / (slopes @ slopes)  # no multiple of them
     turned /= np.abs(turned).max()
     for times, fits in ((0.9, True), (1.1, False)):
         room = 4.0 * 2.0 * 2e-4 * top  # of four tokens, 1e-4 of the number and of the scale
@@ -684,6 +694,10 @@ def test_any_choice_is_of_frameworks_but_for_surrogates() -> None:
     left = [one for one in choices.any_choice(few) if one.stage == "advantage"]
     more = [one for one in choices.any_choice(rewarded) if one.stage == "advantage"]
     assert 0 < len(left) < len(more)
+    assert all("/" in one.words.rpartition(" where ")[0] for one in more)
+    names = {one.words.split()[1] for one in left}
+    assert "verl/reinforce_plus_plus" in names  # a number of each token's own
+    assert "verl/grpo" not in names
 
 
 # ---- what is known where nothing explains it ----------------------------------------------------

@@ -86,7 +86,7 @@ def _bisected(found: Sequence[Bracket], target: Typed, values: Values) -> F64:
     left = np.arange(len(found))
     for _ in range(_STEPS):
         if not len(left):
-            break
+            return middle
         slope = (above[left] - below[left]) / (high[left] - low[left])
         middle[left] = high[left] - above[left] / slope
         off = _off([found[at] for at in left.tolist()], middle[left].tolist(), target, values)

@@ -150,9 +150,10 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=of))
     if names:
         return
-    if abs(factor - factor[0]).max() <= 3e-4 * abs(factor[0]):
-        words = f"off by a constant factor: expected is ours times {factor[0]:.6g}"
-        yield Cause("aggregate", words, partial(everything, factor=float(factor[0])))
+    usual = float(np.median(factor))
+    if abs(factor - usual).max() <= 3e-4 * abs(usual):
+        words = f"off by a constant factor: expected is ours times {usual:.6g}"
+        yield Cause("aggregate", words, partial(everything, factor=usual))
     else:
         words = f"denominator: tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
         of = partial(_fixed, divisor=divisor)
