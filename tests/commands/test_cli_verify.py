@@ -152,6 +152,7 @@ def test_bad_records_stop_or_are_skipped(grpo, dump):
     assert grpo("verify", path).exit_code == 3
     result = grpo("verify", path, "--on-error", "skip")
     assert result.exit_code == 1
+    assert result.stderr.startswith(f"grpo: {path}:1: ")
     assert "skipped 1 of 2 records" in result.stderr
 
 

@@ -36,6 +36,11 @@ def typed(monkeypatch, capsys):
             "grpo: no such option: -v; options follow the command: grpo eval -v dr x",
         ),
         ("x.jsonl -v dr", "grpo: no such command 'x.jsonl'; for a file: grpo eval x.jsonl -v dr"),
+        (
+            "match x --logged metrics.loss",
+            "grpo: --logged: expected NAME=PATH, NAME being one of loss, objective, kl, "
+            "clip_fraction, gradient_norm, got 'metrics.loss'",
+        ),
         ("show --html", "grpo: option '--html' requires an argument (see grpo show --help)"),
     ],
 )

@@ -185,6 +185,34 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert {len(row) for row in printed} == {18}
 
 
+class Enough(Exception):  # noqa: N818
+    """There was enough to see."""
+
+
+def test_a_finding_is_told_once(tmp_path: Path) -> None:
+    """However often what has it is looked at again, here while ten more steps come."""
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path.write_text("".join(line(step, 1.0 + step % 3 / 10) for step in range(30)))
+    watch = Watch(
+        following(path), stream, fields=["reward_mean"], as_json=True, conditions=[], flags=Flags()
+    )
+    steps_to_come = iter(range(30, 40))
+
+    def wait(_: float) -> None:
+        step = next(steps_to_come, None)
+        if step is None:
+            raise Enough
+        with path.open("a") as more:
+            more.write(line(step, 9.0 + step % 3 / 10))
+
+    with pytest.raises(Enough):
+        watch.run(0.1, wait)
+    printed = [json.loads(row) for row in stream.getvalue().splitlines()]
+    told = [row["finding"]["metric"] for row in printed if "finding" in row]
+    assert told.count("reward_mean") == 1
+    assert len(told) == len({*told})
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
