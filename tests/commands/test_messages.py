@@ -84,6 +84,7 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
             "(a tensor as it is printed; dump its .tolist())",
         ),
         ({"log_probs_new": str(ROWS)}, "(a list in a string; dump the list itself)"),
+        ({"log_probs_new": "[-0.5, -0.3"}, 'expected a list of numbers, got "[-0.5, -0.3"'),
         ({"log_probs_new": ["tensor([-0.5])", [-0.2]]}, "dump its .tolist())"),
         (
             {"log_probs_new": [-0.5, -0.3, -0.2], "log_probs_ref": [-0.5, -0.3, -0.2]},

@@ -114,7 +114,7 @@ def test_a_file_that_was_cut_short_says_everything_anew(tmp_path: Path) -> None:
     path.write_text(line(0) + line(1))
     follow.poll()
     path.write_text(line(0, 3.0))
-    follow.poll()
+    assert follow.poll()
     follow.poll()
     assert rewards(follow) == {0: 1.5}
     assert any("was cut short" in note for note in follow.notices)

@@ -791,6 +791,7 @@ def test_samples_of_slime(first, second, top, name, expected):
     (one,) = made({"rollout_id": 7, "samples": samples, **top})
     assert one.value.get(name) == expected
     assert one.value["log_probs_new"] == [[-1.0, -2.0], [-3.0]]
+    assert one.spelled["log_probs_new"] == "samples[{r}].log_probs[{t}]"
 
 
 def test_choices_without_log_probs_are_told(read):

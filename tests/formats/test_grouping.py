@@ -1,6 +1,7 @@
 """Rows of one response each, put together by a field or by their number."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from files import evaluation
@@ -13,6 +14,7 @@ from grpo_cli.records import Reading, assemble, record
 from grpo_cli.records.choose.gathered import apart, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, _label, hashable
 from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.variants.plan import plan
 
 
@@ -57,6 +59,15 @@ def test_groups_straddle_blocks(read, size, count):
     found = read(rows("a" * count + "bb" + "c" * count), by("q"), size)
     wanted = [(1, count, ["a"]), (count + 1, 2, ["b"]), (count + 3, count, ["c"])]
     assert shape(found) == wanted
+
+
+def test_a_line_that_cannot_be_read_is_told_where_others_are_chosen(read):
+    first, second, *more = lines(rows("aabb")).splitlines()
+    data = b"\n".join([first, second[:-1], *more])
+    found = read(data, replace(by("q"), where=read_conditions(["step==3"])))
+    (error,) = [one for one in found if isinstance(one, InputError)]
+    assert "rows.jsonl:2: malformed JSON" in str(error)
+    assert shape([one for one in found if one is not error])[-1] == (3, 2, ["b"])
 
 
 def test_the_same_as_one_record(read):
