@@ -33,7 +33,7 @@ from grpo_cli.engine import Reader, probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
@@ -687,3 +687,17 @@ def test_an_epsilon_of_its_own_on_either_side(telling_path, variant, low, high):
     assert first.plan.variant == variant
     assert {name: first.plan.flags[name] for name in wanted} == wanted
     assert first.value == loss
+
+
+def test_some_records_have_advantages_by_token(tmp_path):
+    """And others rewards: such a file is matched where its first record has them by token."""
+    first, *more = [{**one, "log_probs_rollout": None} for one in telling()]
+    by_token = [[0.5 - at / 7 for at in range(len(row))] for row in first["log_probs_new"]]
+    records = [{**first, "advantages": by_token, "rewards": None}, *more]
+    path = write(tmp_path / "first", records)
+    loss = loss_of(path, "grpo", stages=NARROW, hyperparameters=GIVEN)
+    found = answer(path, loss, stages=NARROW, hyperparameters=GIVEN)
+    assert found.matches[0].value == loss
+    path = write(tmp_path / "last", records[::-1])
+    with pytest.raises(UsageError, match="put one by token first"):
+        answer(path, loss, stages=NARROW, hyperparameters=GIVEN)

@@ -174,7 +174,7 @@ def refuse_unopened(places: Sequence[str]) -> None:
     Raises:
         InputError: for all of them.
     """
-    errors = [*filter(None, map(unopened, places))] if len(places) > 1 else []
+    errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
     for error in errors:
         if error.source in NAMES:
             error.message += f"; {error.source} is a variant: -v A,B joins several"

@@ -14,7 +14,7 @@ from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.groups import Rounded
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
@@ -100,7 +100,11 @@ class Vectors(Terms):
         measured = self._measured.get(at)
         inputs["moments"] = moments(self.batch, objective, measured)
         found = inputs.call(objective.advantage, "advantage")
-        assert not isinstance(found, PerToken)
+        if isinstance(found, PerToken):
+            raise UsageError(
+                "match: some records give advantages by token, the first one does not; match those "
+                "alone (--where), or put one by token first"
+            )
         return np.asarray(found, dtype=np.float64)
 
     def sides(self, wanted: Sequence[int], gaining: Flags, losing: Flags) -> Sides:
@@ -170,8 +174,9 @@ class Vectors(Terms):
         advantage, acting = same
         if advantage not in self._of_tokens:
             given = self._given(inputs, objective, measured)
-            assert isinstance(given, PerToken)
-            self._of_tokens[advantage] = given.values
+            self._of_tokens[advantage] = (  # by token in the first record, not in each
+                given.values if isinstance(given, PerToken) else self.batch.responses.spread(given)
+            )
         sums: F64 = self.batch.responses.sum(
             self._by_token(self._of_tokens[advantage], objective, acting)
         )
