@@ -143,7 +143,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except GrpoError as error:
-        tell(error)
+        tell(error, as_json=False)
         sys.exit(error.exit_code)
     except MemoryError:
         say("not enough memory; split long records or documents, or raise the limit (ulimit -v)")

@@ -160,9 +160,6 @@ class Evaluation:
         progress: called with the bytes and tokens of each piece that is done.
         manifest: of the parts to which workers of a cluster write the output.
         look: what there is to tell of the first record; it travels between processes.
-
-    Attributes:
-        complete: whether the whole input was read and evaluated, but for what was skipped.
     """
 
     def __init__(
@@ -181,7 +178,6 @@ class Evaluation:
         self._manifest = manifest
         self._outcome = self._task.nothing()
         self._notices: Notices = {}
-        self.complete = False
 
     def __iter__(self) -> Iterator[list[Any]]:
         task = self._task
@@ -194,7 +190,6 @@ class Evaluation:
                 moments.merge(part)
             task = replace(task, evaluator=replace(task.evaluator, measured=moments))
         yield from self._evaluate(task)
-        self.complete = True
 
     def _evaluate(self, task: Task) -> Iterator[list[Any]]:
         outcome = self._outcome = task.nothing()

@@ -24,7 +24,7 @@ def failures(*, as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
-def tell(error: GrpoError, *, as_json: bool = False) -> None:
+def tell(error: GrpoError, *, as_json: bool) -> None:
     """Prints an error: a line, or one JSON object; one each where it is several."""
     for one in error.each if isinstance(error, InputError) else [error]:
         if as_json:
