@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.arithmetic.groups import Groups, Remembered
 from grpo_cli.objective.choice import Bound, keyword_only, optional, positional
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
@@ -119,14 +119,12 @@ def _reward_columns(batch: Batch) -> F64 | None:
     return None if batch.rewards is None else batch.rewards.reshape(batch.responses.count, -1)
 
 
-_GROUPS: WeakKeyDictionary[Batch, Groups] = WeakKeyDictionary()
+_GROUPS: WeakKeyDictionary[Batch, Remembered] = WeakKeyDictionary()
 
 
 def _groups(batch: Batch) -> Groups:
     """The same for every objective of a batch: what they ask of its rewards is reckoned once."""
-    if batch not in _GROUPS:
-        _GROUPS[batch] = Groups(batch.groups, batch.group_count)
-    return _GROUPS[batch]
+    return _GROUPS.setdefault(batch, Remembered(batch.groups, batch.group_count))
 
 
 def _token_log_ratio(batch: Batch) -> F64 | None:

@@ -22,7 +22,6 @@ class Groups:
     def __init__(self, index: I64, count: int) -> None:
         self.index = index
         self.count = count
-        self._last: tuple[F64, F64] | None = None
 
     @cached_property
     def sizes(self) -> I64:
@@ -71,18 +70,35 @@ class Groups:
         return self.reduce(row_sums, values)
 
     def offsets(self, values: F64) -> F64:
-        """[R] each value less its group's mean, rounded once; 0 where all are equal.
-
-        Those of the array that was asked for last are kept: it must not change in between.
-        """
-        if self._last is None or self._last[0] is not values:
-            self._last = values, self.map(row_offsets, values)
-        return self._last[1].copy()
+        """[R] each value less its group's mean, rounded once; 0 where all are equal."""
+        return self.map(row_offsets, values)
 
     def count_tokens(self, lengths: I64) -> I64:
         """[R] the tokens in the whole group of each response."""
         per_group = np.bincount(self.index, weights=lengths, minlength=self.count)
         return per_group.astype(np.int64)[self.index]
+
+
+class Remembered(Groups):
+    """Groups that work out what they were asked before once."""
+
+    def __init__(self, index: I64, count: int) -> None:
+        super().__init__(index, count)
+        self._known: dict[tuple[str, bytes], F64] = {}
+
+    def offsets(self, values: F64) -> F64:
+        """As ``Groups`` has it."""
+        return self._once("offsets", values, super().offsets).copy()
+
+    def sum(self, values: F64) -> F64:
+        """As ``Groups`` has it."""
+        return self._once("sum", values, super().sum).copy()
+
+    def _once(self, name: str, values: F64, function: Callable[[F64], F64]) -> F64:
+        wanted = name, values.tobytes()
+        if wanted not in self._known:
+            self._known[wanted] = function(values)
+        return self._known[wanted]
 
 
 def suffix_sums(values: F64, segments: Segments, discount: float) -> F64:

@@ -10,11 +10,10 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, key
 from grpo_cli.commands.match.sums.edges import edges
-from grpo_cli.commands.match.sums.groups import Remembered
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.arithmetic.groups import Groups, Remembered
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
