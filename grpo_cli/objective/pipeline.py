@@ -15,7 +15,15 @@ from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.finite import check_finite
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights
+from grpo_cli.objective.results import (
+    Correction,
+    Kl,
+    PerToken,
+    Ratio,
+    Surrogate,
+    Weights,
+    of_tokens,
+)
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 
@@ -45,7 +53,7 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     take_penalty(inputs, objective)
     given: F64 | PerToken = inputs.call(objective.advantage, "advantage")
     response_advantage = None if isinstance(given, PerToken) else given
-    inputs["advantage"] = _per_token(given, batch)
+    inputs["advantage"] = of_tokens(given, batch.responses)
     inputs["response_advantage"] = response_advantage
     ratio = _ratio(batch, objective, inputs)
     surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
@@ -76,12 +84,6 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
         correction=weight,
         terms=tuple(terms),
     )
-
-
-def _per_token(advantage: F64 | PerToken, batch: Batch) -> F64:
-    if isinstance(advantage, PerToken):
-        return advantage.values
-    return np.repeat(advantage, batch.responses.lengths)
 
 
 def _ratio(batch: Batch, objective: Objective, inputs: Inputs) -> Ratio:

@@ -8,13 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, I64, Segments
 
 
 class PerToken(NamedTuple):
     """Marks advantages that differ between the tokens of a response: values [N]."""
 
     values: F64
+
+
+def of_tokens(advantage: F64 | PerToken, responses: Segments) -> F64:
+    """[N] each token's advantage: its own, or that of its response."""
+    return advantage.values if isinstance(advantage, PerToken) else responses.spread(advantage)
 
 
 class Moments(NamedTuple):

@@ -17,7 +17,16 @@ from grpo_cli.objective.arithmetic.groups import Groups, Remembered
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, Weights, times
+from grpo_cli.objective.results import (
+    Correction,
+    Kl,
+    PerToken,
+    Ratio,
+    Surrogate,
+    Weights,
+    of_tokens,
+    times,
+)
 from grpo_cli.objective.statistics import ExactMoments, moments
 from grpo_cli.variants.plan import Plan
 
@@ -142,11 +151,8 @@ class Terms:
         self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
     ) -> None:
         given = self._given(inputs, objective, measured)
-        if isinstance(given, PerToken):
-            inputs["advantage"], inputs["response_advantage"] = given.values, None
-        else:
-            inputs["advantage"] = self.batch.responses.spread(given)
-            inputs["response_advantage"] = given
+        inputs["advantage"] = of_tokens(given, self.batch.responses)
+        inputs["response_advantage"] = None if isinstance(given, PerToken) else given
 
     def _given(
         self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
@@ -166,10 +172,7 @@ class Terms:
         same = advantage_key(objective), id(measured), id(ratio)
         if same not in self._reached:
             given = self._given(inputs, objective, measured)
-            each = (
-                given.values if isinstance(given, PerToken) else self.batch.responses.spread(given)
-            )
-            self._reached[same] = edges(ratio, each)
+            self._reached[same] = edges(ratio, of_tokens(given, self.batch.responses))
         return self._reached[same]
 
     def policy_sums(self, inputs: Inputs, objective: Objective) -> F64:

@@ -18,7 +18,7 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import PerToken, Weights
+from grpo_cli.objective.results import PerToken, Weights, of_tokens
 from grpo_cli.objective.statistics import ExactMoments, moments
 from grpo_cli.variants.plan import Plan
 
@@ -174,9 +174,8 @@ class Vectors(Terms):
         advantage, acting = same
         if advantage not in self._of_tokens:
             given = self._given(inputs, objective, measured)
-            self._of_tokens[advantage] = (  # by token in the first record, not in each
-                given.values if isinstance(given, PerToken) else self.batch.responses.spread(given)
-            )
+            # They are by token in the first record, not in each.
+            self._of_tokens[advantage] = of_tokens(given, self.batch.responses)
         sums: F64 = self.batch.responses.sum(
             self._by_token(self._of_tokens[advantage], objective, acting)
         )
