@@ -860,6 +860,23 @@ def test_hits_are_expanded_to_the_names_of_their_values() -> None:
     assert run_module._betas()[1:].tolist() == grid
 
 
+def test_how_far_off_a_value_is_and_of_what_size_with_its_factor_and_beta() -> None:
+    """β in place of the row's own, 0 for that; sizes are as large for either sign."""
+    run = asked(0, "0.0305")
+    own, target, betas = run._scan.values, run._question.target, sorted(BETAS)
+    large = [*np.flatnonzero(own.kl != 0.0)[:4].tolist(), 0]
+    factors = [at for at, one in enumerate(run.factors) if one.times in (1.0, 4.0, -0.25, -2.0)]
+    cases = [*product(large, factors, (0, 1, 9))]
+    off, size = run._off(*map(np.array, zip(*cases, strict=True)))
+    for at, (value, factor, beta) in enumerate(cases):
+        used = betas[beta - 1] if beta else own.beta[value]
+        given = run.factors[factor].times * (own.policy[value] - used * own.kl[value])
+        assert off[at] == pytest.approx(abs(given - target.value), rel=1e-12)
+        assert size[at] == pytest.approx(
+            math.sqrt(run.factors[factor].times ** 2) * own.size[value], rel=1e-12
+        )
+
+
 @pytest.mark.parametrize("of", ["loss", "objective"])
 def test_an_epsilon_is_looked_for_between_two_that_give_less_and_more(of) -> None:
     """What they give is what eval gives; conventions of eight bits at most, factor and all."""

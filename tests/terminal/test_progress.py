@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 from grpo_cli.records.open.address import Address, Version
 from grpo_cli.terminal import progress
@@ -42,7 +43,7 @@ def test_the_rate_is_of_the_time_since_it_began(monkeypatch, tmp_path):
     monkeypatch.setattr(progress.time, "monotonic", lambda: 102.0)
     with bar:
         bar.advance(1_000_000, 2_000_000)
-    assert "1.5 Mtoken/s" in screen.getvalue()
+    assert " 1.5 Mtoken/s" in screen.getvalue().replace("\x1b[0m", "")
     assert "2.0/? MB" in screen.getvalue()
     assert not bar._progress.live.is_started
 
@@ -54,3 +55,44 @@ def test_no_bar_where_none_is_wanted(monkeypatch, tmp_path):
         with Bar([str(tmp_path)], wanted=wanted) as bar:
             bar.advance(1, 1)
         assert screen is None or not screen.getvalue()
+
+
+def test_a_bar_leaves_nothing_on_the_screen_and_starts_no_thread(monkeypatch):
+    """A thread beside the worker processes would be forked in the middle of something."""
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    before = threading.active_count()
+    with Bar([], wanted=True) as bar:
+        bar.advance(1, 1)
+        assert threading.active_count() == before
+    up_and_cleared = "\x1b[1A\x1b[2K"
+    assert screen.getvalue().endswith(up_and_cleared)
+
+
+def test_every_block_is_shown_when_it_is_done(monkeypatch, tmp_path):
+    """Of all bytes, an empty file's too; in colour, unless that is not wanted."""
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "120")):
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, size in (("a", 400), ("b", 0), ("c", 99)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    with Bar([str(tmp_path / name) for name in "abc"], wanted=True) as bar:
+        for block, done in ((100, 100), (150, 250)):
+            bar.advance(block, 1)
+            assert f"\x1b[32m{done}/499 bytes\x1b[0m" in screen.getvalue()
+
+
+def test_on_one_machine_no_nodes_are_told(monkeypatch):
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    with Bar([], wanted=True) as bar:
+        bar.advance(1, 1)
+    assert "token/s" in screen.getvalue()
+    assert "node" not in screen.getvalue()

@@ -9,11 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.text import Text
 
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.terminal import messages, paging, palette
 from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
@@ -51,6 +52,8 @@ from grpo_cli.terminal.screen import Screen, screen_of, written
 )
 def test_words_stay_whole(text, width, indent, lines):
     assert wrapped(Text(text), width, indent).plain.split("\n") == lines
+    if not indent:
+        assert wrapped(Text(text), width).plain.split("\n") == lines
 
 
 def test_signatures_are_broken_behind_bars():
@@ -179,14 +182,14 @@ def test_the_ten_colours_are_those_of_xterm():
 
 def test_headers_stand_on_their_values():
     """A word to the line, one of two letters beside another; numbers and words mixed are words."""
-    columns = [column("clip_fraction_low", [0.25, None]), column("x", ["a:smile:", "[b]"])]
+    columns = [column("clip_fraction_low_p5", [0.25, None]), column("x", ["a:smile:", "[b]"])]
     columns += [column("max_kl", [10.5, 1]), column("m", [1, "x"])]
     console = Screen().console()
     console.print(grid(columns))
     assert written(console).splitlines() == [
         "    clip",
         "fraction",
-        "     low  x         max kl  m",
+        "  low p5  x         max kl  m",
         "─────────────────────────────",
         "    0.25  a:smile:    10.5  1",
         "    –     [b]          1    x",
@@ -255,6 +258,28 @@ def test_a_page_that_is_higher_than_the_terminal_is_cut(height, kept):
     assert stream.getvalue().decode().splitlines() == [*"abcde"[:kept], *rest]
 
 
+def test_a_page_is_there_at_once_and_in_the_terminals_own_colours(monkeypatch):
+    """Unless shades are asked for; what comes next may be written by another."""
+
+    class Buffered(io.BytesIO):
+        seen = b""
+
+        def flush(self):
+            self.seen = self.getvalue()
+
+    monkeypatch.setattr(paging, "screen_of", lambda stream: Screen(40, color=True))
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    cases = (("#808000", {}, b"33"), ("#808001", {"shades": True}, b"38;2;128;128;1"))
+    for style, options, codes in cases:  # a style keeps the codes that it had first
+
+        def draw(console, screen, style=style):
+            console.print("a", style=style)
+
+        stream = Buffered()
+        paging.print_page(stream, draw, "print", **options)
+        assert stream.seen == b"\x1b[%bma\x1b[0m\n" % codes
+
+
 def test_ctrl_c_is_the_pagers_while_it_shows(monkeypatch):
     """And it may end before it has read all."""
     seen = []
@@ -265,12 +290,14 @@ def test_ctrl_c_is_the_pagers_while_it_shows(monkeypatch):
             return super().communicate(data)
 
     watched = (signal.SIGINT, signal.SIGPIPE)
-    before = [*map(signal.getsignal, watched)]
+    handlers = [signal.default_int_handler, signal.SIG_DFL]
+    before = [signal.signal(*one) for one in zip(watched, handlers, strict=True)]
     monkeypatch.setattr(subprocess, "Popen", Shown)
     monkeypatch.setenv("PAGER", "cat > /dev/null")
     deliver("a\nb\n", io.BytesIO(), Screen(40, height=2), "page")
     assert seen == [b"a\nb\n", signal.SIG_IGN, signal.SIG_IGN]
-    assert [*map(signal.getsignal, watched)] == before
+    after = [signal.signal(*one) for one in zip(watched, before, strict=True)]
+    assert after == handlers
 
 
 @pytest.mark.parametrize(
@@ -398,6 +425,37 @@ def test_a_file_is_there_when_it_is_whole(tmp_path, before):
     assert (place.read_bytes(), place.stat().st_mode & 0o777) == (b"new", before or usual)
 
 
+def test_what_standard_output_does_not_take_is_told_while_its_name_is_known(monkeypatch):
+    class Full(io.BytesIO):
+        def flush(self):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=Full()))
+    with pytest.raises(OSError, match="No space left") as caught, destination(None) as stream:
+        stream.write(b"new")
+    assert caught.value.filename == "standard output"
+
+
+def test_a_file_that_cannot_be_opened_says_why(tmp_path):
+    place = tmp_path / "none" / "a"
+    said = f"--csv: cannot write {place}: No such file or directory"
+    with pytest.raises(UsageError) as caught, destination(str(place), "--csv"):
+        pass
+    assert caught.value.args == (said,)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0o117])
+def test_a_new_file_has_the_mode_that_umask_leaves(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        with destination(str(tmp_path / "a")) as stream:
+            stream.write(b"new")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
 def test_a_disk_that_is_full_at_the_end_leaves_what_was_there(tmp_path, monkeypatch):
     class Full(io.FileIO):
         def write(self, data):
@@ -429,8 +487,13 @@ def test_a_terminal_has_its_size(monkeypatch):
     stream = io.BytesIO()
     stream.isatty = lambda: True
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((50, 20)))
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert screen_of(stream) == Screen(50, False, 20)
+    for variable, colour in (("NO_COLOR", False), (None, True)):
+        for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+            monkeypatch.delenv(name, raising=False)
+        if variable:
+            monkeypatch.setenv(variable, "1")
+        monkeypatch.setenv("TERM", "xterm")
+        assert screen_of(stream) == Screen(50, colour, 20)
 
 
 @pytest.mark.parametrize("length", [38, 39, 40, 41])

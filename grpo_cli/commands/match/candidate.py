@@ -25,7 +25,7 @@ class Candidate:
         bits: what it costs; of the plainest of its names.
         size: the magnitude that its number is made of.
         chance: how many conventions as plain as it, or plainer, hit such a number by chance.
-        evaluator_key: where the statistics of the whole input are that it needs.
+        measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
         members: signatures of the same convention, made otherwise.
         value: the number that it gives; exact once it was evaluated.
