@@ -124,6 +124,16 @@ def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) ->
     assert math.log(metrics["ratio_p999"] or 0) == pytest.approx(math.log(max(ratio)), rel=4e-3)
 
 
+def test_shares_of_clipped_tokens_by_hand(tmp_path: Path) -> None:
+    """Beyond 0.2 on the side that binds: two of A > 0, and one of A < 0, of eight tokens."""
+    moves = [[0.3, 0.18, 0.2, -0.5], [-0.3, -0.2, 0.5, 0.0]]
+    old = [[-2.0 - move for move in row] for row in moves]
+    row = {"step": 0, "log_probs_new": [[-2.0] * 4] * 2, "log_probs_old": old}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | {"rewards": [1.0, 0.0]}))
+    (found,) = read(tmp_path)
+    assert (found.metrics["clip_high"], found.metrics["clip_low"]) == (2 / 8, 1 / 8)
+
+
 def spread(records: list[dict[str, Any]]) -> list[float]:
     """The sign of each token's advantage: a reward less the mean of its group."""
     found: list[float] = []
@@ -689,6 +699,7 @@ STEPS_BACK = [
     ([0, 1, 2, 0, 1], [(4, 2, 0)]),
     ([5, 3, 4, 5, 6, 4, 5], [(2, 5, 3), (6, 6, 4)]),
     ([9, 7, 5, 3], [(2, 9, 7), (3, 7, 5), (4, 5, 3)]),
+    ([19, 17, 15, 13, 11, 9, 7, 5, 3], None),
     ([9, 7, 5, 3, 1, 0], None),  # more often than three times: in no order at all
     ([3, 3, 2, 4, 2], [(5, 4, 2)]),
 ]
@@ -708,6 +719,7 @@ def test_where_steps_go_back(numbers: list[int], returns: list[tuple[int, int, i
             told = [*whole.returns()]
             if not returns:
                 assert told == []
+                assert len(whole.files["a.jsonl"].returns) == (0 if returns == [] else 4)
                 continue
             line, high, to = returns[0]
             (said,) = told
@@ -727,6 +739,20 @@ def test_where_steps_go_back(numbers: list[int], returns: list[tuple[int, int, i
 )
 def test_what_is_said_of_settings_that_change(signatures: Any, told: list[str]) -> None:
     assert [*changes(signatures)] == [f"the objective's settings {one}" for one in told]
+
+
+def test_settings_change_at_the_first_step_that_has_them(tmp_path: Path) -> None:
+    """Whichever piece of the file is read first."""
+    write(tmp_path, count=4, records=3)
+    texts = [(tmp_path / f"{step}.jsonl").read_text() for step in range(4)]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    for at in range(3, 12):
+        lines[at]["hyperparameters"] = {"epsilon_low": 0.1}
+    for made in (lines, lines[:3] + lines[:2:-1]):
+        (tmp_path / "all").write_text("".join(json.dumps(line) + "\n" for line in made))
+        run = Run(Reader([str(tmp_path / "all")], block_bytes=1000), no_kl())
+        run.read()
+        assert [*run.signatures.values()] == [0, 1]
 
 
 def test_settings_that_change_are_told(tmp_path: Path) -> None:

@@ -193,6 +193,8 @@ def test_from_when_on_numbers_are_exactly_0(zero_from: int, count: int, told: bo
     values[zero_from:] = 0.0
     found = vanished(values)
     assert (found is not None) is told
+    values[zero_from + 4 :] = 7.0  # whatever comes later
+    assert (vanished(values) is not None) is told
     if found is not None:
         before = (zero_from + 1) / 2  # the median of 1 to zero_from
         assert found == Onset(zero_from, "shift", math.inf, False, before, 0.0)
