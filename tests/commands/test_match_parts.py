@@ -32,10 +32,11 @@ from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
+from grpo_cli.commands.match.space.options import correction_key
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.edges import unbound
-from grpo_cli.commands.match.sums.exact import Exactly
+from grpo_cli.commands.match.sums.exact import Exactly, exactly, merge
 from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import probe
@@ -557,6 +558,26 @@ def test_what_a_correction_leaves_out(chunk) -> None:
         assert work.drops(Evaluator(made)) is drops
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "left_out"),
+    [
+        ("ms-swift/token-truncate", {"is_high": 50.0}, False),  # weighs the KL, which is known
+        ("ms-swift/off-policy-mask", {"off_policy_mask_threshold": -9.0}, True),
+        ("nemo-rl/seq-logprob-error", {"seq_logprob_error_threshold": 1.01}, True),
+        ("nemo-rl/seq-logprob-error", {"seq_logprob_error_threshold": 50.0}, False),
+        ("none", {}, False),
+    ],
+)
+def test_corrections_that_left_tokens_out_of_a_policy_term_are_known(
+    chunk, name, flags, left_out
+) -> None:
+    made = plan("grpo", stages={"correction": name}, hyperparameters=flags)
+    work = Terms(whole(log_probs_rollout=chunk_rollout(chunk, far=True)))
+    objective = work.objective(made)
+    work.policy(objective, None)
+    assert work.left_out == ({correction_key(objective)} if left_out else set())
+
+
 def chunk_rollout(chunk: Chunk, far: bool) -> list[list[float]]:
     """The old policy's log-probs, or what is e^0.1 away from them."""
     rows = np.split(chunk.batch.log_probs_old - (0.1 if far else 0.0), [5, 14])
@@ -930,6 +951,10 @@ def test_conventions_with_two_epsilons() -> None:
         "epsilon_low": 0.13,
         "epsilon_high": 0.31,
     }
+    for one in found:
+        objective = one.plan(0.13, 0.31).objective(CHUNKS[0].settings, advantages_given=False)
+        values = objective.surrogate.values
+        assert (values["epsilon_low"], values["epsilon_high"]) == (0.13, 0.31), "it takes both"
     known = run.every[np.isfinite(run.every)]
     for one in found[::9]:
         number = -(objective_of(one.plan(0.2, 0.2)) or 0.0)
@@ -990,6 +1015,29 @@ def test_what_was_logged_beside_a_number_agrees(name, text, times, value, agrees
 
 def evaluator_of(name: str, one: Chunk) -> Breakdown:
     return Evaluator(plan(name)).evaluate(one)
+
+
+ENTROPIES = [[0.5] * count for count in (5, 9, 7)]
+
+
+@pytest.mark.parametrize("lacking", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking, everything) -> None:
+    """Wherever that record stands, in one part of the data or in another."""
+    both = [whole(**({} if at in lacking else {"entropies": ENTROPIES})) for at in range(2)]
+    paid = plan("grpo", hyperparameters={"entropy_coef": 0.1})
+    evaluators = [Evaluator(plan("grpo")), Evaluator(paid)]
+    together = exactly(evaluators, Few(both), everything=everything)
+    apart = Exactly(evaluators, everything, False)
+    found = apart.zero()
+    for one in both:
+        part = apart.zero()
+        apart(one, part)
+        merge(found, part)
+    for grpo, other in (together, found.values()):
+        assert grpo is not None
+        assert grpo.records == 2
+        assert other is None
 
 
 @pytest.mark.parametrize("of", ["loss", "objective"])
