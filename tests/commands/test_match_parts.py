@@ -814,11 +814,11 @@ def test_conventions_of_one_value_stand_together() -> None:
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_what_a_number_is_made_of(at) -> None:
-    """What A > 0 and A < 0 give in each record, and the KL: each as it is without its sign."""
+    """What A > 0 and A < 0 give in each record, KL and entropies: each without its sign."""
     run = asked(at, "0.1234")
     names = [run.space.plan(one).variant for one in np.flatnonzero(run.space.at == 0)]
     grpo = int(np.flatnonzero(run.space.at == 0)[names.index("grpo")])
-    size, penalty = 0.0, 0.0
+    size, penalty, bonus = 0.0, 0.0, 0.0
     for one in CHUNKS:
         made = Evaluator(run.space.plan(grpo)).evaluate(one)
         values = made.policy.sums / one.batch.responses.lengths
@@ -826,10 +826,13 @@ def test_what_a_number_is_made_of(at) -> None:
         gains = made.response_advantage > 0
         size += (abs(float(values[gains].sum())) + abs(float(values[~gains].sum()))) / 7
         penalty += float((kl_sums(made) / one.batch.responses.lengths).sum()) / 7
+        if (entropy := made.term("entropy")) is not None:
+            bonus += float((entropy.sums / one.batch.responses.lengths).sum()) / 7
     at_grpo = next(
         value for value in range(len(run._scan.starts) - 1) if grpo in run._scan.names(value)
     )
-    wanted = size + 0.04 * abs(penalty)
+    assert (bonus > 0.0) == (at == 2)
+    wanted = size + 0.04 * abs(penalty) + 0.2 * bonus
     assert run._scan.values.size[at_grpo] == pytest.approx(wanted, rel=1e-9)
 
 
