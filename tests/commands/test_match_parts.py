@@ -33,7 +33,7 @@ from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
-from grpo_cli.commands.match.space.options import correction_key
+from grpo_cli.commands.match.space.options import DIRECT, correction_key
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.edges import unbound
@@ -833,11 +833,15 @@ SPACES: list[tuple[dict[str, str], str, dict[str, float], list[float]]] = [
 ]
 NARROW = {"kl": "none", "aggregate": "response-mean", "advantage": "group-mean", "ratio": "token"}
 
+DIRECT_ONLY = {"kl": "none", "aggregate": "response-mean", "surrogate": "bapo"}
+"""A policy term that has to be evaluated with each of the advantages."""
+
 
 @cache
 def asked(at: int, text: str, depth: Depth = Depth.PLAIN, of: str = "loss") -> Run:
     """A space that was asked about a number on two records."""
-    stages, batch, flags, betas = [*SPACES, (NARROW, "input", {}, [])][at]
+    spaces = [*SPACES, (NARROW, "input", {}, []), (DIRECT_ONLY, "input", {}, [])]
+    stages, batch, flags, betas = spaces[at]
     base = plan("grpo", stages=stages, batch=batch, hyperparameters=flags)
     space = build(base, Natures(CHUNKS[0]), betas, depth)
     run = Run(space, factors_of(base, CHUNKS[0]), batch)
@@ -897,6 +901,36 @@ def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
                 first = Evaluator(made, moments_of(made)).evaluate(CHUNKS[0]).response_advantage
                 np.testing.assert_array_equal(again, first)
     assert dropped > 0
+
+
+def test_policy_terms_with_their_own_advantages_are_what_eval_gives() -> None:
+    """Those too whose advantages want the statistics of all records."""
+    run = asked(len(SPACES) + 1, "0.1234")
+    finite = np.flatnonzero(np.isfinite(run.every))
+    assert (run.space.columns["policy"][finite] >= DIRECT).all()
+    wanting = 0
+    for convention in finite.tolist():
+        made = run.space.plan(convention)
+        wanting += Evaluator(made).wants_first_pass
+        expected = objective_of(made)
+        assert expected is not None
+        assert run.every[convention] == pytest.approx(-expected, rel=1e-9, abs=1e-12), made
+    assert 10 < wanting < len(finite) / 2
+
+
+def test_betas_that_are_given_are_tried_where_a_row_takes_one() -> None:
+    """Beside its own, and beside every KL but none."""
+    stages = {"advantage": "group-std", "surrogate": "clip", "aggregate": "response-mean"}
+    space = build(plan("grpo", stages=stages), Natures(CHUNKS[0]), [0.3], Depth.PLAIN)
+    taken = set()
+    for part in space.parts:
+        takes = "beta" in part.plan.takes()
+        with_beta = [one for one in part.axes[2] if "beta" in one.flags]
+        own = [one for one in with_beta if not one.stages]
+        assert [one.flags["beta"] for one in own] == ([0.3] if takes else [])
+        assert not any(one.stages.get("kl") == "none" for one in with_beta)
+        taken.add(takes)
+    assert taken == {True, False}
 
 
 def test_conventions_of_one_value_stand_together() -> None:
