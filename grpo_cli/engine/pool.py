@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +42,7 @@ class WorkerError(GrpoError):
 def cores() -> int:
     """The cores this process may use: its affinity, and its control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(count or 1, _quota()))
+    return min(count or 1, _quota())
 
 
 def _quota() -> int:
@@ -49,7 +50,7 @@ def _quota() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, -(-int(quota) // int(period)))
     except (OSError, ValueError):  # no control group, or "max"
-        return 1 << 30
+        return sys.maxsize
 
 
 class _Failed(NamedTuple):
@@ -72,9 +73,7 @@ class _Worker:
     @property
     def wants_more(self) -> bool:
         """Whether it has less than it should; a large message must not wait for its attention."""
-        if not self.given:
-            return True
-        return len(self.given) < _AHEAD and not _is_large(self.given[-1][1])
+        return len(self.given) < _AHEAD and not any(_is_large(piece) for _, piece in self.given)
 
     def give(self, number: int, piece: Work) -> None:
         """Hands over a piece."""
@@ -130,15 +129,17 @@ def in_order(
                 if worker.connection in ready:
                     number, piece, result = worker.take()
                     finished[number] = (piece, result)
-            if len(finished) < _WAITING * jobs:
-                _feed(workers, rest)
+            following: deque[tuple[Work, T | _Failed]] = deque()
             while wanted in finished:
-                piece, result = finished.pop(wanted)
+                following.append(finished.pop(wanted))
+                wanted += 1
+            if len(finished) < _WAITING * jobs:  # they work while what they made is used
+                _feed(workers, rest)
+            while following:  # nothing keeps what was used
+                piece, result = following.popleft()
                 if isinstance(result, _Failed):
                     raise result.error
                 yield piece, result
-                wanted += 1
-            _feed(workers, rest)
     finally:
         for worker in workers:
             worker.process.kill()

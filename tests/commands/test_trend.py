@@ -496,7 +496,10 @@ def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     for step, scores in enumerate([(0.0, 1.0, 0.0, 0.0), (1.0, 1.0, 0.0, 1.0)]):
         lines = [row | {"input": f"p{at // 2}", "score": score} for at, score in enumerate(scores)]
         (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    first, second = read(tmp_path)
+    run = Run(Reader(files([str(tmp_path)])), no_kl())
+    first, second = run.read()
+    (note,) = run.notices
+    assert note.startswith("only rewards, and lengths where they are told: ")
     assert first.metrics["reward_mean"] == 0.25
     assert (first.metrics["groups_all_0"], first.metrics["pass_at_k"]) == (0.5, 0.5)
     assert (second.metrics["groups_all_1"], second.metrics["length_mean"]) == (0.5, None)
@@ -578,7 +581,8 @@ def test_the_step_of_a_record(value: dict[str, Any], step: int) -> None:
 
 
 def test_a_record_without_a_step_is_told() -> None:
-    with pytest.raises(InputError, match=r"a.jsonl:3: which step is this\? no field \(step, "):
+    said = r"no field \(step, global_step, training_step, …\) and no number in the file's name"
+    with pytest.raises(InputError, match=rf"a.jsonl:3: which step is this\? {said}"):
         StepOf()(Raw({}, "a.jsonl", 3, "", 0))
     with pytest.raises(InputError, match=r"a.jsonl:3: when: which step .* whole number here"):
         StepOf(("when",))(Raw({"step": 1}, "a.jsonl", 3, "", 0))

@@ -35,7 +35,7 @@ def line(step: int, reward: float = 1.0) -> str:
 
 
 def following(*paths: Path) -> Follow:
-    task = Task(Evaluator(plan("dapo")), StepOf(), skip=False)
+    task = Task(Evaluator(plan("dapo")), StepOf(), skip=False, logged=False)
     return Follow([str(path) for path in paths], PLAIN, task)
 
 
@@ -143,6 +143,19 @@ def test_a_run_that_was_resumed_says_its_steps_anew(tmp_path: Path) -> None:
     assert any("goes back to step 3" in note for note in follow.notices)
 
 
+def test_steps_in_no_order_are_no_run_that_was_resumed(tmp_path: Path) -> None:
+    """They go back to a step that was not there yet: whatever comes of it later is added."""
+    path = tmp_path / "a.jsonl"
+    follow = following(tmp_path)
+    path.write_text("")
+    for step, reward in ((5, 1.0), (3, 1.0), (5, 3.0), (3, 5.0), (4, 1.0)):
+        with path.open("a") as stream:
+            stream.write(line(step, reward))
+        follow.poll()
+    assert rewards(follow) == {3: 1.5, 4: 0.5, 5: 1.0}
+    assert not [note for note in follow.notices if "resumed" in note and "second" not in note]
+
+
 def test_ranks_add_up(tmp_path: Path) -> None:
     follow = following(tmp_path)
     for rank, reward in enumerate((1.0, 3.0)):
@@ -211,6 +224,25 @@ def test_a_finding_is_told_once(tmp_path: Path) -> None:
     told = [row["finding"]["metric"] for row in printed if "finding" in row]
     assert told.count("reward_mean") == 1
     assert len(told) == len({*told})
+
+
+def test_a_finding_is_told_with_what_shows_it(tmp_path: Path) -> None:
+    """In words, and with commands; steps between which it comes are lines as before."""
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    rewards = [1.0 + step % 3 / 10 + 9.0 * (step > 29) for step in range(40)]
+    path.write_text("".join(line(step, reward) for step, reward in enumerate(rewards)))
+    watch = Watch(
+        following(path), stream, fields=["reward_mean"], as_json=False,
+        conditions=[read_condition("findings")], flags=Flags(["-v", "dapo"]),
+    )  # fmt: skip
+    before = signal.getsignal(signal.SIGINT)
+    assert watch.run(0.1) == 1
+    assert signal.getsignal(signal.SIGINT) is before
+    told = stream.getvalue().decode().splitlines()
+    assert told[:2] == ["  step  reward_mean", "     0          0.5"]
+    assert told[40].startswith("step 30  shift  reward_mean rose: 0.55 before, 5.05 after (")
+    words = f"grpo eval {path} --where step==30 --level response -v dapo # step 30"
+    assert " ".join(" ".join(told[41:]).replace("\\", "").split()).startswith(words)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -310,6 +310,7 @@ def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm() -> None:
     values[40:] *= 0.02
     assert [one.onset for one in findings(run_of("mismatch.p999", values))] == [40]
     assert findings(run_of("staleness", values)) == []
+    assert [one.onset for one in findings(run_of("mismatch.p999", 1e-3 * values))] == [40]
     values = np.exp(draw.normal(0.0, 0.02, 60))
     values[[20, 33]] = 0.0
     assert findings(run_of("mismatch.p999", values)) == []

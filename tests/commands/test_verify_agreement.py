@@ -110,6 +110,15 @@ def test_one_number_for_each_response_is_that_of_its_first_token() -> None:
     assert ignored == ["kl"]
 
 
+def test_what_is_told_of_many_records_is_changed_of_none() -> None:
+    """Where all numbers are there, records of one length share that."""
+    row = {"log_probs_new": [[-1.0, -2.0]], "advantages": [1.0], "expected": {"loss": 0.1}}
+    record: Any = read(Raw(row, "data.jsonl", 1, "", 0))
+    ((wanted,), _) = read_expectations(record)
+    with pytest.raises(ValueError, match="read-only"):
+        wanted.told[0] = False
+
+
 # ---- half precision -----------------------------------------------------------------------------
 
 SHORT = 205 / 2048  # eight binary digits: 0.10009765625

@@ -45,6 +45,12 @@ def test_what_is_not_finite_never_agrees(grpo, tmp_path, value, where):
         ({"metrics": 5}, "expected.metrics: expected an object, got 5"),
         ({"losss": 1.0}, "expected.losss: verify knows no such key; did you mean loss?"),
         ({"loss": 0.1, "loss_grad": []}, "did you mean loss_gradient?"),
+        ({"adv": []}, "verify knows no such key; did you mean advantage?"),
+        ({"log": 1.0}, "expected.log: verify knows no such key; did you mean loss?"),
+        (
+            {"clip": []},
+            "expected.clip: verify knows no such key; known are advantages, advantage, ",
+        ),
         ({"loss_gradient": [[None, None], [None]]}, "loss_gradient cannot be compared"),
     ],
 )
@@ -71,6 +77,21 @@ def test_advantages_of_a_response_without_tokens(grpo, tmp_path):
     for advantages, code in (([0.5, -0.5], 0), ([0.5, 0.5], 1)):
         path = write(tmp_path, {"advantages": advantages}, **more)
         assert grpo("verify", path, "-v", "dr").exit_code == code
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_framework_that_is_not_known_is_told_with_its_place(grpo, tmp_path, name):
+    """Of lines, and of an array in which the object has a place of its own."""
+    named = [{"name": "trl", "loss_type": loss} for loss in ("grpo", "nope")]
+    rows = [RECORD | {"expected": {"loss": 0.1}, "framework": one} for one in named]
+    text = "\n".join(map(json.dumps, rows)) if name == "a.jsonl" else json.dumps(rows)
+    path = tmp_path / name
+    path.write_text(text)
+    said = "no variant reproduces trl's 'nope'; name one with -v"
+    place = f"{path}:2: framework" if name == "a.jsonl" else f"{path}: [1].framework"
+    result = grpo("verify", str(path))
+    assert (result.exit_code, result.stderr) == (3, f"grpo: {place}: {said}\n")
+    assert grpo("verify", str(path), "-v", "dr").exit_code == 1
 
 
 def test_settings_of_the_framework_are_used(grpo, tmp_path):

@@ -338,6 +338,23 @@ def test_what_has_no_gradient_is_seen_in_the_loss(at, words) -> None:
         check(next(tokens.some(case)), case, wrong)
 
 
+def test_where_no_token_has_a_gradient_one_is_seen_in_the_loss() -> None:
+    """All are clipped: 1.3 of the first response is expected twice, or not at all."""
+    rows = [[-1.5], [-1.8]]
+    made = {"log_probs_new": rows, "log_probs_old": less(rows, [[0.5], [-0.6]])}
+    made |= {"log_probs_ref": None, "log_probs_rollout": None, "advantages": [1.0, -1.0]}
+    for times, said in ((0.0, DROPPED), (2.0, DOUBLED)):
+        expected = {"objective": (times * 1.3 - 0.8) / 2, "gradient": [[0.0], [0.0]]}
+        case = case_of(expected, stages={"kl": "none"}, flags={"beta": None}, **made)
+        assert (
+            named(tokens.some, case)
+            == [
+                f"response 0 is {said}: 1 of 2 tokens",
+            ]
+            * 2
+        )
+
+
 def test_what_has_no_gradient_and_the_same_part_may_be_either() -> None:
     rows = [[-0.5, -0.6, -0.7], [-0.8]]
     moves = [[0.5, 0.5, 0.1], [0.0]]
@@ -508,7 +525,11 @@ def test_advantages_that_were_changed_by_a_number(a, words) -> None:
 
 def test_a_bound_of_one_response_is_believed_if_it_is_round() -> None:
     """Of the two that are longest any may be the bound; a single one may be anything."""
-    for a, count in (([1.0, -0.5, 0.25, -1.2345], 0), ([0.4321, -0.4321, 0.25, -0.4321], 1)):
+    for a, count in (
+        ([1.0, -0.5, 0.25, -1.2345], 0),
+        ([0.4321, -0.4321, 0.25, -0.4321], 1),
+        ([0.9876, -0.5, 0.25, -0.9876], 1),  # one of the two is little longer than the bound
+    ):
         found = named(advantages_solved.solved, expecting(told(a=a)))
         assert sum(words.startswith("advantages clipped") for words in found) == count
 

@@ -59,6 +59,11 @@ def test_a_kl_that_one_record_cannot_tell_is_unknown(tmp_path):
     assert total(tmp_path, known, record(-1.0, -1.5, hyperparameters=own), known)["kl"] is None
 
 
+def test_where_no_term_is_of_a_kl_it_is_0(tmp_path):
+    found = total(tmp_path, record(-1.0, -1.5), variant="dr")
+    assert (found["kl"], found["entropy"]) == (0.0, None)
+
+
 def test_a_sum_has_no_denominator_that_counts(tmp_path):
     two = [record(-1.0, -1.1), record(-1.0, -1.1)]
     found = total(tmp_path, *two, variant="dr", aggregate="sum")
@@ -197,7 +202,7 @@ def test_values_of_another_scale(own, used, far):
 @pytest.mark.parametrize(
     ("text", "quota"),
     [("200000 100000", 2), ("150000 100000", 2), ("100001 100000", 2), ("100000 100000", 1),
-     ("1000 100000", 1), ("max 100000", None), ("", None), (None, None)],
+     ("1000 100000", 1), ("0 100000", 1), ("max 100000", None), ("", None), (None, None)],
 )  # fmt: skip
 def test_the_cores_that_a_process_may_use(monkeypatch, text, quota):
     def read(path):
@@ -208,7 +213,7 @@ def test_the_cores_that_a_process_may_use(monkeypatch, text, quota):
     monkeypatch.setattr(pool.Path, "read_text", read)
     for count in (1, 2, 64):
         monkeypatch.setattr(
-            os, "sched_getaffinity", lambda _, n=count: set(range(n)), raising=False
+            os, "sched_getaffinity", lambda pid, n=count: {*range(n)} - {pid - 1}, raising=False
         )
         assert pool.cores() == min(count, quota or count)
     monkeypatch.delattr(os, "sched_getaffinity")

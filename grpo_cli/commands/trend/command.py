@@ -112,7 +112,7 @@ def _follow(
         raise UsageError("--follow: name a file, a folder or a pattern")
     step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
     skip = reading.on_error == "skip"
-    task = Task(evaluator, step_of, skip)
+    task = Task(evaluator, step_of, skip, logged=False)
     follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
     flags = flags_of(objective, reading)
     with destination(options.output) as stream:

@@ -93,7 +93,9 @@ def _known(name: str, steps: Sequence[Step]) -> tuple[_Known, F64]:
 def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
     gone = [vanished(one.values) if one.metric.log else None for one in watched]
     series = [
-        Series(_scaled(one.values, one.metric), one.metric.drift > 0, one.metric.drift < 0)
+        Series(
+            _scaled(one.values, one.metric), one.metric.drift == "up", one.metric.drift == "down"
+        )
         for one in watched
     ]
     return [first or second for first, second in zip(gone, onsets(series), strict=True)]

@@ -30,8 +30,8 @@ class Metric(NamedTuple):
         watched: whether onsets are looked for.
         worst: where to look when it goes wrong, of ``Step.worst``.
         log: whether it is positive and spans orders of magnitude.
-        drift: in which direction a drift is a finding: 1 up, −1 down, 0 neither, since a healthy
-            run learns. A shift is one in either.
+        drift: in which direction a drift is a finding: "up", "down", or "" for neither, since a
+            healthy run learns. A shift is one in either.
         whole: whether it is a whole number.
     """
 
@@ -42,8 +42,17 @@ class Metric(NamedTuple):
     watched: bool = True
     worst: str | None = None
     log: bool = False
-    drift: int = 0
+    drift: str = ""
     whole: bool = False
+
+    @property
+    def usual(self) -> bool:
+        """Whether it is shown unasked."""
+        return self.spare < _ASKED
+
+
+_ASKED = 23
+"""The ``spare`` from which a column is shown only where it is asked for."""
 
 
 def _looked_up(
@@ -189,55 +198,57 @@ _of_mismatch = partial(_looked_up, "mismatch.", "mismatch", "mismatch")
 
 ALL = (
     # ---- what comes in
-    Metric("reward_mean", "signal", lambda step: step.responses.reward_mean, drift=-1),
-    Metric("reward_std", "signal", lambda step: step.responses.reward_std, 12),
-    Metric("reward_group_std", "signal", lambda step: step.responses.reward_group_std, 10),
-    Metric("groups_equal", "signal", lambda step: step.responses.share_of_groups(), 9),
-    Metric("groups_all_0", "signal", lambda step: step.responses.all_wrong, 22),
-    Metric("groups_all_1", "signal", lambda step: step.responses.all_right, 22),
-    Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 24, watched=False),
-    Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 11),
-    _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift=1),
+    Metric("reward_mean", "signal", lambda step: step.responses.reward_mean, drift="down"),
+    Metric("reward_std", "signal", lambda step: step.responses.reward_std, 13),
+    Metric("reward_group_std", "signal", lambda step: step.responses.reward_group_std, 11),
+    Metric("groups_equal", "signal", lambda step: step.responses.share_of_groups(), 10),
+    Metric("groups_all_0", "signal", lambda step: step.responses.all_wrong, 26),
+    Metric("groups_all_1", "signal", lambda step: step.responses.all_right, 25),
+    Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 28, watched=False),
+    Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 12),
+    _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift="up"),
     _of_length(
         "length_p95",
         lambda step: step.responses.length_quantile(0.95),
-        21,
+        24,
         watched=False,
         whole=True,
     ),
-    _of_length("at_longest", lambda step: step.responses.at_longest, 23, watched=False),
+    _of_length("at_longest", lambda step: step.responses.at_longest, 27, watched=False),
     Metric("truncated", "signal", _share("cut_off", "endings"), 9),
-    Metric("repetition", "signal", _mean("repetition", "repetition"), 19, drift=1),
-    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift=1),
-    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift=1),
+    Metric("repetition", "signal", _mean("repetition", "repetition"), 22, drift="up"),
+    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift="up"),
+    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift="up"),
     # ---- what is done with it
-    Metric("objective", "update", lambda step: step.objective, 30, watched=False),
+    Metric("objective", "update", lambda step: step.objective, 33, watched=False),
     Metric("loss", "update", _loss, 1, worst="gradient"),
-    _of_kl("kl", _kl, 28, watched=False),
-    _of_kl("kl_k1", _mean("kl_k1", "kl"), 29, watched=False),
+    _of_kl("kl", _kl, 31, watched=False),
+    _of_kl("kl_k1", _mean("kl_k1", "kl"), 32, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
-    _of_ratio("clip_low", _counted(lambda totals: totals.clipped_low / totals.tokens), 14, drift=1),
     _of_ratio(
-        "clip_high", _counted(lambda totals: totals.clipped_high / totals.tokens), 13, drift=1
+        "clip_low", _counted(lambda totals: totals.clipped_low / totals.tokens), 15, drift="up"
+    ),
+    _of_ratio(
+        "clip_high", _counted(lambda totals: totals.clipped_high / totals.tokens), 14, drift="up"
     ),
     Metric(
-        "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift=1
+        "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift="up"
     ),
-    Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 19),
-    _of_ratio("ratio_mean", _ratio_mean, 18),
-    _of_ratio("ratio_p999", _ratio_tail, 15, drift=1),
-    _of_ratio("ess", _ess, 17, drift=-1),
+    Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 21),
+    _of_ratio("ratio_mean", _ratio_mean, 19),
+    _of_ratio("ratio_p999", _ratio_tail, 16, drift="up"),
+    _of_ratio("ess", _ess, 18, drift="down"),
     # ---- the trainer against the engine
-    Metric("staleness", "mismatch", _share("lag", "versions"), 19, drift=1),
-    _of_mismatch("k1", _mismatch(_mismatch_k1), 16, drift=1),
-    _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift=1),
-    _of_mismatch("chi2", _mismatch(_mismatch_chi2), 25, watched=False),
-    _of_mismatch("ess", _mismatch(_mismatch_ess), 20, drift=-1),
-    _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift=1),
-    _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 26, watched=False),
+    Metric("staleness", "mismatch", _share("lag", "versions"), 20, drift="up"),
+    _of_mismatch("k1", _mismatch(_mismatch_k1), 17, drift="up"),
+    _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift="up"),
+    _of_mismatch("chi2", _mismatch(_mismatch_chi2), 29, watched=False),
+    _of_mismatch("ess", _mismatch(_mismatch_ess), 23, drift="down"),
+    _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift="up"),
+    _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 30, watched=False),
     _of_mismatch("p999", lambda step: step.sums.tails["mismatch"].quantile(0.999), 7, log=True),
     *(
-        _of_mismatch(name, _mean(name, name), 40, watched=False)
+        _of_mismatch(name, _mean(name, name), 34, watched=False)
         for name in (f"decile_{number}" for number in range(1, DECILES + 1))
     ),
 )
@@ -250,7 +261,7 @@ def metric(name: str) -> Metric | None:
     """The column of that name: of the table, or the mean of one of several reward functions."""
     if name in METRICS or not _FUNCTION.fullmatch(name):
         return METRICS.get(name)
-    return Metric(name, "signal", lambda _: None, 10, drift=-1)
+    return Metric(name, "signal", lambda _: None, drift="down")
 
 
 def functions(step: Mapping[str, object]) -> list[str]:

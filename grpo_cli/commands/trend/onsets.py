@@ -73,7 +73,8 @@ class Series(NamedTuple):
 
 def onset(values: F64, *, drift_up: bool = False, drift_down: bool = False) -> Onset | None:
     """The first change of a series, or None; ``Series`` says what it is told of it."""
-    return onsets([Series(values, drift_up, drift_down)])[0]
+    (found,) = onsets([Series(values, drift_up, drift_down)])
+    return found
 
 
 def onsets(series: Sequence[Series]) -> list[Onset | None]:

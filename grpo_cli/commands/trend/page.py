@@ -26,7 +26,7 @@ def head(steps: Sequence[Step], findings: Sequence[Finding], log: Beside | None)
             {
                 "name": name,
                 "family": column.family,
-                "usual": column.spare < 20,
+                "usual": column.usual,
                 "values": [step.metrics[name] for step in steps],
             }
             for name in known(steps)

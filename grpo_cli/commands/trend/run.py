@@ -52,8 +52,8 @@ class Run:
         self._command = command
         self._reader, self._names = reader, names or {}
         self._one_run = one_run or step_of.files is not None
-        task = Task(Evaluator(plan), step_of, reader.skip, reader.most_errors)
-        self._task = replace(task, logged=names is not None)
+        logged = names is not None
+        self._task = Task(Evaluator(plan), step_of, reader.skip, logged, reader.most_errors)
         self._shelf = Shelf(self._values)
         self.skipped = Skipped(reader.most_errors)
         self.notices: Notices = {}

@@ -82,7 +82,7 @@ SAID = frozenset((*ENDINGS, *VERSIONS, "meta"))
 EACH = "rewards/"
 """Before the name of a reward function, as TRL logs it and its hook records it."""
 
-_CUT_OFF = (True, 1, "length", "max_tokens", "truncated")
+_CUT_OFF = (True, "length", "max_tokens", "truncated")
 
 
 def cut_off(value: Mapping[str, Any]) -> list[bool] | None:

@@ -68,17 +68,17 @@ class Task:
         evaluator: which objective.
         step_of: how records say their step.
         skip: whether to go on behind a record that cannot be read.
+        logged: whether the sums of frameworks' metrics are wanted too.
         most_errors: how many errors of such records are kept; 0 for all.
         measured: the statistics of each step from a first pass, where the plan wants one.
-        logged: whether the sums of frameworks' metrics are wanted too.
     """
 
     evaluator: Evaluator
     step_of: StepOf
     skip: bool
+    logged: bool
     most_errors: int = FEW
     measured: Mapping[int, ExactMoments] | None = None
-    logged: bool = False
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""

@@ -22,8 +22,6 @@ from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
-_ASKED = 20
-"""The ``spare`` from which a column is shown only where it is asked for."""
 _NEAR = 5
 """Steps within which findings of one family are one event."""
 _EDGES = 120  # columns of charts where there is no terminal
@@ -43,7 +41,7 @@ def known(steps: Sequence[Step]) -> list[str]:
 def usual(steps: Sequence[Step]) -> list[str]:
     """Those that are shown unasked."""
     columns = {name: metric(name) for name in known(steps)}
-    return [name for name, one in columns.items() if one is None or one.spare < _ASKED]
+    return [name for name, one in columns.items() if one is None or one.usual]
 
 
 def print_steps(

@@ -96,9 +96,9 @@ def _powered(a: F64, n: F64, power: float, scale: float) -> F64:
 def _exchanged(a: F64, found: F64, told: Told) -> Iterator[Cause]:
     """Each response with the advantage of another."""
     apart = np.abs(a[None, :] - found[:, None])
-    source = np.where(told, np.argmin(np.where(np.isnan(apart), np.inf, apart), axis=1), -1)
+    nearest = np.argmin(np.where(np.isnan(apart), np.inf, apart), axis=1)
     own = np.abs(a - found) <= 1e-3 * np.abs(a).max()
-    source = np.where(own | ~told, np.arange(len(a)), source)
+    source = np.where(own | ~told, np.arange(len(a)), nearest)
     moved = np.flatnonzero(source != np.arange(len(a)))
     if not len(moved):
         return

@@ -1,0 +1,295 @@
+"""``grpo trend``, part by part: what a record says, what is put aside, conditions, columns."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+from files import each
+
+from grpo_cli.commands.trend import shelf
+from grpo_cli.commands.trend.conditions import read_condition
+from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.metrics import ALL, METRICS
+from grpo_cli.commands.trend.onsets import LEAST
+from grpo_cli.commands.trend.responses import Responses
+from grpo_cli.commands.trend.said import cut_off, measure_said
+from grpo_cli.commands.trend.shelf import Shelf
+from grpo_cli.commands.trend.step import Finding, Place, Step, alike
+from grpo_cli.commands.trend.sums import Rows, Sums
+from grpo_cli.commands.trend.view import sparing, usual
+
+# ---- columns ------------------------------------------------------------------------------------
+
+ASKED = (
+    "objective kl_k1 kl mismatch.mult mismatch.chi2 pass_at_1 at_longest groups_all_0 groups_all_1 "
+    "length_p95 mismatch.ess"
+)
+FIRST_TO_GO = (
+    "repetition longest_quarter staleness ratio_mean ess mismatch.k1 ratio_p999 clip_low clip_high "
+    "reward_std pass_at_k reward_group_std groups_equal truncated mismatch.mean_abs mismatch.p999 "
+    "nll entropy mismatch.k3 kl_k3 gradient_norm loss"
+)
+DECILES = [f"mismatch.decile_{number}" for number in range(1, 11)]
+
+
+def test_what_a_narrow_table_goes_without() -> None:
+    """Reward functions first, then what is shown only where it is asked for; never rewards and
+    lengths."""
+    spare = {one.name: one.spare for one in ALL}
+    assert [spare.pop(name) for name in DECILES] == [34] * 10
+    names = [*ASKED.split(), *FIRST_TO_GO.split()]
+    assert [spare.pop(name) for name in names] == [*range(33, 0, -1)]
+    assert spare == {"reward_mean": 0, "length_mean": 0}
+    functions = ["rewards/a/mean", "rewards/b/mean"]
+    order = [*functions[::-1], *DECILES, *names, "reward_mean", "length_mean"]
+    assert sparing([*METRICS, *functions]) == order
+    every = dict.fromkeys([*METRICS, *functions], 1.0)
+    shown = usual([Step(0, "a", every, {})])
+    assert [name for name in every if name not in shown] == [
+        name for name in every if name in (*ASKED.split(), *DECILES)
+    ]
+
+
+def test_a_reward_function_that_falls_is_a_finding() -> None:
+    """A drift down is, as that of all rewards is; one up is what training is for."""
+    small = np.random.default_rng(2).normal(0.0, 0.01, 60)
+    ramp = np.concatenate([np.zeros(40), np.arange(1.0, 21.0)])
+    for sign, told in ((-1.0, ["drift"]), (1.0, [])):
+        values = small + sign * 0.1 * ramp
+        run = [
+            Step(at, "a", {"rewards/x/mean": float(one), "mismatch.mult": None}
+                 | dict.fromkeys(METRICS), {})
+            for at, one in enumerate(values)
+        ]  # fmt: skip
+        assert [one.kind for one in findings(run)] == told
+
+
+@each("count", [LEAST - 1, LEAST])
+def test_so_many_steps_are_looked_at(count: int) -> None:
+    run = [
+        Step(at, "a", dict.fromkeys(METRICS) | {"nll": at / 1000 + 5.0 * (at > 10)}, {})
+        for at in range(count)
+    ]
+    assert bool(findings(run)) is (count == LEAST)
+
+
+def test_steps_have_the_same_columns_each() -> None:
+    first = Step(1, "a", {"x": 1.0}, {})
+    second = Step(2, "a", {"x": 2.0, "y": 3.0}, {})
+    assert alike([first, second])[0].metrics == {"x": 1.0, "y": None}
+    assert alike([first, second])[1] is second
+    assert alike([]) == []
+
+
+# ---- conditions ---------------------------------------------------------------------------------
+
+
+@each(
+    ("text", "step"),
+    [
+        ("nll>2", 3), ("nll>=2", 2), ("nll<2", 1), ("nll<=0.5", None), (" nll <= 1.0 ", 1),
+        ("nll>3.5", None), ("nll>=3.5", 3), ("kl>0", None), ("nll>-1e-3", 1),
+    ],
+)  # fmt: skip
+def test_a_condition_names_the_first_step_that_it_holds_for(text: str, step: int | None) -> None:
+    values = {1: 1.0, 2: 2.0, 3: 3.5, 4: 3.5}
+    run = [Step(at, "a", dict.fromkeys(METRICS) | {"nll": one}, {}) for at, one in values.items()]
+    told = None if step is None else f"{text.strip()}: {values[step]:g} at step {step}"
+    assert read_condition(text).answer(run, []) == told
+
+
+def test_a_condition_on_findings_counts_them() -> None:
+    one = Finding("nll", "shift", 3, "", "", 3, None)
+    condition = read_condition(" findings ")
+    assert condition.answer([], []) is None
+    assert condition.answer([], [one]) == "one finding"
+    assert condition.answer([], [one] * 2) == "2 findings"
+
+
+# ---- what records say beside numbers by token ---------------------------------------------------
+
+
+@each(
+    ("value", "cut"),
+    [
+        ({}, None),
+        ({"truncated": [True, False, 1, 0, None]}, [True, False, True, False, False]),
+        ({"is_truncated": True}, [True]),
+        ({"finish_reason": "length"}, [True]),
+        ({"finish_reasons": ["max_tokens", "truncated", "stop", 2]}, [True, True, False, False]),
+        ({"truncated": None, "finish_reason": "stop"}, [False]),
+        ({"is_truncated": [1], "finish_reasons": ["stop", "stop"]}, [True]),
+        ({"truncated": np.array([1, 0])}, [True, False]),
+    ],
+)
+def test_which_responses_were_cut(value: dict[str, Any], cut: list[bool] | None) -> None:
+    assert cut_off(value) == cut
+    sums = Sums("a")
+    measure_said(sums, 3, value)
+    assert sums.counts == ({} if cut is None else {"cut_off": sum(cut), "endings": len(cut)})
+
+
+@each(
+    ("value", "lag", "versions"),
+    [
+        ({"weight_version": 5}, 3, 1),
+        ({"weight_versions": [5, 7, None, True, 6.0]}, 4, 2),
+        ({"policy_version": 8, "meta": {"policy_version": 1}}, 0, 1),
+        ({"meta": {"head_version": 9}}, -1, 1),
+        ({"head_version": 4, "weight_version": 2}, 6, 1),
+    ],
+)
+def test_how_old_the_policy_is(value: dict[str, Any], lag: int, versions: int) -> None:
+    """Whole numbers alone, of the record itself before what is in its ``meta``."""
+    sums = Sums("a")
+    measure_said(sums, 8, value)
+    assert sums.counts == {"lag": lag, "versions": versions}
+
+
+def test_numbers_of_reward_functions_are_added_up() -> None:
+    """A list of them; what is no number counts nothing."""
+    sums = Sums("a")
+    value = {"rewards/x": [1.0, None, 2, "3"], "rewards/y": 0.5, "rewards": [9.0], "x": [7.0]}
+    measure_said(sums, 0, value)
+    measure_said(sums, 0, {"rewards/x": [0.5], "meta": 5})
+    assert sums.counts == {"rewards/x": 3}
+    assert sums.sums.values() == {"rewards/x": 3.5}
+
+
+# ---- the longest quarter ------------------------------------------------------------------------
+
+
+@each(
+    ("lengths", "gradients", "share"),
+    [
+        ([5, 3, 3, 3, 3, 1, 1, 1], [8.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0, 4.0], (8 + 8 / 4) / 20),
+        ([1, 3, 3, 3, 5, 3, 1, 1], [4.0, 4.0, 2.0, 1.0, 8.0, 1.0, 0.0, 0.0], (8 + 8 / 4) / 20),
+        ([4, 4, 4, 1], [1.0, 2.0, 3.0, 4.0], 2 / 10),
+        ([1, 2, 3, 4, 5, 6], [1.0, 1.0, 1.0, 1.0, 4.0, 2.0], (2 + 4 / 2) / 10),
+        ([2, 2], [1.0, 3.0], 1 / 4),
+        ([7], [3.0], 1 / 4),
+        ([4, 3, 2, 1], [1.0, 1.0, math.inf, 1.0], 0.0),
+        ([1, 2], [0.0, 0.0], None),
+        ([1, 2], [math.nan, 1.0], None),
+        ([], [], None),
+    ],
+)
+def test_the_share_of_the_longest_quarter(
+    lengths: list[int], gradients: list[float], share: float | None
+) -> None:
+    """Of so many responses a quarter, in proportion where the border goes through some alike."""
+    count = len(lengths)
+    rows = Rows(array("d", [0.0] * count), array("q", lengths), array("d", gradients))
+    rows.groups, rows.labels = array("q", range(count)), [None] * count
+    found = Responses(rows).longest_quarter
+    assert found == (None if share is None else pytest.approx(share, rel=1e-15))
+
+
+# ---- what is put aside --------------------------------------------------------------------------
+
+
+class File(io.BytesIO):
+    """What is put aside, and the steps that each time were."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room, self.steps = room, list[list[int]]()
+
+    def write(self, data: Any) -> int:
+        assert self.tell() == len(self.getvalue())
+        self.steps.append([*pickle.loads(data)])
+        return super().write(data[: self.room - self.tell()])
+
+
+def shelved(monkeypatch: pytest.MonkeyPatch, bundle: int, of: int, room: int = 1 << 20) -> Any:
+    """A shelf that puts ``bundle`` steps aside when more than ``of`` are in memory, and its file.
+
+    The metrics of a step are how many records it has.
+    """
+    file = File(room)
+
+    def opened(*, prefix: str, buffering: int) -> File:
+        assert (prefix, buffering) == ("grpo-", 0)  # a full disk is told at once
+        return file
+
+    monkeypatch.setattr("tempfile.TemporaryFile", opened)
+    monkeypatch.setattr(shelf, "_NEAR", bundle)
+    monkeypatch.setattr(shelf, "_ROOM", of * sums_of(0).size)
+
+    def values(_: int, sums: Sums) -> dict[str, float | None]:
+        return dict.fromkeys(METRICS) | {"nll": float(sums.counts["records"])}
+
+    return Shelf(values), file
+
+
+def sums_of(step: int) -> Sums:
+    sums = Sums(f"{step}.jsonl", "step")
+    sums.counts["records"] = 1
+    sums.note("ratio", Place("a", step, step, 0, 0, 1.0))
+    return sums
+
+
+def test_steps_are_put_aside_where_they_take_too_much_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there are bundles of, the earliest first, and with them come their neighbours."""
+    made, file = shelved(monkeypatch, bundle=2, of=4)
+    for step in range(4):
+        made.add(step, sums_of(step))
+    assert file.steps == []  # as much as there is room for
+    made.add(4, sums_of(4))
+    assert file.steps == [[0, 1]]
+    for step in (5, 6):
+        made.add(step, sums_of(step))
+    assert file.steps == [[0, 1], [2, 3]]
+    made.add(2, sums_of(2))  # 4 5 6 3 2 are in memory then
+    assert file.steps == [[0, 1], [2, 3], [4, 5]]
+    made.add(1, sums_of(1))  # 6 3 2 0 1
+    assert file.steps[3:] == [[6, 3]]
+    assert (len(made), made.file(4), made.file(9)) == (7, "4.jsonl", None)
+    steps = made.steps()
+    assert [one.number for one in steps] == [*range(7)]
+    assert [one.metrics["nll"] for one in steps] == [1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    assert [one.worst["ratio"].line for one in steps] == [*range(7)]
+    assert [one.worst["ratio"].line for one in reversed(steps)] == [*range(6, -1, -1)]
+    assert {one.key for one in steps} == {"step"}
+
+
+def test_steps_of_the_second_bundle_may_be_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, file = shelved(monkeypatch, bundle=2, of=0)
+    for step in range(6):
+        made.add(step, sums_of(step))
+    assert file.steps == [[0, 1], [2, 3]]
+    assert made.steps()[3].worst["ratio"].line == 3
+    made, file = shelved(monkeypatch, bundle=2, of=0)
+    for step in (*range(6), 3, 0, 1, 2):
+        made.add(step, sums_of(step))
+    assert [one.metrics["nll"] for one in made.steps()] == [2.0] * 4 + [1.0] * 2
+
+
+def test_many_steps_that_take_little_room_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And few that take much: there must be twice as many as are put aside."""
+    made, file = shelved(monkeypatch, bundle=2, of=100)
+    for step in range(20):
+        made.add(step, sums_of(step))
+    made, other = shelved(monkeypatch, bundle=2, of=0)
+    for step in range(3):
+        made.add(step, sums_of(step))
+    assert file.steps == other.steps == []
+
+
+def test_what_a_disk_takes_in_part_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is full nothing more is written there."""
+    made, file = shelved(monkeypatch, bundle=2, of=0, room=100)
+    for step in (*range(9), 0):
+        made.add(step, sums_of(step))
+    assert file.steps == [[0, 1]]
+    steps = made.steps()
+    assert [one.metrics["nll"] for one in steps] == [2.0, *[1.0] * 8]
+    assert [one.worst["ratio"].line for one in steps] == [*range(9)]
