@@ -59,6 +59,11 @@ def test_a_kl_that_one_record_cannot_tell_is_unknown(tmp_path):
     assert total(tmp_path, known, record(-1.0, -1.5, hyperparameters=own), known)["kl"] is None
 
 
+def test_where_no_term_is_of_a_kl_it_is_0(tmp_path):
+    found = total(tmp_path, record(-1.0, -1.5), variant="dr")
+    assert (found["kl"], found["entropy"]) == (0.0, None)
+
+
 def test_a_sum_has_no_denominator_that_counts(tmp_path):
     two = [record(-1.0, -1.1), record(-1.0, -1.1)]
     found = total(tmp_path, *two, variant="dr", aggregate="sum")

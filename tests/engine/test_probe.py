@@ -102,6 +102,7 @@ def test_what_a_feature_tells_apart():
     assert same(value(by_token, lengths), value(by_response, lengths))
     assert not same(value(by_token), value(by_response))
     assert math.isfinite(value(by_token, probable=True))
+    assert value(by_token) != value(by_token, probable=True)
 
 
 @pytest.mark.parametrize(

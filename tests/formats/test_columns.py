@@ -212,6 +212,9 @@ def test_plain_tables_are_read_by_columns(tmp_path, kind, without):
     found = list(chunks(tmp_path / "a.parquet", reading))
     assert sum(len(one.items) for one in found) == (6 if "by" in kind else len(rows))
     assert all(one.columns is not None for one in found)
+    pieces = [*reading.pieces(str(tmp_path / "a.parquet"))]
+    unasked = [one for piece in pieces for one in reading.decoded(piece, {})]
+    assert all(one.columns is None for one in unasked)
 
 
 @pytest.mark.parametrize("by", [Grouping(by=(("uid",),)), Grouping(size=3)])

@@ -3,6 +3,7 @@ from array import array
 
 import pytest
 
+from grpo_cli.errors import InputError
 from grpo_cli.records import assemble, parse
 
 FLAT = [-1.0, -2.0, -3.0]
@@ -50,6 +51,14 @@ def test_a_flat_list_with_a_reward_each_is_not_one_response():
 def test_one_token_nested_anyhow(value, reward):
     record = parse({"logps": value, "reward": reward})
     assert (record.widths, tokens(record), len(record.rewards)) == ([1], [-1.0], 1)
+
+
+def test_one_number_is_that_of_one_response():
+    """And not of its one token, though that comes to the same widths."""
+    record = parse({"logps": [-1.0], "advantages": [0.5]})
+    assert record.advantages == [0.5]
+    with pytest.raises(InputError, match=r"got 2; logps is a flat list, a number per response"):
+        parse({"logps": [-1.0], "rewards": [1, 2]})
 
 
 def test_tokens_of_responses():

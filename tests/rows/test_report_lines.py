@@ -112,7 +112,9 @@ def test_columns_of_one_number(evaluated, records):
 
 def test_zeros_of_both_signs_are_not_one_number():
     assert one_number(np.zeros(3))
-    assert not one_number(np.array([0.0, -0.0, 0.0]))
+    assert one_number(np.zeros(1))
+    for row in ([0.0, -0.0, 0.0], [-0.0, 0.0, 0.0], [0.0, 0.0, -0.0]):
+        assert not one_number(np.array(row))
 
 
 class Told(BytesIO):

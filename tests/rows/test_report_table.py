@@ -13,7 +13,7 @@ from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.rows_view import print_rows
 from grpo_cli.commands.eval.totals_view import summary
-from grpo_cli.engine.rows.fields import TABLE, names
+from grpo_cli.engine.rows.fields import TABLE, names, spare
 from grpo_cli.terminal.numbers import aligned, shown, token_text, visible
 from grpo_cli.terminal.screen import Screen, written
 
@@ -180,9 +180,9 @@ FIRST_TO_GO = {
 def test_what_a_narrow_table_goes_without(level: str) -> None:
     """The first to go first; never who it is, J, the loss and what the level is looked at for."""
     fields = TABLE[level]
-    spare = [field for field in fields if field.spare]
-    ordered = sorted(spare, key=lambda field: -field.spare)
-    assert [field.spare for field in ordered] == [*range(len(spare), 0, -1)]
-    assert [field.name for field in ordered] == FIRST_TO_GO[level].split()
+    expected = FIRST_TO_GO[level].split()
+    ranks = {field.name: field.spare for field in fields if field.spare}
+    assert sorted(ranks.values()) == [*range(1, len(expected) + 1)]
+    assert spare(level) == expected
     hidden = {"denominator_of", "variant", "signature"} if level == "record" else set()
     assert {field.name for field in fields if field.hidden} == hidden
