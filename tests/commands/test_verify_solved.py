@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from files import each
 from test_verify_numbers import (
+    FAR,
     LENGTHS,
     MOVES,
     NEW,
@@ -271,6 +272,12 @@ def test_no_weights_of_a_kl_are_looked_for_without_one() -> None:
     assert any("as token-sum-norm" in one for one in known)
 
 
+def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
+    far = [[0.0, -0.2], *FAR[1:]]
+    case = expecting(told(far=far, beta=0.15), log_probs_ref=less(NEW, far))
+    assert named(kl.strength, case) == ["β is 0.15 where 0.05 is meant"]
+
+
 def test_a_kl_weight_and_a_denominator_at_once() -> None:
     wrong = told(penalty=weighted, weight=lambda _: 0.1)
     case = expecting(wrong)
@@ -501,6 +508,19 @@ def test_whole_factors(times, words) -> None:
 
 
 @each(
+    ("loss", "gradient", "count"),
+    [
+        (2.0, 2.0, 0), (2.0 * (1 - 9e-4), 2.0, 0), (2.0 * (1 + 1.1e-3), 2.0, 1),
+        (1.0 + 9e-5, 1.0, 2), (1.0 + 1.1e-4, 1.0, 0), (0.25, 1.0009, 2), (0.25, 1.0011, 3),
+        (-1.0, -1.0, 0),
+    ],
+)  # fmt: skip
+def test_from_where_on_factors_are_not_one(loss: float, gradient: float, count: int) -> None:
+    """The loss is right to a ten-thousandth, and factors are the same to a thousandth."""
+    assert len([*factors.apart(scaled(loss, gradient))]) == count
+
+
+@each(
     ("loss", "gradient", "words"),
     [
         (1.0, 1.37, ["only the gradient: it is ours times 1.37, the loss is right"]),
@@ -632,6 +652,49 @@ def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
     case = expecting(wrong)
     assert named(window.windows, case)[0] == words  # the search takes one
     check(by_words(window.windows(case))[words], case, wrong)
+
+
+@each(
+    ("sizes", "turn", "least", "most", "clipped", "slope"),
+    [
+        ([9.0, 9.0, 9.0, 9.0], 1.0, 1.1, 1.4, [2, 3], 9 / 1.5 + 9 / 1.4),
+        ([9.0, 9.0, 9.0, 3.1], 1.0, 1.1, 1.4, [2, 3], 9 / 1.5 + 3.1 / 1.4),
+        ([9.0, 9.0, 9.0, 2.9], 1.0, 1.1, 1.5, [2], 9 / 1.5),
+        ([9.0, 2.9, 9.0, 9.0], 1.0, 0.7, 1.4, [2, 3], 9 / 1.5 + 9 / 1.4),
+        ([2.0, 2.0, 9.0, 9.0], 1.0, -math.inf, 1.4, [2, 3], 9 / 1.5 + 9 / 1.4),
+        ([9.0, 9.0, 2.0, 2.0], 1.0, 1.1, math.inf, [], 0.0),
+        ([-9.0] * 4, 1.0, -math.inf, math.inf, [], 0.0),
+        ([-9.0] * 4, -1.0, None, None, None, 0.0),
+        ([-9.0, 0.0, -9.0, -2.9], -1.0, None, None, None, 0.0),
+        ([-9.0, 0.0, 0.0, -9.0], -1.0, None, None, None, 0.0),
+    ],
+)
+def test_between_which_ratios_a_bound_lies(sizes, turn, least, most, clipped, slope) -> None:
+    """The first two have a gradient; ratios 0.7, 1.1, 1.5, 1.4, of what says three times as much
+    as nothing does."""
+    ratio = np.array([0.7, 1.1, 1.5, 1.4])
+    breakdown = SimpleNamespace(
+        ratio=ratio, advantage=np.sign(sizes), token_weight=np.abs(sizes) / ratio
+    )
+    case: Any = SimpleNamespace(breakdown=breakdown, quiet=1.0)
+    found = window._side(case, np.array([True, True, False, False]), turn)
+    if least is None:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.least, found.most) == (least, most)
+    assert np.flatnonzero(found.clipped).tolist() == clipped
+    assert found.slope == pytest.approx(slope, rel=1e-12)
+
+
+def test_a_lower_bound_lies_between_the_ratios_of_what_it_binds_and_of_others() -> None:
+    ratio = np.array([0.7, 1.1, 0.75, 0.9])
+    breakdown = SimpleNamespace(ratio=ratio, advantage=-np.ones(4), token_weight=np.full(4, 9.0))
+    case: Any = SimpleNamespace(breakdown=breakdown, quiet=1.0)
+    found = window._side(case, np.array([False, True, False, True]), -1.0)
+    assert found is not None
+    assert (found.least, found.most, found.slope) == (0.75, 0.9, -18.0)
+    assert found.clipped.tolist() == [True, False, True, False]
 
 
 def test_no_window_is_looked_for_where_it_is_right() -> None:
