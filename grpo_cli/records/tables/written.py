@@ -41,7 +41,7 @@ class Written:
         return found.storage if isinstance(found, self._pa.ExtensionArray) else found
 
     def is_by_token(self) -> bool:
-        """Whether each token has an advantage; a list of one response may mean either: no number."""
+        """Whether each token has one; what a list of one response means is not known here."""
         return depth(self._pa, self.column("advantages").type) == 2
 
     @cached_property
