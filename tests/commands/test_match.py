@@ -595,8 +595,16 @@ def test_kl_is_a_number_or_an_estimator(grpo, known_path):
 
 
 def test_what_is_asked_is_checked(grpo, known_path):
-    assert "one of them" in grpo("match", str(known_path)).stderr
-    assert grpo("match", str(known_path), "--loss=abc").exit_code == 2
+    for words, said in (
+        ([], "one of them"),
+        (["--loss=0.1", "--objective=0.1"], "one of them"),
+        (["--loss=0.1", "--logged", "loss=metrics.loss"], "takes the number from the records"),
+        (["--loss=abc"], "number"),
+        (["--loss=0.1", "--rtol=-1e-3"], "--rtol: expected a number >= 0, got -0.001"),
+        (["--objective=0.0"], "--objective 0 tells no conventions apart"),
+    ):
+        told = grpo("match", str(known_path), *words)
+        assert (told.exit_code, said in told.stderr) == (2, True), told.stderr
     told = grpo("match", str(known_path), "--logged", "loss=metrics.nothing")
     assert told.exit_code == 3
     assert "no record has a number" in told.stderr

@@ -18,6 +18,7 @@ from grpo_cli.commands.match import fit, logged
 from grpo_cli.commands.match import run as run_module
 from grpo_cli.commands.match.candidate import Candidate, Families, apart
 from grpo_cli.commands.match.chance import Chance
+from grpo_cli.commands.match.command_line import command, pruned
 from grpo_cli.commands.match.confirm import all_agree, evaluated, without_chance
 from grpo_cli.commands.match.factors import factors_of
 from grpo_cli.commands.match.features import present
@@ -32,10 +33,11 @@ from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
+from grpo_cli.commands.match.space.options import DIRECT, correction_key
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.edges import unbound
-from grpo_cli.commands.match.sums.exact import Exactly
+from grpo_cli.commands.match.sums.exact import Exactly, exactly, merge
 from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import probe
@@ -299,6 +301,117 @@ def test_words_that_read_what_a_number_was_logged_of(value, record, words) -> No
     assert logged._words(members) == words
 
 
+class Rolled:
+    """A reader of records whose line numbers are 1, 2, …"""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+    def records(self) -> Any:
+        for line, value in enumerate(self.values, 1):
+            raw = Raw(value, "a.jsonl", line, "", 0)
+            yield raw, read(raw)
+
+
+def carrying(step: int | None, logged: Any, **more: Any) -> dict[str, Any]:
+    made = record(1, [2, 3], [1.0, 0.0], metrics={"loss": logged}, **more)
+    return made if step is None else made | {"step": step}
+
+
+def test_records_of_one_step_and_one_number_are_one_question() -> None:
+    """Where they follow each other; without a step, and with another number, each is its own."""
+    rows = [carrying(step, loss) for step, loss in (
+        (1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5), (3, True), (3, "0.5"), (3, None),
+        (None, 0.5), (None, 0.5), (4, 2),
+    )]  # fmt: skip
+    found, words = logged.logged(Rolled(*rows), ["loss=metrics.loss"], None)  # type: ignore[arg-type]
+    assert [(one.target.value, count_of(one)) for one in found] == [
+        (0.5, 2), (0.5, 1), (0.25, 1), (0.5, 1), (0.5, 1), (0.5, 1), (2.0, 1),
+    ]  # fmt: skip
+    assert words == ["--where", "step==4"]
+    assert {one.target.name for one in found} == {"loss"}
+    assert all(one.others == [] for one in found)
+
+
+def count_of(one: Question) -> int:
+    return sum(part.batch.records.count for part in one.data.kept().chunks)
+
+
+def test_numbers_beside_the_one_that_is_asked_for() -> None:
+    """From flags for every question, from the records where they have them, to the same digits."""
+    rows = [carrying(1, 0.5), carrying(2, 0.25)]
+    rows[1]["metrics"] |= {"kl": 0.125, "norm": 3.0}
+    given = ["gradient-norm = metrics.norm", "objective= metrics.loss", "kl=metrics.kl"]
+    flag = Typed.of("clip_fraction", "0.1", 0.5)
+    found, _ = logged.logged(Rolled(*rows), given, 0.01, [flag])  # type: ignore[arg-type]
+    assert [one.target for one in found] == [
+        Typed.of("objective", repr(value), 0.01) for value in (0.5, 0.25)
+    ]
+    others = [Typed.of("gradient_norm", "3.0", 0.01), Typed.of("kl", "0.125", 0.01)]
+    assert [one.others for one in found] == [[flag], [flag, *others]]
+
+
+def test_so_many_questions_are_enough() -> None:
+    rows = [carrying(step, step / 8) for step in range(1, 90)]
+    found, words = logged.logged(Rolled(*rows), ["loss=metrics.loss"], None)  # type: ignore[arg-type]
+    assert [one.target.value * 8 for one in found] == [*range(1, 65)]
+    assert words == ["--where", "step==64"]
+
+
+@each(
+    ("given", "said"),
+    [
+        (["loss"], "expected NAME=PATH"),
+        (["reward=metrics.reward"], "NAME being one of loss, objective, kl, clip_fraction"),
+        (["kl=metrics.kl"], "give loss=PATH or objective=PATH once"),
+        (["loss=a", "objective=a"], "give loss=PATH or objective=PATH once"),
+        (["loss=a", "kl=a", "kl=b"], "each other number once"),
+        (["loss=metrics.none"], "no record has a number at metrics.none"),
+    ],
+)
+def test_what_can_be_logged_is_said(given, said) -> None:
+    with pytest.raises(GrpoError, match=said):
+        logged.logged(Rolled(carrying(1, 0.5)), given, None)  # type: ignore[arg-type]
+
+
+@each(
+    ("stages", "flags", "batch", "times", "line"),
+    [
+        ({}, {}, "input", 1.0, "-v dapo --level batch --only loss"),
+        (
+            {"kl_aggregate": "token-mean"},
+            {"beta": 0.1, "epsilon_low": None, "is_high": 1.0, "loss_max_length": 3},
+            "record",
+            1.0,
+            "-v dapo --kl-aggregate token-mean --beta 0.1 --epsilon-low null -p is_high=1.0 "
+            "-p loss_max_length=3 --batch record --level batch --only loss",
+        ),
+        ({}, {}, "input", 4.0, "-v dapo --level batch --only loss | "
+         """awk '{printf "%.17g\\n", $1 * 4}'"""),
+        ({}, {}, "input", 0.25, "-v dapo --level batch --only loss | "
+         """awk '{printf "%.17g\\n", $1 / 4}'"""),
+    ],
+)  # fmt: skip
+def test_a_plan_as_a_command_line(stages, flags, batch, times, line) -> None:
+    made: Any = SimpleNamespace(variant="dapo", swapped=stages, flags=flags, batch=batch)
+    paths = ["a b.jsonl", "--where", "step==1"]
+    assert command(made, paths, "loss", times) == f"grpo eval 'a b.jsonl' --where step==1 {line}"
+    assert command(made, ["\udce4"], "loss").startswith("grpo eval '\\xe4' -v dapo ")
+
+
+def test_a_plan_says_nothing_that_its_row_and_the_records_say_anyway() -> None:
+    """Each flag and each stage is left out where the objective is the same without it."""
+    row = record(5, [5, 9], [1.0, 0.0], hyperparameters={"beta": 0.04, "epsilon_low": 0.1})
+    made = assemble([read(Raw(row, "data.jsonl", 1, "", 0))])  # type: ignore[list-item]
+    one = Chunk((), made, row["hyperparameters"], advantages_given=False)
+    stages = {"kl": "k3", "ratio": "sequence", "aggregate": "response-mean"}
+    flags = {"beta": 0.04, "epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-8}
+    kept = pruned(plan("grpo", stages=stages, hyperparameters=flags), one)
+    assert (kept.swapped, kept.flags) == ({"ratio": "sequence"}, {"epsilon_low": 0.2})
+    by_record = plan("grpo", stages=stages, hyperparameters=flags, batch="record")
+    assert pruned(by_record, one).batch == "record"
+
+
 # ---- ε ------------------------------------------------------------------------------------------
 
 
@@ -557,6 +670,26 @@ def test_what_a_correction_leaves_out(chunk) -> None:
         assert work.drops(Evaluator(made)) is drops
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "left_out"),
+    [
+        ("ms-swift/token-truncate", {"is_high": 50.0}, False),  # weighs the KL, which is known
+        ("ms-swift/off-policy-mask", {"off_policy_mask_threshold": -9.0}, True),
+        ("nemo-rl/seq-logprob-error", {"seq_logprob_error_threshold": 1.01}, True),
+        ("nemo-rl/seq-logprob-error", {"seq_logprob_error_threshold": 50.0}, False),
+        ("none", {}, False),
+    ],
+)
+def test_corrections_that_left_tokens_out_of_a_policy_term_are_known(
+    chunk, name, flags, left_out
+) -> None:
+    made = plan("grpo", stages={"correction": name}, hyperparameters=flags)
+    work = Terms(whole(log_probs_rollout=chunk_rollout(chunk, far=True)))
+    objective = work.objective(made)
+    work.policy(objective, None)
+    assert work.left_out == ({correction_key(objective)} if left_out else set())
+
+
 def chunk_rollout(chunk: Chunk, far: bool) -> list[list[float]]:
     """The old policy's log-probs, or what is e^0.1 away from them."""
     rows = np.split(chunk.batch.log_probs_old - (0.1 if far else 0.0), [5, 14])
@@ -700,11 +833,15 @@ SPACES: list[tuple[dict[str, str], str, dict[str, float], list[float]]] = [
 ]
 NARROW = {"kl": "none", "aggregate": "response-mean", "advantage": "group-mean", "ratio": "token"}
 
+DIRECT_ONLY = {"kl": "none", "aggregate": "response-mean", "surrogate": "bapo"}
+"""A policy term that has to be evaluated with each of the advantages."""
+
 
 @cache
 def asked(at: int, text: str, depth: Depth = Depth.PLAIN, of: str = "loss") -> Run:
     """A space that was asked about a number on two records."""
-    stages, batch, flags, betas = [*SPACES, (NARROW, "input", {}, [])][at]
+    spaces = [*SPACES, (NARROW, "input", {}, []), (DIRECT_ONLY, "input", {}, [])]
+    stages, batch, flags, betas = spaces[at]
     base = plan("grpo", stages=stages, batch=batch, hyperparameters=flags)
     space = build(base, Natures(CHUNKS[0]), betas, depth)
     run = Run(space, factors_of(base, CHUNKS[0]), batch)
@@ -766,6 +903,36 @@ def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
     assert dropped > 0
 
 
+def test_policy_terms_with_their_own_advantages_are_what_eval_gives() -> None:
+    """Those too whose advantages want the statistics of all records."""
+    run = asked(len(SPACES) + 1, "0.1234")
+    finite = np.flatnonzero(np.isfinite(run.every))
+    assert (run.space.columns["policy"][finite] >= DIRECT).all()
+    wanting = 0
+    for convention in finite.tolist():
+        made = run.space.plan(convention)
+        wanting += Evaluator(made).wants_first_pass
+        expected = objective_of(made)
+        assert expected is not None
+        assert run.every[convention] == pytest.approx(-expected, rel=1e-9, abs=1e-12), made
+    assert 10 < wanting < len(finite) / 2
+
+
+def test_betas_that_are_given_are_tried_where_a_row_takes_one() -> None:
+    """Beside its own, and beside every KL but none."""
+    stages = {"advantage": "group-std", "surrogate": "clip", "aggregate": "response-mean"}
+    space = build(plan("grpo", stages=stages), Natures(CHUNKS[0]), [0.3], Depth.PLAIN)
+    taken = set()
+    for part in space.parts:
+        takes = "beta" in part.plan.takes()
+        with_beta = [one for one in part.axes[2] if "beta" in one.flags]
+        own = [one for one in with_beta if not one.stages]
+        assert [one.flags["beta"] for one in own] == ([0.3] if takes else [])
+        assert not any(one.stages.get("kl") == "none" for one in with_beta)
+        taken.add(takes)
+    assert taken == {True, False}
+
+
 def test_conventions_of_one_value_stand_together() -> None:
     """The plainest first; each counted once; what is made of large parts is of their size."""
     run = asked(0, "0.1234")
@@ -793,11 +960,11 @@ def test_conventions_of_one_value_stand_together() -> None:
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_what_a_number_is_made_of(at) -> None:
-    """What A > 0 and A < 0 give in each record, and the KL: each as it is without its sign."""
+    """What A > 0 and A < 0 give in each record, KL and entropies: each without its sign."""
     run = asked(at, "0.1234")
     names = [run.space.plan(one).variant for one in np.flatnonzero(run.space.at == 0)]
     grpo = int(np.flatnonzero(run.space.at == 0)[names.index("grpo")])
-    size, penalty = 0.0, 0.0
+    size, penalty, bonus = 0.0, 0.0, 0.0
     for one in CHUNKS:
         made = Evaluator(run.space.plan(grpo)).evaluate(one)
         values = made.policy.sums / one.batch.responses.lengths
@@ -805,10 +972,13 @@ def test_what_a_number_is_made_of(at) -> None:
         gains = made.response_advantage > 0
         size += (abs(float(values[gains].sum())) + abs(float(values[~gains].sum()))) / 7
         penalty += float((kl_sums(made) / one.batch.responses.lengths).sum()) / 7
+        if (entropy := made.term("entropy")) is not None:
+            bonus += float((entropy.sums / one.batch.responses.lengths).sum()) / 7
     at_grpo = next(
         value for value in range(len(run._scan.starts) - 1) if grpo in run._scan.names(value)
     )
-    wanted = size + 0.04 * abs(penalty)
+    assert (bonus > 0.0) == (at == 2)
+    wanted = size + 0.04 * abs(penalty) + 0.2 * bonus
     assert run._scan.values.size[at_grpo] == pytest.approx(wanted, rel=1e-9)
 
 
@@ -930,6 +1100,10 @@ def test_conventions_with_two_epsilons() -> None:
         "epsilon_low": 0.13,
         "epsilon_high": 0.31,
     }
+    for one in found:
+        objective = one.plan(0.13, 0.31).objective(CHUNKS[0].settings, advantages_given=False)
+        values = objective.surrogate.values
+        assert (values["epsilon_low"], values["epsilon_high"]) == (0.13, 0.31), "it takes both"
     known = run.every[np.isfinite(run.every)]
     for one in found[::9]:
         number = -(objective_of(one.plan(0.2, 0.2)) or 0.0)
@@ -990,6 +1164,29 @@ def test_what_was_logged_beside_a_number_agrees(name, text, times, value, agrees
 
 def evaluator_of(name: str, one: Chunk) -> Breakdown:
     return Evaluator(plan(name)).evaluate(one)
+
+
+ENTROPIES = [[0.5] * count for count in (5, 9, 7)]
+
+
+@pytest.mark.parametrize("lacking", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking, everything) -> None:
+    """Wherever that record stands, in one part of the data or in another."""
+    both = [whole(**({} if at in lacking else {"entropies": ENTROPIES})) for at in range(2)]
+    paid = plan("grpo", hyperparameters={"entropy_coef": 0.1})
+    evaluators = [Evaluator(plan("grpo")), Evaluator(paid)]
+    together = exactly(evaluators, Few(both), everything=everything)
+    apart = Exactly(evaluators, everything, False)
+    found = apart.zero()
+    for one in both:
+        part = apart.zero()
+        apart(one, part)
+        merge(found, part)
+    for grpo, other in (together, found.values()):
+        assert grpo is not None
+        assert grpo.records == 2
+        assert other is None
 
 
 @pytest.mark.parametrize("of", ["loss", "objective"])

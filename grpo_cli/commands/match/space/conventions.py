@@ -39,7 +39,7 @@ class Part:
     entropy: int
     entropy_weight: int
     beta: F64
-    only_own_weight: bool = False
+    only_own_weight: bool
 
 
 @dataclass

@@ -77,7 +77,8 @@ def _values(space: Space, sums: Sums, batch: str, part: Chosen) -> tuple[F64, F6
     own = space.own(part)
     kl = _term(sums.kl, columns["kl"], _or(own["kl_weight"], weight), counted)
     entropy_weight = _or(own["entropy_weight"], weight)
-    policy = policy + _term(sums.entropy, own["entropy"], entropy_weight, counted)
+    entropy = _term(sums.entropy, own["entropy"], entropy_weight, counted)
+    policy, size = policy + entropy, size + np.abs(entropy)
     if space.options.solve:
         return policy, kl, size + np.abs(space.beta[part] * kl)
     return policy - kl, np.zeros(len(kl)), size + np.abs(kl)
