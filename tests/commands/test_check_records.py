@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 from files import each
 
+from grpo_cli.batch import Segments
+from grpo_cli.commands.check import asking
+from grpo_cli.commands.check.finding import Rule
 from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules import pair_rules, record_rules
 from grpo_cli.commands.check.run import Check, Look
+from grpo_cli.commands.check.tokens.edges import edges, equal_runs, runs
 from grpo_cli.commands.check.tokens.ends import ENDS, PADS
 from grpo_cli.records import Raw
 from grpo_cli.records.decode.chunks import in_chunks
@@ -66,6 +71,8 @@ ABOVE = [
     ([[-1.0, 0.0], [-2.0, 0.5]], "log-probs never are", 1, 1, 1, -2.0, 0.5),
     ([[-1.0, 1.0], [1.0, -0.5]], "filled with 1", 2, 0, 1, -1.0, 1.0),
     ([[-1.0, 1.0], [1.5, -0.5]], "log-probs never are", 2, 0, 1, -1.0, 1.5),
+    ([[-1.0, math.inf], [2.0, -0.5]], "log-probs never are", 1, 1, 0, -1.0, 2.0),
+    ([[-math.inf, math.nan], [0.25, 1.0]], "all are in [0, 1]", 2, 1, 0, 0.25, 1.0),
 ]
 
 
@@ -78,8 +85,32 @@ def test_log_probs_above_0(rows, words, above, response, token, low, high):
     assert f"{above} of 4 values above 0" in found["message"]
 
 
-def test_log_probs_that_are_0_are_none_above():
-    assert told(row([[0.0, -1.0], [0.0, -2.0]]), "probabilities") == []
+@each("value", [0.0, math.inf, -math.inf, math.nan])
+def test_log_probs_that_are_0_or_no_numbers_are_none_above(value):
+    assert told(row([[value, -1.0], [value, -2.0]]), "probabilities") == []
+    assert told(row([[value]]), "probabilities") == []
+
+
+@each(
+    ("code", "bad", "fault"),
+    [
+        ("probabilities", {"log_probs_new": [[-1.0, math.nan]]}, {"log_probs_new": [[0.5, 0.25]]}),
+        ("negative-entropy", {"entropies": [[0.5, math.nan]]}, {"entropies": [[0.5, -1.0]]}),
+        ("advantages", {"advantages": [math.nan] * 20}, {"advantages": [-1.0, 1.0] * 10}),
+        ("advantages", {"rewards": [math.nan] * 20}, {"advantages": [-1.0, 1.0] * 10}),
+    ],
+)
+def test_what_is_no_number_in_one_record_hides_nothing_of_another(code, bad, fault):
+    count = 20 if code == "advantages" else 1
+    plain = row([[-0.5, -0.25 - at] for at in range(count)], rewards=[1.0, 0.0] * (count // 2))
+    plain["rewards"] = [1.0, 0.0] * (count // 2) or [1.0]
+    if code == "advantages":
+        plain |= {"advantages": [1.0, -1.0] * 10, "group_ids": [at // 2 for at in range(20)]}
+    elif code == "negative-entropy":
+        plain["entropies"] = [[0.5, 0.5]]
+    for rows in ([plain | bad, plain | fault], [plain | fault, plain | bad]):
+        found = findings(rows, code)
+        assert [one["record"] for one in found] == [rows.index(plain | fault)]
 
 
 def test_what_is_not_finite():
@@ -358,10 +389,14 @@ def test_loops(period, total, is_loop, before):
 # ---- ends and padding ----------------------------------------------------------------------------
 
 
-@each("end", sorted(ENDS - PADS))
+END_IDS = [32000, 50256, 100257, 100265, 128001, 128008, 128009, 151645]
+PAD_IDS = [32000, 50256, 100257, 100349, 128004, 151643]
+
+
+@each("end", END_IDS)
 def test_every_known_end_and_padding(end):
     """Two responses, each with its end of text and padding behind it that counts."""
-    for pad in sorted(PADS - ENDS):
+    for pad in {*PAD_IDS} - {*END_IDS}:
         ids = [[5, 6, end, pad, pad], [7, end, pad], [8, 9, end]]
         plain = row(of_lengths(2, 2, 2), token_ids=[[1, 2], [3, 4], [5, 6]])
         given = row(of_lengths(5, 3, 3), token_ids=ids)
@@ -369,7 +404,7 @@ def test_every_known_end_and_padding(end):
         wanted = {"responses": 2, "of": 3, "tokens": 3, "token_id": pad}
         assert (found["response"], found["evidence"]) == (0, wanted)
         for other in (end - 1, end + 1):
-            if other not in ENDS:
+            if other not in END_IDS:
                 ids = [[5, 6, other, pad, pad], [7, other, pad], [8, 9, other]]
                 assert findings([row(of_lengths(5, 3, 3), token_ids=ids)], "padding-id") == []
     masks = [[1, 1, 0, 0], [1, 0, 0], [1, 1, 1]]
@@ -387,8 +422,11 @@ def test_which_ids_are_of_ends_and_padding():
     endoftext 151643), Llama 3 (end_of_text 128001, eom 128008, eot 128009, finetune_right_pad
     128004), GPT-4 and Phi (100257, 100265, dummy 100349), Phi-3 and Llama 2's pad (32000), GPT-2
     (50256)."""
-    assert sorted(ENDS) == [32000, 50256, 100257, 100265, 128001, 128008, 128009, 151645]
-    assert sorted(PADS) == [32000, 50256, 100257, 100349, 128004, 151643]
+    assert sorted(ENDS) == END_IDS
+    assert sorted(PADS) == PAD_IDS
+    for other in {pad + step for pad in PAD_IDS for step in (-1, 1)} - {*PAD_IDS}:
+        ids = [[5, 6, 151645, other, other], [7, 151645, other]]
+        assert findings([row(of_lengths(5, 3), token_ids=ids)], "padding-id") == []
 
 
 @each(("run", "rows", "is_padding"), [(3, 2, True), (2, 2, False), (3, 1, False)])
@@ -597,3 +635,318 @@ def test_in_which_order_rules_are_asked():
     """Roots before what they explain: of records, then of two columns of which one speaks."""
     asked = [[rule.code for rule in rules()] for rules in (record_rules, pair_rules)]
     assert ", ".join(map(" ".join, asked)) == ORDER
+
+
+# ---- which findings say nothing more -------------------------------------------------------------
+
+
+def codes(rows: list[Row]) -> list[str]:
+    made = (Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows))
+    answer = Check(Findings(0))
+    answer.add(Look(0, skip=False)(in_chunks(made)), 0)
+    answer.end()
+    return [one["code"] for one in answer.findings.rows]
+
+
+EXPLAINING = {
+    "inverted-mask", "not-finite", "probabilities", "padding-id", "padding", "retokenised",
+    "prompt-included",
+}  # fmt: skip
+
+
+def test_which_rules_explain_what_columns_show():
+    """Log-probs are not compared where one of these has spoken; loops and runs give way."""
+    rules = [*record_rules(), *pair_rules()]
+    assert {rule.code for rule in rules if rule.explains} == EXPLAINING
+    assert {rule.code for rule in rules if rule.yields} == {"padding", "repetition"}
+
+
+@each("prompt", [True, False])
+@each("size", [3, 60])
+def test_columns_are_not_compared_beside_a_prompt_that_counts(prompt, size):
+    """However many tokens there are: some are compared with those of other records."""
+    ids = [[5, 6, 7, *range(100 * at, 100 * at + size)] for at in (1, 2)]
+    rows = of_lengths(size + 3, size + 3)
+    far = [[x - 25.0 * (at < 2) for at, x in enumerate(one)] for one in rows]
+    given = row(rows, token_ids=ids, log_probs_old=far)
+    if prompt:
+        given["prompt_ids"] = [5, 6, 7]
+    said = {*codes([given])}
+    assert bool(said & {rule.code for rule in pair_rules()}) is not prompt
+    assert ("prompt-included" in said) is prompt
+
+
+def test_a_prompt_that_counts_is_told_once():
+    """By its ids; that all responses begin with it is not told besides."""
+    rows = [[-9.0, -8.0, -7.0, -1.0 - at] for at in range(3)]
+    ids = [[5, 6, 7, 20 + at] for at in range(3)]
+    (found,) = findings([row(rows, token_ids=ids, prompt_ids=[5, 6, 7])], "prompt-included")
+    assert found["evidence"] == {"tokens": 3, "key": "prompt_ids"}
+    (found,) = findings([row(rows, token_ids=ids)], "prompt-included")
+    assert found["evidence"]["responses"] == 3
+
+
+@each("more", [{"tokens": [["a", "b"], ["c", "d"]]}, {}])
+def test_prompts_are_compared_with_ids_alone(more):
+    """Not with the numbers that strings are given."""
+    given = row(of_lengths(2, 2), prompt_ids=[0, 1], **more)
+    assert findings([given], "prompt-included") == []
+
+
+def test_a_rule_is_not_asked_of_records_that_lack_what_it_needs(monkeypatch):
+    asked = []
+
+    def look(view: View) -> tuple[()]:
+        asked.append(len(view.counts))
+        return ()
+
+    rule = Rule("x", ("info",), "", 1, look, needs=("mask",))
+    monkeypatch.setattr(asking, "record_rules", lambda: (rule,))
+    codes([row(of_lengths(2))])
+    assert asked == []
+    codes([row(of_lengths(2), mask=[[1, 0]])])
+    assert asked == [1]
+
+
+# ---- groups, once more ---------------------------------------------------------------------------
+
+
+def test_reward_functions_that_may_be_weighed_are_not_held_against_advantages():
+    given = advantaged(10, 10)
+    given["rewards"] = [[one, 0.0] for one in given["rewards"]]
+    assert told(given, "advantages") == []
+
+
+@each("scale", [1.0, 1000.0])
+@each(("reward", "advantage", "is_told"), [(1.1, 1.1, True), (0.9, 1.1, False), (1.1, 0.9, False)])
+def test_what_counts_as_different(scale, reward, advantage, is_told):
+    """A millionth, relative to what is greatest, above 1; of rewards and of advantages."""
+    given = advantaged(10, 10)
+    for key, step in (("rewards", reward), ("advantages", -advantage)):
+        given[key] = [-scale, -scale + step * 1e-6 * scale] * 10
+    given["rewards"] = given["rewards"][::-1]
+    given["advantages"] = given["advantages"][::-1]
+    assert any("pairs" in one[3] for one in told(given, "advantages")) is is_told
+
+
+@each(("key", "is_told"), [("rewards", False), ("advantages", False), ("", True)])
+def test_what_differs_by_just_a_millionth_is_equal(key, is_told):
+    given = advantaged(10, 10)
+    for name in ("rewards", "advantages"):
+        step = 1e-6 if name == key else 2e-6
+        given[name] = ([step, 0.0] if name == "rewards" else [0.0, step]) * 10
+    assert any("pairs" in one[3] for one in told(given, "advantages")) is is_told
+
+
+def test_pairs_are_counted_among_the_first_512_responses():
+    given = rewarded([1.0, 0.0] * 300, advantages=[-1.0, 1.0] * 300, group_ids=[1] * 600)
+    assert told(given, "advantages")[0][3] == {"discordant": 1.0, "pairs": 256 * 256}
+
+
+def test_a_stride_is_told_by_one_group_that_teaches():
+    rewards = [0.0] * 4 + [1.0, 2.0, 3.0, 4.0] + [0.0] * 4
+    advantages = [0.0] * 4 + [-1.5, -0.5, 0.5, 1.5] + [0.0] * 4
+    given = rewarded(rewards, advantages=advantages, group_ids=[1] * 6 + [2] * 6)
+    assert told(given, "advantages")[0][3] == {"stride": "strides of 4 rows"}
+
+
+@each(
+    ("scale", "off", "is_same"),
+    [(0.5, 0.9e-6, True), (0.5, 1.1e-6, False), (4.0, 3.9e-6, True), (4.0, 4.1e-6, False)],
+)
+def test_when_advantages_are_the_rewards(scale, off, is_same):
+    """Within a millionth of their deviation, or of 1; then the groups' means may differ."""
+    rewards = np.random.default_rng(3).normal(0.0, 1.0, 40)
+    rewards *= scale / rewards.std()
+    advantages = rewards.copy()
+    advantages[-1] -= off
+    groups = [at // 2 for at in range(40)]
+    given = rewarded(rewards.tolist(), advantages=advantages.tolist(), group_ids=groups)
+    found = told(given, "advantages")
+    means = advantages.reshape(20, 2).mean(axis=1)
+    wanted = [{"mean": pytest.approx(means[np.abs(means).argmax()])}] if is_same else []
+    assert [one[3] for one in found] == wanted
+
+
+@each(("apart", "is_told"), [(0.0009, True), (0.0011, False)])
+@each("scale", [0.1, 10.0])
+def test_means_of_groups_are_the_same_within_a_thousandth_of_the_deviation(apart, is_told, scale):
+    base = np.tile([1.0, -1.0], 12) + 0.5
+    groups = np.repeat(np.arange(6), 4)
+    advantages = scale * (base + apart * (groups == 3))
+    given = rewarded(
+        np.where(base > 0, 1.0, 0.25).tolist(),
+        advantages=advantages.tolist(),
+        group_ids=groups.tolist(),
+    )
+    assert bool(told(given, "advantages")) is is_told
+
+
+@each(("last", "told_mean"), [(-0.45, 0.275), (-0.55, None)])
+def test_the_mean_of_rewards_that_are_advantages_beyond_a_quarter(last, told_mean):
+    rewards = ([1.0, -1.0] * 3 + [1.0, last]) * 4
+    given = rewarded(rewards, advantages=rewards, group_ids=[at // 2 for at in range(32)])
+    found = [one[3]["mean"] for one in told(given, "advantages")]
+    assert found == ([] if told_mean is None else [pytest.approx(told_mean)])
+
+
+@each(("advantage", "is_told"), [(14.0, False), (14.01, True)])
+def test_an_advantage_at_its_bound(advantage, is_told):
+    given = rewarded([1.0, 0.0, 0.0, 0.0], advantages=[advantage, 0.0, 0.0, 0.0])
+    assert bool(told(given, "advantage-scale")) is is_told
+
+
+@each(("advantage", "is_told"), [(49.9, False), (50.1, True)])
+def test_an_advantage_is_held_against_the_range_of_the_rewards(advantage, is_told):
+    """Five times as much; the range is 10 wherever the rewards lie."""
+    for low in (-30.0, 1.0, 30.0):
+        given = rewarded([low, low + 10.0], advantages=[-1.0, advantage])
+        found = told(given, "advantage-scale")
+        evidence = {"advantage": advantage, "bound": 50.0}
+        assert found == [("warning", 1, None, evidence)] * is_told
+
+
+def test_where_a_group_of_the_odd_size_stands():
+    """The first record that has one, not one with a single response before it."""
+    rows = [
+        row(of_lengths(3), group_ids=[0]),
+        row(of_lengths(3, 4), group_ids=[0, 0]),
+        row(of_lengths(5, 6, 7), group_ids=[0, 0, 0], entropies=[[0.5] * 5, [0.5] * 6, [0.5] * 7]),
+        row(of_lengths(5, 6, 8), group_ids=[0, 0, 0], entropies=[[0.5] * 5, [0.5] * 6, [0.5] * 8]),
+    ]
+    (found,) = findings(rows, "uneven-groups")
+    assert (found["record"], found["evidence"]) == (1, {"sizes": {"2": 1, "3": 2}})
+    assert findings([*rows[:1], *rows[2:]], "uneven-groups") == []
+    assert findings(rows[:2], "uneven-groups") == []
+
+
+# ---- ends, padding and loops, once more ----------------------------------------------------------
+
+
+def test_loops_do_not_go_on_from_the_response_before():
+    ids = [[7] * 20, [7] * 15, [7] + [1, 2] * 9, [1, 2] * 7 + [1]]
+    found = told(row(of_lengths(*map(len, ids)), token_ids=ids), "repetition")
+    assert found == [("info", 0, None, {"responses": 2, "of": 4, "longest": 20})]
+
+
+@each(("count", "is_loop"), [(16, True), (15, False)])
+def test_a_loop_that_is_all_there_is(count, is_loop):
+    found = told(row(of_lengths(count), token_ids=[[7] * count]), "repetition")
+    assert found == [("info", 0, None, {"responses": 1, "of": 1, "longest": count})] * is_loop
+
+
+def test_padding_in_later_responses_of_a_later_record():
+    """A response that is padding alone has no end of text before it."""
+    end, pad = 151645, 151643
+    ids = [[1, 2], [5, end, pad], [pad, pad], [], [6, end], [7, end, pad, pad]]
+    plain = row(of_lengths(2, 2), token_ids=[[1, end], [3, end]])
+    given = row(of_lengths(*map(len, ids)), token_ids=ids)
+    (found,) = findings([plain, given], "padding-id")
+    wanted = {"responses": 2, "of": 6, "tokens": 3, "token_id": pad}
+    assert (found["record"], found["response"], found["evidence"]) == (1, 1, wanted)
+
+
+@each("eos", [9, [8, 9], [9, "x", True, None]])
+@each("key", ["token_ids", "tokens"])
+def test_ends_and_padding_that_records_name(eos, key):
+    ids: list[list[Any]] = [[1, 2, 3], [5, 9, 4], [1, 9, 4, 4]]
+    if key == "tokens":
+        ids = [list(map(str, one)) for one in ids]
+    given = row(of_lengths(3, 3, 4), eos_token_id=eos, pad_token_id=4, **{key: ids})
+    found = told(given, "padding-id")
+    wanted = ("error", 1, None, {"responses": 2, "of": 3, "tokens": 3, "token_id": 4})
+    assert found == [wanted] * (key == "token_ids")
+    assert told(given | {"eos_token_id": 8}, "padding-id") == []
+    assert told(given | {"pad_token_id": 5}, "padding-id") == []
+    assert told(given | {"pad_token_id": 9}, "padding-id") == []
+
+
+@each("end", [0, 1, 151645])
+def test_the_end_of_text_that_a_mask_takes(end):
+    """Where there is one behind what counts: of five responses two, the third and the last."""
+    ids = [[5, 6], [5, end, 7], [5, 6, end, 7], [5, 6, 7], [8, end]]
+    masks = [[1, 1], [1, 1, 0], [1, 1, 0, 0], [0, 0, 0], [1, 0]]
+    plain = row(of_lengths(2, 2), token_ids=[[5, 6], [7, 8]], mask=[[1, 1], [1, 1]])
+    given = row(of_lengths(*map(len, ids)), token_ids=ids, mask=masks)
+    plain["eos_token_id"] = given["eos_token_id"] = end
+    (found,) = findings([plain, given], "end-of-text")
+    wanted = {"responses": 2, "of": 5, "token_id": end}
+    assert (found["record"], found["response"], found["token"]) == (1, 2, 2)
+    assert found["evidence"] == wanted
+    ids[2][3] = end  # the same again is padding
+    assert findings([plain, given], "end-of-text") == []
+
+
+def test_an_end_of_text_needs_a_mask():
+    ids = [[5, 151645], [6, 151645]]
+    assert findings([row(of_lengths(2, 2), token_ids=ids)], "end-of-text") == []
+    assert findings([row(of_lengths(2, 2), mask=[[1, 0], [1, 0]])], "end-of-text") == []
+
+
+@each(("counts", "runs", "severity"), [
+    ([24, 24, 24, 24], [4, 5, 4, 6], "error"),
+    ([24, 24, 24, 24], [5, 5, 5, 5], "warning"),
+    ([24, 25, 26, 24], [4, 5, 4, 6], "warning"),
+])  # fmt: skip
+def test_responses_of_one_length_that_end_in_runs_of_several(counts, runs, severity):
+    """As padded ones do."""
+    rows = [
+        [*one[: count - run], *[-0.0] * run]
+        for one, count, run in zip(of_lengths(*counts), counts, runs, strict=True)
+    ]
+    (found,) = findings([row(rows)], "padding")
+    assert found["severity"] == severity
+    assert str(found["evidence"]["value"]) == "0.0"
+    assert "one log-prob (0)" in found["message"]
+
+
+@each(("words", "severity"), [([9] * 6, "error"), ([9, 8] * 3, "warning")])
+@each("side", ["right", "left"])
+def test_padding_beside_its_ids(words, severity, side):
+    """One and the same token in several responses is padding; a run of several is text."""
+    log_probs, ids = [], []
+    for at, (run, word) in enumerate(zip((5, 6, 7, 6, 5, 4), words, strict=True)):
+        edge, rest = [word] * run, [10 + 50 * at, 8, 9, *range(20 + 50 * at, 37 + 50 * at)]
+        values, zeros = of_lengths(20 + at)[0][:20], [0.0] * run
+        ids.append([*rest, *edge] if side == "right" else [*edge, *rest])
+        log_probs.append([*values, *zeros] if side == "right" else [*zeros, *values])
+    given = row(log_probs, token_ids=ids)
+    plain = row(of_lengths(7, 9), token_ids=[[*range(7)], [*range(9)]])
+    (found,) = [one for one in findings([plain, given, plain], "padding") if one["record"] == 1]
+    assert (found["severity"], found["evidence"]["side"]) == (severity, side)
+    assert found["evidence"]["tokens"] == 33
+    for one in ids:
+        one[-2 if side == "right" else 1] += 100
+    assert findings([plain, given, plain], "padding") == []
+
+
+@each("end", [True, False])
+def test_edges_and_runs_of_responses(end):
+    """Beside a loop over each response, empty ones and all."""
+    for seed in range(60):
+        draw = np.random.default_rng([31, seed])
+        lengths = draw.integers(0, 5, draw.integers(1, 7))
+        lengths[draw.integers(len(lengths))] += 1
+        values = draw.integers(0, 2, lengths.sum())
+        parts = np.split(values, np.cumsum(lengths)[:-1])
+        rows = Segments(lengths)
+        at = edges(rows, end=end)
+        assert values[at[lengths > 0]].tolist() == [
+            part[-1 if end else 0] for part in parts if len(part)
+        ]
+        assert len(values[at]) == len(lengths)
+        ordered = [part[::-1].tolist() if end else part.tolist() for part in parts]
+        alike = [next((n for n, x in enumerate(one) if x != one[0]), len(one)) for one in ordered]
+        assert equal_runs(rows, values, end=end).tolist() == alike
+        ones = [next((n for n, x in enumerate(one) if not x), len(one)) for one in ordered]
+        assert runs(rows, values == 1, end=end).tolist() == ones
+
+
+@each(("lengths", "told_count"), [([5, 5, 5, 2], 1), ([5, 5, 2, 2], 0)])
+def test_a_cap_without_settings(lengths, told_count):
+    assert len(told(row(of_lengths(*lengths)), "length-cap")) == told_count
+
+
+def test_responses_that_are_said_to_be_cut():
+    found = told(row(of_lengths(3, 4, 5), truncated=[1, 0, 1]), "length-cap")
+    assert found == [("info", None, None, {"responses": 2, "of": 3, "named": True})]

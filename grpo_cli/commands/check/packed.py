@@ -35,7 +35,7 @@ def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
             continue
         keys = few.keys
         waiting += few.items  # type: ignore[arg-type]  # what has keys in common is no error
-        size += sum([raw.size for raw in waiting[-len(few.items) :]])
+        size += sum([raw.size for raw in few.items])  # type: ignore[misc,union-attr]
     if waiting:
         yield from _alike(waiting)
 

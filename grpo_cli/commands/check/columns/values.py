@@ -51,29 +51,28 @@ def _probabilities(view: View) -> Iterator[Finding]:
     """
     for name in LOG_PROBS:
         values = view.column(name)
-        if values is None or not values.max(initial=-1.0) > 0.0:
+        if values is None:
             continue
-        for _, part in _records(view, values > 0.0):
-            yield _above(view, name, values, part)
+        above = (values > 0.0) & (values < np.inf)
+        for _, part in _records(view, above):
+            yield _above(view, name, values[part], above[part], part.start)
 
 
-def _above(view: View, name: str, values: F64, part: slice) -> Finding:
-    finite = values[part][np.isfinite(values[part])]
-    positive = finite[finite > 0.0]
+def _above(view: View, name: str, values: F64, above: NDArray[np.bool_], start: int) -> Finding:
+    finite, positive = values[np.isfinite(values)], values[above]
     words, advice = _reading(finite, positive)
     return Finding(
         "error",
-        f"{view.key(name)} has {len(positive):,} of {part.stop - part.start:,} values above 0; "
-        f"{words}",
+        f"{view.key(name)} has {len(positive):,} of {len(values):,} values above 0; {words}",
         advice,
         {
             "column": name,
             "above_0": len(positive),
-            "of": part.stop - part.start,
+            "of": len(values),
             "min": float(finite.min()),
             "max": float(finite.max()),
         },
-        **view.place(part.start + int(np.argmax(values[part] > 0.0))),
+        **view.place(start + int(np.argmax(above))),
     )
 
 
@@ -97,10 +96,11 @@ def _reading(values: F64, positive: F64) -> tuple[str, str]:
 def _negative(view: View) -> Iterator[Finding]:
     """Entropies below 0 by more than rounding, which no entropy of a distribution over words is."""
     values = view.column("entropies")
-    if values is None or not values.min(initial=0.0) < -_ROUNDING:
+    if values is None:
         return
-    for _, part in _records(view, values < -_ROUNDING):
-        low = values[part] < -_ROUNDING
+    negative = values < -_ROUNDING
+    for _, part in _records(view, negative):
+        low = negative[part]
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
         yield Finding(
@@ -109,7 +109,7 @@ def _negative(view: View) -> Iterator[Finding]:
             f"{filled}; an entropy is at least 0",
             "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "
             'of 1.0 has an "entropy" of −1), and mask the padding',
-            {"tokens": int(low.sum()), "of": len(low), "min": float(values[part].min())},
+            {"tokens": int(low.sum()), "of": len(low), "min": float(same[0])},
             **view.place(part.start + int(np.argmax(low))),
         )
 

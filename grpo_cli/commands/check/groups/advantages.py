@@ -29,18 +29,17 @@ class Given(NamedTuple):
 
 
 def records(view: View) -> Iterator[tuple[int, Given]]:
-    """The records of several responses that have both, one by one."""
+    """The records of several responses that have both, as finite numbers, one by one."""
     rewards, advantages = view.summed, view.advantages
-    if rewards is None or advantages is None or not np.isfinite(advantages).all():
-        return
-    if not np.isfinite(rewards).all():
+    if rewards is None or advantages is None:
         return
     for record, (start, count) in enumerate(
         zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
     ):
-        if count > 1:
-            rows = slice(start, start + count)
-            yield record, Given(rewards[rows], advantages[rows], view.groups[rows])
+        rows = slice(start, start + count)
+        given = Given(rewards[rows], advantages[rows], view.groups[rows])
+        if count > 1 and np.isfinite([given.rewards, given.advantages]).all():
+            yield record, given
 
 
 def _look(view: View) -> Iterator[Finding]:
@@ -71,8 +70,7 @@ def _look(view: View) -> Iterator[Finding]:
 
 def discordant(given: Given) -> tuple[float, int] | None:
     """The share of pairs of one group that are the wrong way round, and how many there are."""
-    if len(given.groups) > 512:  # pairs grow with the square: the first few groups say it too
-        given = given.part(slice(512))
+    given = given.part(slice(512))  # pairs grow with the square: the first few groups say it too
     together = given.groups[:, None] == given.groups[None, :]
     reward = given.rewards[:, None] - given.rewards[None, :]
     advantage = given.advantages[:, None] - given.advantages[None, :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,10 +48,10 @@ def _uneven(view: View) -> Iterator[Finding]:
         return
     for record, counts in sizes(view).items():
         if len(counts) > 1:
-            yield uneven(counts, record)
+            yield replace(uneven(counts), record=record)
 
 
-def uneven(counts: Counter[int], record: int = 0) -> Finding:
+def uneven(counts: Counter[int]) -> Finding:
     """The finding for sizes that differ."""
     said = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
     return Finding(
@@ -59,7 +60,6 @@ def uneven(counts: Counter[int], record: int = 0) -> Finding:
         "fine for exact group statistics, as here; a trainer that reshapes to [-1, G] mixes "
         "groups, or takes the batch for one group, without a word",
         {"sizes": {str(size): times for size, times in sorted(counts.items())}},
-        record=record,
     )
 
 

@@ -74,7 +74,7 @@ def _finding(pair: Pair, name: str, value: float, hit: np.ndarray, sample: int) 
         else f"{name} is filled with {value:g}, at {tokens:,} of {of:,} tokens",
         "a missing log-prob is no number: mask these tokens, drop the rows, or leave the column "
         "out (a missing old column means on-policy)",
-        {"column": name, "value": value + 0.0, "tokens": tokens, "of": of},
+        {"column": name, "value": value, "tokens": tokens, "of": of},
         **pair.view.place(at),
     )
 

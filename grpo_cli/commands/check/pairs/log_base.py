@@ -26,12 +26,11 @@ def _look(pair: Pair) -> Iterator[Finding]:
     (corr(a + b, a − b)² above 0.7): a temperature bends that line, a base does not.
     """
     clear = (pair.first < -0.05) & (pair.second < -0.02)
-    enough = pair.samples.sum(clear.astype(np.int64)) >= _LEAST
-    _, mean, _ = pair.moments(np.where(clear, pair.second / np.where(clear, pair.first, 1.0), 0.0))
-    share = pair.samples.sum(clear.astype(np.float64)) / np.maximum(pair.samples.lengths, 1)
-    ratio = mean / np.where(share > 0.0, share, 1.0)
-    for sample in np.flatnonzero(enough & (np.abs(np.log(np.maximum(ratio, 1e-9))) > 0.2)).tolist():
-        yield from _of_sample(pair, sample, clear)
+    ratio = np.divide(pair.second, pair.first, out=np.zeros_like(pair.first), where=clear)
+    n, mean, _ = pair.moments(ratio, clear)
+    for sample in np.flatnonzero(n >= _LEAST).tolist():
+        if abs(math.log(mean[sample])) > 0.2:
+            yield from _of_sample(pair, sample, clear)
 
 
 def _of_sample(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Finding]:
@@ -39,7 +38,9 @@ def _of_sample(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Finding]:
     kept = clear[part]
     a, b = pair.first[part][kept], pair.second[part][kept]
     factor = float(np.median(b / a))
-    if np.square(np.corrcoef(a + b, a - b)[0, 1]) < _STRAIGHT:
+    with np.errstate(invalid="ignore"):  # of a difference that is one number
+        straight = np.square(np.corrcoef(a + b, a - b)[0, 1])
+    if not straight >= _STRAIGHT:
         return
     for base, per_nat in _BASES.items():
         for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
@@ -76,12 +77,12 @@ def _look_at_entropies(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(view.tokens >= _LEAST_ENTROPIES).tolist():
         part = slice(int(ends[record] - view.tokens[record]), int(ends[record]))
         h, cost = entropies[part], -new[part]
-        mean = float(h.mean())
-        if not np.isfinite(mean + cost.sum()) or mean <= 0.0:
+        over, mean = cost - h, float(h.mean())
+        if not np.isfinite(over).all() or mean <= 0.0:
             continue
         if not _alike(view, part, cost):
             continue  # a temperature on one side, which moves the mean too
-        error = float((cost - h).std(ddof=1)) / math.sqrt(len(h))
+        error = float(over.std(ddof=1)) / math.sqrt(len(h))
         factor = float(cost.mean()) / mean
         for base, per_nat in _BASES.items():
             if abs(factor / per_nat - 1.0) < 0.1 and abs(factor - 1.0) * mean > 6.0 * error:

@@ -42,8 +42,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
 def _finding(pair: Pair, sample: int, mean: float, error: float) -> Finding:
     part = pair.tokens(sample)
     change = pair.log_ratio[part]
-    differing = change != 0.0
-    higher = float(np.count_nonzero(change > 0.0)) / max(int(differing.sum()), 1)
+    higher = float(np.count_nonzero(change > 0.0) / np.count_nonzero(change))
     one, other = pair.keys
     if mean < 1.0:
         reading = (

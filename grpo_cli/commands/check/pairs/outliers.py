@@ -27,7 +27,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
         return
     far = pair.size > _NATS
     every = pair.samples.sum(far.astype(np.int64))
-    few = (every > 0) & (every <= np.maximum(_SHARE * pair.samples.lengths, 1))
+    few = (every > 0) & (every <= _SHARE * pair.samples.lengths)
     for sample in np.flatnonzero(few & (pair.samples.lengths >= _LEAST)).tolist():
         part = pair.tokens(sample)
         size = pair.size[part]

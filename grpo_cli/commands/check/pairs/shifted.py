@@ -25,32 +25,32 @@ def _look(pair: Pair) -> Iterator[Finding]:
     coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption
     on the distribution; ties do not count; 12 tokens at least.
     """
-    if len(pair.first) < 2 or pair.equal.all():
+    if pair.equal.all():
         return
-    for lag in (1, -1):
-        wins, counted = _wins(pair, lag)
+    for ahead in (True, False):
+        wins, counted = _wins(pair, ahead=ahead)
         whole = [pair.rows.sum(values) for values in (wins, counted)]
         found = _beyond(whole[0], whole[1], _SIGMAS)
         for sample in np.flatnonzero(found).tolist():
             share = float(whole[0][sample] / whole[1][sample])
             place = {"record": pair.record(sample)}
-            yield _finding(pair, lag, share, int(whole[1][sample]), place)
+            yield _finding(pair, share, int(whole[1][sample]), place, ahead=ahead)
         for response in np.flatnonzero(_beyond(wins, counted, _SIGMAS_ALONE)).tolist():
             if not found[pair.rows.index[response]]:
                 share = float(wins[response] / counted[response])
                 place = pair.view.at(response)
-                yield _finding(pair, lag, share, int(counted[response]), place)
+                yield _finding(pair, share, int(counted[response]), place, ahead=ahead)
 
 
-def _wins(pair: Pair, lag: int) -> tuple[I64, I64]:
+def _wins(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
     """[R] tokens where the displaced one is nearer, and where either is; at edges neither."""
     first, second = pair.first, pair.second
     index = pair.view.responses.index
-    a, b = (first[:-1], second[1:]) if lag > 0 else (first[1:], second[:-1])
-    own = pair.size[:-1] if lag > 0 else pair.size[1:]
+    a, b = (first[:-1], second[1:]) if ahead else (first[1:], second[:-1])
+    own = pair.size[:-1] if ahead else pair.size[1:]
     inside = index[:-1] == index[1:]
     displaced = np.abs(a - b)
-    at = slice(None, -1) if lag > 0 else slice(1, None)
+    at = slice(None, -1) if ahead else slice(1, None)
     found = np.zeros((2, len(first)), dtype=np.int64)
     found[0, at] = inside & (displaced < own)
     found[1, at] = inside & (displaced != own)
@@ -65,9 +65,11 @@ def _beyond(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> NDArray
     return found
 
 
-def _finding(pair: Pair, lag: int, share: float, tokens: int, place: dict[str, int]) -> Finding:
+def _finding(
+    pair: Pair, share: float, tokens: int, place: dict[str, int], *, ahead: bool
+) -> Finding:
     one, other = pair.keys
-    where = "next" if lag > 0 else "previous"
+    where, lag = ("next", 1) if ahead else ("previous", -1)
     return Finding(
         "error",
         f"{one} agrees better with the {where} token's {other} than with its own "

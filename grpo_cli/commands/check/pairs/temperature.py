@@ -25,15 +25,15 @@ class Lines(NamedTuple):
     """[S] How the columns go together in each sample.
 
     Attributes:
-        n: tokens that are not certain in both.
+        usable: whether there are enough tokens that are not certain in both, and both vary.
         slope: σ_b/σ_a, which unlike a least-squares slope is not pulled to 0 by noise in a.
         explained: how much of the variance of the log ratio goes with a + b: corr(a + b, a − b)².
-        sigmas: the least-squares slope of a − b on (a + b)/2 over its robust standard error.
+        sigmas: the least-squares slope of a − b on a + b over its robust standard error.
         higher: the share of tokens, of those that differ, at which a is above b, less 1/2.
         sided: the same in standard deviations of a coin.
     """
 
-    n: F64
+    usable: NDArray[np.bool_]
     slope: F64
     explained: F64
     sigmas: F64
@@ -51,7 +51,7 @@ def lines(pair: Pair) -> Lines:
     kept = pair.unsure
     n, _, spread_a = pair.moments(pair.first, kept)
     _, _, spread_b = pair.moments(pair.second, kept)
-    middle = (pair.first + pair.second) / 2.0
+    middle = pair.first + pair.second
     _, centre, spread = pair.moments(middle, kept)
     _, mean, change = pair.moments(pair.log_ratio, kept)
     x = np.where(kept, middle - pair.samples.spread(centre), 0.0)
@@ -64,10 +64,11 @@ def lines(pair: Pair) -> Lines:
     downs = pair.samples.sum((pair.log_ratio < 0.0).astype(np.float64))
     told = np.maximum(ups + downs, 1.0)
     usable = (n >= _LEAST) & (spread_a > 1e-3) & (spread_b > 1e-3) & (change > 1e-6 * spread_a)
+    of_a, of_b, of_both = (np.where(usable, one, 1.0) for one in (spread_a, spread_b, change))
     return Lines(
-        np.where(usable, n, 0.0),
-        np.where(usable, spread_b / np.where(usable, spread_a, 1.0), 1.0),
-        np.where(usable, np.square(slope * spread / np.where(usable, change, 1.0)), 0.0),
+        usable,
+        of_b / of_a,
+        np.square(slope * spread / of_both),
         slope / np.where(error > 0.0, error, np.inf),
         ups / told - 0.5,
         (ups / told - 0.5) * 2.0 * np.sqrt(told),
@@ -83,7 +84,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     is higher at most tokens (sign test). Reported where |ln slope| exceeds 0.025 between the two
     engines, 0.065 between two policies of one engine, since an update sharpens too (but not nine
     tokens of ten: then 0.025 suffices); the sign test
-    and the regression of a − b on (a + b)/2 are 5 standard errors away (or, at temperatures below
+    and the regression of a − b on a + b are 5 standard errors away (or, at temperatures below
     0.7, where the tokens drawn are nearly all certain, 85 % of the signs are one way). Softmax
     temperatures bend the line, so that r² is 0.1 to 0.6; where it is above 0.5 and the slope beyond
     1.1, the signs are not asked for (log-probs that were divided by a temperature themselves).
@@ -109,7 +110,7 @@ def _bent(line: Lines, least: float) -> NDArray[np.bool_]:
         & (np.sign(line.sigmas) == np.sign(line.higher))
         & sure
     )
-    found: NDArray[np.bool_] = (line.n > 0) & (bent | straight)
+    found: NDArray[np.bool_] = line.usable & (bent | straight)
     return found
 
 

@@ -17,7 +17,7 @@ _LEAST, _LEAST_ALONE = 24, 12
 _RELATED = 0.8
 _LITTLE = 0.3
 _SIGMAS = 4.5
-_CHANCE = np.log(1e-6)
+_CHANCE = math.log(1e-6)
 _MOVES = 0.001
 _SURE, _LEVEL = 0.2, 0.25
 
@@ -52,7 +52,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero(told & ~found & (every > 0)).tolist():
         start = int(pair.rows.starts[sample])
         part = slice(start, start + int(pair.rows.lengths[sample]))
-        if _chance(rows.lengths[part], int(every[sample])) < _CHANCE:
+        if not _by_chance(rows.lengths[part], int(every[sample])):
             row = start + int(np.argmax(low[part]))
             n = int(rows.lengths[row])
             yield _finding(pair, float(each[row]), n, pair.view.at(row), int(every[sample]))
@@ -66,12 +66,12 @@ def _tells(pair: Pair, one: F64, other: F64) -> NDArray[np.bool_]:
     return found | (np.abs(mean) < _LEVEL * spread)
 
 
-def _chance(lengths: I64, rows: int) -> float:
-    """The logarithm of how likely so many responses of related columns correlate by less."""
+def _by_chance(lengths: I64, rows: int) -> bool:
+    """Whether so many responses of related columns may correlate by less: once in a million."""
     sizes = lengths[lengths >= _LEAST_ALONE]
     away = (np.arctanh(_RELATED) - np.arctanh(_LITTLE)) * np.sqrt(sizes - 3.0)
     expected = float(np.sum(0.5 * np.exp(-0.5 * away * away)))
-    return rows * (1.0 + math.log(expected / rows)) if rows > expected else 0.0
+    return rows <= expected or rows * (1.0 + math.log(expected / rows)) >= _CHANCE
 
 
 def _correlations(segments: Segments, one: F64, other: F64) -> F64:

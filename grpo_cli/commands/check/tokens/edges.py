@@ -10,8 +10,9 @@ from grpo_cli.batch import I64, Segments
 
 def edges(responses: Segments, *, end: bool) -> I64:
     """[R] the index of each response's last (or first) token; any token for an empty one."""
-    at = responses.starts + (responses.lengths - 1 if end else 0)
-    return np.where(responses.lengths > 0, at, 0)
+    if end:
+        return responses.starts + responses.lengths - 1
+    return np.minimum(responses.starts, responses.total - 1)
 
 
 def runs(responses: Segments, same: NDArray[np.bool_], *, end: bool) -> I64:

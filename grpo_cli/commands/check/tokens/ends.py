@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.finding import Finding, Rule
@@ -62,12 +63,11 @@ def _pads(view: View) -> Iterator[Finding]:
         return
     ends, pads = _specials(view)
     rows = view.responses
-    last = np.where(rows.lengths > 0, ids[edges(rows, end=True)], -1)
-    runs = equal_runs(rows, ids, end=True)
+    at = edges(rows, end=True)
+    last, runs = ids[at], equal_runs(rows, ids, end=True)
     known = np.isin(last, list(pads)) & (rows.lengths > runs)
-    before = np.where(known, ids[np.maximum(edges(rows, end=True) - runs, 0)], -1)
-    hit = known & np.isin(before, list(ends))
-    hit |= ~hit & (runs > _SEVERAL) & _nowhere_else(view, ids, last, runs)
+    hit = known & np.isin(ids[at - runs], list(ends))
+    hit |= _nowhere_else(view, ids, last, runs)
     for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
         start = int(view.records.starts[record])
         part = slice(start, start + int(view.counts[record]))
@@ -93,7 +93,7 @@ def _nowhere_else(view: View, ids: I64, last: I64, runs: I64) -> np.ndarray:
     """[R] whether a response ends in a run of an id that several end in, and none has before."""
     found = np.zeros(len(last), dtype=np.bool_)
     long = runs > _SEVERAL
-    if np.count_nonzero(long) < _SEVERAL:
+    if not long.any():
         return found
     records = view.records.index
     of_token = records[view.responses.index]
@@ -114,21 +114,17 @@ def _masked_end(view: View) -> Iterator[Finding]:
         return
     ends, _ = _specials(view)
     written = view.written
-    places = np.arange(written.total)
+    stops = written.starts + written.lengths
     last = np.full(written.count, -1)
     kept = np.flatnonzero(view.mask)
-    np.maximum.at(last, written.index[kept], places[kept])
-    following = last + 1
-    inside = (last >= 0) & (following < written.starts + written.lengths)
-    first = np.where(inside, view.ids[np.minimum(following, written.total - 1)], -1)
-    counted = np.where(last >= 0, view.ids[np.maximum(last, 0)], -1)
-    after = np.where(
-        inside & (following + 1 < written.starts + written.lengths),
-        view.ids[np.minimum(following + 1, written.total - 1)],
-        -1,
-    )
-    hit = np.isin(first, list(ends)) & ~np.isin(counted, list(ends)) & (after != first)
-    hit |= _like_an_end(view, inside & (after != first), last, first, counted)
+    np.maximum.at(last, written.index[kept], kept)
+    some, following = last >= 0, last + 1
+    inside = some & (following < stops)
+    first, after = (view.ids.take(at, mode="clip") for at in (following, following + 1))
+    again = (following + 1 < stops) & (after == first)
+    counted, taken = view.ids[last], inside & ~again
+    hit = taken & np.isin(first, list(ends)) & ~np.isin(counted, list(ends))
+    hit |= _like_an_end(view, _Ends(taken, inside, some, last, first, counted))
     for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
         start = int(view.records.starts[record])
         part = slice(start, start + int(view.counts[record]))
@@ -150,30 +146,44 @@ def _masked_end(view: View) -> Iterator[Finding]:
         )
 
 
-def _like_an_end(view: View, followed: Any, last: I64, first: I64, counted: I64) -> Any:
+class _Ends(NamedTuple):
+    """[R] How the responses end.
+
+    Attributes:
+        taken: whether the mask takes a token behind the last that counts, and not the same again.
+        inside: whether there is one behind it at all.
+        some: whether a token counts.
+        last: where the last token stands that counts.
+        first, counted: the token behind it, and that last one; any where there is none.
+    """
+
+    taken: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+    some: NDArray[np.bool_]
+    last: I64
+    first: I64
+    counted: I64
+
+
+def _like_an_end(view: View, of: _Ends) -> NDArray[np.bool_]:
     """[R] whether what the mask takes is an end of text, to judge by where it stands.
 
     Behind responses of several lengths it takes one token which is the same in all of them, and
     stands nowhere but there, or as the last one that counts.
-
-    Args:
-        view: the records.
-        followed: [R] whether the mask takes a token behind, and not the same one again.
-        last: [R] where the last token stands that counts.
-        first, counted: [R] the token that the mask takes, and that last one.
     """
-    found = np.zeros(len(last), np.bool_)
+    found = np.zeros(len(of.last), np.bool_)
     of_record, ids = view.records.index, view.ids
     assert ids is not None
-    for record in np.flatnonzero(view.records.sum(followed.astype(np.int64)) >= _MANY).tolist():
+    for record in np.flatnonzero(view.records.sum(of.taken.astype(np.int64)) >= _MANY).tolist():
         mine = of_record == record
-        rows = np.flatnonzero(followed & mine)
-        words, lengths = np.unique(first[rows]), last[rows] - view.written.starts[rows]
-        if len(words) > 1 or len(np.unique(lengths)) < 2 or len(np.unique(counted[rows])) < 2:
+        rows = np.flatnonzero(of.taken & mine)
+        words, lengths = set(of.first[rows].tolist()), of.last[rows] - view.written.starts[rows]
+        if len(words) > 1 or len(np.unique(lengths)) < 2 or len(np.unique(of.counted[rows])) < 2:
             continue
-        everywhere = np.count_nonzero(ids[mine[view.written.index]] == words[0])
-        at_ends = np.count_nonzero((first[mine] == words[0]) | (counted[mine] == words[0]))
-        found[rows] = everywhere == at_ends
+        (word,) = words
+        everywhere = np.count_nonzero(ids[mine[view.written.index]] == word)
+        at_end = (of.inside & (of.first == word)) | (of.some & (of.counted == word))
+        found[rows] = everywhere == np.count_nonzero(at_end & mine)
     return found
 
 

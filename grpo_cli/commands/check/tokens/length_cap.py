@@ -33,7 +33,7 @@ def _look(view: View) -> Iterator[Finding]:
     fields = read_fields(view.values[0])
     settable = bool(fields.hyperparameters) or "hyperparameters" in fields.names
     silent = np.array([one is None for one in told], dtype=np.bool_)
-    likely = silent & (longest >= 2) & (hits >= 0.1 * view.counts) & (settable | (hits >= 3))
+    likely = silent & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
         settings = read_settings(view.values[record], fields) if settable else {}
         count, length = int(hits[record]), int(longest[record])

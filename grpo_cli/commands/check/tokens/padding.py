@@ -52,7 +52,7 @@ class _Part:
         self.values = column[self.start : self.start + self.responses.total]
         self.runs = runs[rows]
         ids = view.counted_ids
-        self.ids = None if ids is None else ids[self.start : self.start + self.responses.total]
+        self.ids = None if ids is None else ids[self.start :]
 
 
 def _of_record(part: _Part, *, end: bool) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def _of_record(part: _Part, *, end: bool) -> Iterator[Finding]:
     sure = (
         value != 0.0
         or (len(known) == 1 and rows > 1)
-        or (len(lengths) > 1 and len(set(lengths.tolist())) == 1 and len(set(runs.tolist())) > 1)
+        or (len(set(lengths.tolist())) == 1 and len(set(runs.tolist())) > 1)
         or int(runs.max()) >= _LONG
     )
     yield Finding(

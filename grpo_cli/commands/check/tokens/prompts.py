@@ -47,9 +47,10 @@ def _look(view: View) -> Iterator[Finding]:
 
 
 def _of_group(view: View, new: F64, members: I64, shared: int) -> Iterator[Finding]:
-    starts = view.responses.starts[members].tolist()
-    totals = [math.fsum(new[start : start + shared].tolist()) for start in starts]
-    chance = (len(members) - 1) * max(totals)
+    begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
+    if not np.isfinite(begun).all():
+        return
+    chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
     if chance < _CHANCE:
         yield Finding(
             "error",
@@ -68,8 +69,9 @@ def _alike_at_first(view: View, words: Any) -> I64:
     filled = rows.lengths > 0
     first = np.where(filled, words[np.where(filled, rows.starts, 0)], np.inf)
     low, high = view.by_group(first, np.minimum), view.by_group(first, np.maximum)
-    alike = np.isfinite(high) & (view.sizes > 1)
-    return np.flatnonzero(alike & (high - low <= _tolerance(high, words)))
+    several = np.flatnonzero(np.isfinite(high) & (view.sizes > 1))
+    low, high = low[several], high[several]
+    return several[high - low <= _tolerance(high, words)]
 
 
 def _tolerance(values: Any, words: Any) -> Any:
@@ -87,7 +89,9 @@ def _shared(view: View, words: Any, members: I64) -> int:
     while at < size:
         width = min(step, size - at)
         table = words[starts[:, None] + np.arange(at, at + width)]
-        apart = table.max(axis=0) - table.min(axis=0) > _tolerance(table.max(axis=0), words)
+        low, high = table.min(axis=0), table.max(axis=0)
+        with np.errstate(invalid="ignore"):
+            apart = high - low > _tolerance(high, words)
         if apart.any():
             return at + int(np.argmax(apart))
         at, step = at + width, 2 * step

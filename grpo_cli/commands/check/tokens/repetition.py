@@ -20,7 +20,7 @@ def _look(view: View) -> Iterator[Finding]:
     Phrases of 2 to 8 tokens, told by their ids; and of 1 where it is no padding.
     """
     ids = view.counted_ids
-    if ids is None or len(ids) <= _LEAST:
+    if ids is None:
         return
     rows = view.responses
     places = np.arange(rows.total) - rows.spread(rows.starts)
@@ -30,8 +30,6 @@ def _look(view: View) -> Iterator[Finding]:
         same = np.zeros(len(ids), dtype=np.bool_)
         same[step:] = ids[step:] == ids[:-step]
         same &= places >= step
-        if step < 2 and not same.any():
-            continue
         length = runs(rows, same, end=True) + step
         found = (length >= np.maximum(_LEAST, _TIMES * step)) & (best == 0)
         best, period = np.where(found, length, best), np.where(found, step, period)
