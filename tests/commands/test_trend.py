@@ -124,6 +124,16 @@ def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) ->
     assert math.log(metrics["ratio_p999"] or 0) == pytest.approx(math.log(max(ratio)), rel=4e-3)
 
 
+def test_shares_of_clipped_tokens_by_hand(tmp_path: Path) -> None:
+    """Beyond 0.2 on the side that binds: two of A > 0, and one of A < 0, of eight tokens."""
+    moves = [[0.3, 0.18, 0.2, -0.5], [-0.3, -0.2, 0.5, 0.0]]
+    old = [[-2.0 - move for move in row] for row in moves]
+    row = {"step": 0, "log_probs_new": [[-2.0] * 4] * 2, "log_probs_old": old}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | {"rewards": [1.0, 0.0]}))
+    (found,) = read(tmp_path)
+    assert (found.metrics["clip_high"], found.metrics["clip_low"]) == (2 / 8, 1 / 8)
+
+
 def spread(records: list[dict[str, Any]]) -> list[float]:
     """The sign of each token's advantage: a reward less the mean of its group."""
     found: list[float] = []
@@ -417,6 +427,44 @@ def test_the_longest_quarter(tmp_path: Path) -> None:
     assert longer[0].metrics["longest_quarter"] == pytest.approx(8 / 18)
 
 
+def test_the_longest_quarter_of_records_with_denominators_of_their_own(tmp_path: Path) -> None:
+    """Each token of the one weighs 1/10, of the other 1/100."""
+    path, rows = tmp_path / "a.jsonl", [[-1.0] * 8, [-1.0] * 2]
+    made = {"step": 0, "log_probs": rows, "rewards": [1.0, 0.0]}
+    each = [made | {"hyperparameters": {"max_completion_length": size}} for size in (10, 100)]
+    each[1]["log_probs"] = [[-1.0] * 4, [-1.0] * 4]
+    path.write_text("".join(json.dumps(row) + "\n" for row in each))
+    chosen = plan("dr", stages={"aggregate": "token-sum-norm"})
+    (found,) = steps(Reader([str(path)]), chosen)
+    assert found.metrics["longest_quarter"] == pytest.approx(8 / (8 + 2 + 0.4 + 0.4))
+
+
+def test_numbers_that_vanish_have_no_effective_sample_size(tmp_path: Path) -> None:
+    """The squares of weights below 1e-162 are 0 in a double; those above 1e154 are infinite."""
+    for old, engine in ((-500.0, -0.1), (-0.1, -500.0)):
+        row = {"step": 0, "log_probs_new": [[old], [old]], "log_probs_old": [[old], [old]]}
+        row |= {"log_probs_rollout": [[engine], [engine]], "rewards": [1.0, 0.0]}
+        (tmp_path / "a.jsonl").write_text(json.dumps(row))
+        (found,) = read(tmp_path)
+        assert found.metrics["mismatch.ess"] is None
+        assert found.metrics["mismatch.k1"] == pytest.approx(engine - old)
+
+
+def test_the_kl_of_the_objective(tmp_path: Path) -> None:
+    """The mean of two responses' means; whatever β is; there is none without a reference."""
+    row = {"step": 0, "log_probs": [[-1.0, -2.0], [-1.5]], "rewards": [1.0, 0.0]}
+    row["log_probs_ref"] = [[-1.5, -2.5], [-1.75]]
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    k3 = [math.exp(-d) - 1 + d for d in (0.5, 0.5, 0.25)]
+    for chosen in (plan("grpo"), no_kl()):
+        (found,) = steps(Reader([str(tmp_path / "a.jsonl")]), chosen)
+        assert found.metrics["kl"] == pytest.approx(((k3[0] + k3[1]) / 2 + k3[2]) / 2)
+        assert found.metrics["kl_k3"] == pytest.approx(sum(k3) / 3)
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | {"log_probs_ref": None}))
+    (found,) = read(tmp_path)
+    assert (found.metrics["kl"], found.metrics["kl_k3"]) == (None, None)
+
+
 def test_endings_versions_and_repetition(tmp_path: Path) -> None:
     row = {"log_probs": [[-1.0] * 6, [-1.0] * 6], "rewards": [0.0, 1.0], "step": 8}
     said: list[dict[str, Any]] = [
@@ -432,6 +480,21 @@ def test_endings_versions_and_repetition(tmp_path: Path) -> None:
     assert found.metrics["staleness"] == (1 + 2 + 3) / 3
     # 1234 1234: five 4-grams, four of them different; aaaaaa: three, of one kind
     assert found.metrics["repetition"] == pytest.approx((1 / 5 + 2 / 3) / 2)
+
+
+def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
+    """Of the first response of each record; with three there is no 4-gram."""
+    each: list[list[int]] = [[1, 2, 3], [1, 2, 3, 4], [5, 5, 5, 5, 5], []]
+    rows = [
+        {"step": 1, "log_probs": [[-1.0] * len(ids), [-1.0]], "token_ids": [ids, [9]]}
+        for ids in each
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row | {"rewards": [1.0, 0.0]}) + "\n" for row in rows))
+    (found,) = steps(Reader([str(path)]), plan("dr"))
+    assert found.metrics["repetition"] == (0.0 + 1 / 2) / 2
+    path.write_text(json.dumps(rows[0] | {"rewards": [1.0, 0.0]}))
+    assert steps(Reader([str(path)]), plan("dr"))[0].metrics["repetition"] is None
 
 
 @pytest.mark.parametrize(
@@ -689,6 +752,7 @@ STEPS_BACK = [
     ([0, 1, 2, 0, 1], [(4, 2, 0)]),
     ([5, 3, 4, 5, 6, 4, 5], [(2, 5, 3), (6, 6, 4)]),
     ([9, 7, 5, 3], [(2, 9, 7), (3, 7, 5), (4, 5, 3)]),
+    ([19, 17, 15, 13, 11, 9, 7, 5, 3], None),
     ([9, 7, 5, 3, 1, 0], None),  # more often than three times: in no order at all
     ([3, 3, 2, 4, 2], [(5, 4, 2)]),
 ]
@@ -708,6 +772,7 @@ def test_where_steps_go_back(numbers: list[int], returns: list[tuple[int, int, i
             told = [*whole.returns()]
             if not returns:
                 assert told == []
+                assert len(whole.files["a.jsonl"].returns) == (0 if returns == [] else 4)
                 continue
             line, high, to = returns[0]
             (said,) = told
@@ -727,6 +792,20 @@ def test_where_steps_go_back(numbers: list[int], returns: list[tuple[int, int, i
 )
 def test_what_is_said_of_settings_that_change(signatures: Any, told: list[str]) -> None:
     assert [*changes(signatures)] == [f"the objective's settings {one}" for one in told]
+
+
+def test_settings_change_at_the_first_step_that_has_them(tmp_path: Path) -> None:
+    """Whichever piece of the file is read first."""
+    write(tmp_path, count=4, records=3)
+    texts = [(tmp_path / f"{step}.jsonl").read_text() for step in range(4)]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    for at in range(3, 12):
+        lines[at]["hyperparameters"] = {"epsilon_low": 0.1}
+    for made in (lines, lines[:3] + lines[:2:-1]):
+        (tmp_path / "all").write_text("".join(json.dumps(line) + "\n" for line in made))
+        run = Run(Reader([str(tmp_path / "all")], block_bytes=1000), no_kl())
+        run.read()
+        assert [*run.signatures.values()] == [0, 1]
 
 
 def test_settings_that_change_are_told(tmp_path: Path) -> None:

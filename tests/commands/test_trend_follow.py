@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import each
 from typer.testing import CliRunner
 
 from grpo_cli.commands.trend.conditions import read_condition
-from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.follow import Follow, _is_lines
 from grpo_cli.commands.trend.run import steps
 from grpo_cli.commands.trend.step import Flags
 from grpo_cli.commands.trend.task import Task
@@ -74,6 +75,47 @@ def test_a_packed_file_is_read_again(tmp_path: Path) -> None:
         stream.write(gzip.compress(line(1).encode()))
     assert follow.poll()
     assert rewards(follow) == {0: 0.5, 1: 0.5}
+
+
+def test_a_packed_file_that_is_being_written_is_read_when_it_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    follow = following(path)
+    data = gzip.compress(line(0).encode())
+    path.write_bytes(data[:-9])
+    assert not follow.poll()
+    assert rewards(follow) == {}
+    path.write_bytes(data)
+    assert follow.poll()
+    assert rewards(follow) == {0: 0.5}
+
+
+@each(
+    ("data", "lines"),
+    [
+        (b'{"step": 1}\n', True),
+        (b'{"meta":{"step": 1}}\n', True),  # a brace where a header of eight bytes would end
+        (b"\x40\0\0\0\0\0\0\0{", False),  # safetensors
+        (b"\x40\0\0\0\0\0\0\0x", True),
+        (b"PAR1....", False),
+        (b"ARROW1..", False),
+        (b"PK\x03\x04....", False),
+        (b'[{"step": 1}]', False),
+        (b' \n[{"step": 1}]', False),
+        (gzip.compress(b"{}"), False),
+        (b"", True),
+    ],
+)
+def test_what_is_read_line_by_line(tmp_path: Path, data: bytes, *, lines: bool) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert _is_lines(str(tmp_path / "a")) is lines
+
+
+def test_steps_that_go_back_in_what_is_new_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(path)
+    path.write_text(line(9) + line(3))
+    follow.poll()
+    assert any(f"{path}:2: the steps go back from 9 to 3" in note for note in follow.notices)
 
 
 @pytest.mark.parametrize("flags", [("--on", "local"), ("--html", "a.html"), ("--names", "trl")])
@@ -196,6 +238,30 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert printed[0] == "  step         nll"  # six for a step, ten for a number
     assert [row[:6] for row in printed[1:]] == ["     0", "     1", "     2", "     3"]
     assert {len(row) for row in printed} == {18}
+
+
+def test_what_interrupts_prints_the_last_step_first(tmp_path: Path) -> None:
+    """Of whatever is left to wait nothing is waited for."""
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path.write_text(line(0) + line(1))
+    watch = Watch(
+        following(path), stream, fields=["nll"], as_json=True, conditions=[], flags=Flags()
+    )
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        watch.run(0.25, wait)
+    assert waits == pytest.approx([0.1, 0.1, 0.05])
+    assert [json.loads(row)["step"] for row in stream.getvalue().splitlines()] == [0, 1]
+    waits.clear()
+    with pytest.raises(KeyboardInterrupt):
+        watch.run(5.0, wait)
+    assert waits == [0.1] * 3
 
 
 class Enough(Exception):  # noqa: N818

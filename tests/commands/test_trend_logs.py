@@ -409,6 +409,28 @@ def test_every_name_is_what_its_framework_means_by_it(
         assert logged[name] == pytest.approx(value, rel=1e-9), name
 
 
+def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Path) -> None:
+    """Its samples count as 0 where slime averages samples."""
+    records, _ = drawn_step(5)
+    masked = dict(records[1]) | {"id": "masked"}
+    masked["mask"] = [[0] * len(row) for row in masked["log_probs_new"]]
+    logged = []
+    for some in (records, [*records[:1], masked, *records[1:]]):
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in some))
+        logged.append([])
+        for names in ("trl", "verl", "slime"):
+            made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
+            made.read()
+            logged[-1].append(made.logged[0])
+    alone, beside = logged
+    for name in ("entropy", "clip_ratio/low_mean", "clip_ratio/high_mean"):
+        assert beside[0][name] == pytest.approx(alone[0][name], rel=1e-12), name
+    for name in ("actor/entropy", "actor/ppo_kl", "actor/pg_clipfrac"):
+        assert beside[1][name] == pytest.approx(alone[1][name], rel=1e-12), name
+    for name in ("train/entropy_loss", "train/ppo_kl", "train/train_rollout_logprob_abs_diff"):
+        assert beside[2][name] == pytest.approx(alone[2][name] * 12 / 16, rel=1e-12), name
+
+
 @pytest.mark.parametrize(
     ("name", "ours", "logged", "agrees"),
     [

@@ -152,6 +152,17 @@ def test_onsets_are_those_of_their_definition() -> None:
             assert (found.score, found.before, found.after) == pytest.approx(numbers, rel=1e-9)
 
 
+def test_a_line_without_noise_that_turns() -> None:
+    """Whatever is left of it is 0: the least number that there is stands for its noise."""
+    values = np.concatenate([np.arange(40.0), 39.0 + 3.0 * np.arange(1, 21)])
+    one = Series(values, drift_up=True)
+    found, wanted = onsets([one])[0], by_definition(one)
+    assert found is not None
+    assert wanted is not None
+    assert found[:2] == wanted[:2] == (40, "drift")
+    assert found.score == pytest.approx(wanted.score, rel=1e-9)
+
+
 @pytest.mark.parametrize("begin", [10, 57, 265, 266, 267, 521, 522, 700, 797])
 def test_an_onset_anywhere_in_a_long_series_is_found(begin: int) -> None:
     """Places are looked at in stretches, of which none hides what is at its border."""
@@ -193,6 +204,8 @@ def test_from_when_on_numbers_are_exactly_0(zero_from: int, count: int, told: bo
     values[zero_from:] = 0.0
     found = vanished(values)
     assert (found is not None) is told
+    values[zero_from + 4 :] = 7.0  # whatever comes later
+    assert (vanished(values) is not None) is told
     if found is not None:
         before = (zero_from + 1) / 2  # the median of 1 to zero_from
         assert found == Onset(zero_from, "shift", math.inf, False, before, 0.0)

@@ -68,6 +68,10 @@ def test_parts_of_the_tolerance() -> None:
     found = np.array([1.0, 1.0, 1.0])
     wanted = [1.5 + 0.0151, 1.5 + 0.0152, 0.48]
     assert Tolerance(0.01, 0.5).agree(column(wanted), found).tolist() == [True, False, False]
+    assert Tolerance(0.0, 0.5).agree(column([1.5, 1.5 + 1e-15]), found[:2]).tolist() == [
+        True,
+        False,
+    ]
     slack = np.array([0.3, 0.0, 0.3])
     rounded = column([1.32, 1.32, 0.66], slack=slack)
     assert Tolerance(0.01).agree(rounded, found).tolist() == [True, False, False]

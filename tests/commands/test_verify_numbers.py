@@ -640,6 +640,21 @@ def test_wrong_weights(variant, epsilon, own, other, words) -> None:
         assert found == [f"epsilon_high: the ratio is capped at {cap:g} where {own:g} is meant"]
 
 
+def test_a_weight_that_is_capped_at_1() -> None:
+    """An ε_high of 0 is a number too."""
+    flags = {"epsilon_low": None, "epsilon_high": 0.0, "kl_weight": "none"}
+    stages = {"kl": "k3", "aggregate": "response-mean"}
+    case = case_of(variant="cispo", stages=stages, flags=flags)
+    made = by_words(weights.weights(case))
+    check(made["bound at ε_high = 0"], case, told(lambda *at: cispo(0.0, *at)))
+    moving = next(one for words, one in made.items() if words.startswith("stop-gradient"))
+    check(moving, case, told(lambda *at: cispo(1.0, *at, moving=True)))
+    j, slopes = told(lambda *at: cispo(1.4, *at))
+    wrong = case_of({"gradient": slopes, "loss": -j}, "cispo", stages=stages, flags=flags)
+    (found,) = weights.solved(wrong)
+    assert found.words == "epsilon_high: the ratio is capped at 1.4 where 1 is meant"
+
+
 def test_no_weight_is_looked_for_where_there_is_none() -> None:
     assert not [*weights.weights(case_of())]
     assert not [*weights.solved(case_of({"gradient": told()[1]}))]

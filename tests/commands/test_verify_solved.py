@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from files import each
 from test_verify_numbers import (
+    FAR,
     LENGTHS,
     MOVES,
     NEW,
@@ -152,6 +153,15 @@ def askew(row: int) -> list[float]:
     return found
 
 
+def test_weights_go_with_lengths_to_some_ten_thousandths() -> None:
+    """Of the first response's: the others may lie on either side of it."""
+    for off, fits in ((2.9e-4, True), (3.1e-4, False)):
+        factors = (1.0, 1 + off, 1 - off, 1 - off)
+        wrong = told(weight=lambda row, by=factors: by[row] / 13)  # type: ignore[misc]
+        words = [one.words for one in denominators.denominators(masked(wrong))]
+        assert any("num_items_in_batch" in one for one in words) is fits
+
+
 def test_a_count_is_that_to_some_ten_thousandths() -> None:
     case = masked(told())
     for off, near in ((2.9e-4, True), (-2.9e-4, True), (3.1e-4, False), (-3.1e-4, False)):
@@ -233,6 +243,25 @@ def test_a_kl_with_weights_of_its_own(name, weight) -> None:
     check(by_words(kl.reductions(case))[words], case, wrong)
 
 
+def test_a_kl_whose_weights_are_small_and_not_alike_has_weights_of_its_own() -> None:
+    """A constant length of 100,000: a fifty-thousandth of ours and less, 2e-5 of it first."""
+    more = {"hyperparameters": {"max_completion_length": 100_000}}
+    case = expecting(told(), **more)
+    found = by_words(kl.reductions(case))
+    name = "KL aggregated by itself, as token-sum-norm, where response-mean is meant"
+    check(found[name], case, both(lambda _: 1 / 400_000))
+
+
+def test_a_kl_with_another_beta_is_that_whatever_responses_without_tokens_weigh() -> None:
+    """Two responses of three tokens: 1/6 where 1/9 is meant, and β may be 0.075."""
+    rows = [[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5], []]
+    names = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+    case = case_of(advantages=[1.0, -1.0, 0.5], **dict.fromkeys(names, rows))
+    name = "KL aggregated by itself, as token-mean, where response-mean is meant"
+    with pytest.raises(ValueError, match="may have typed"):
+        by_words(kl.reductions(case))[name].evaluate(case)
+
+
 def test_no_weights_of_a_kl_are_looked_for_without_one() -> None:
     assert not [*kl.reductions(expecting(told(beta=0.0), flags={"beta": 0.0}))]
     assert not [*kl.weights_and_denominators(expecting(told(beta=0.0), flags={"beta": 0.0}))]
@@ -241,6 +270,12 @@ def test_no_weights_of_a_kl_are_looked_for_without_one() -> None:
     more = {"hyperparameters": {"max_completion_length": 64}}
     known = [one.words for one in kl.reductions(expecting(told(), **more))]
     assert any("as token-sum-norm" in one for one in known)
+
+
+def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
+    far = [[0.0, -0.2], *FAR[1:]]
+    case = expecting(told(far=far, beta=0.15), log_probs_ref=less(NEW, far))
+    assert named(kl.strength, case) == ["β is 0.15 where 0.05 is meant"]
 
 
 def test_a_kl_weight_and_a_denominator_at_once() -> None:
@@ -473,6 +508,19 @@ def test_whole_factors(times, words) -> None:
 
 
 @each(
+    ("loss", "gradient", "count"),
+    [
+        (2.0, 2.0, 0), (2.0 * (1 - 9e-4), 2.0, 0), (2.0 * (1 + 1.1e-3), 2.0, 1),
+        (1.0 + 9e-5, 1.0, 2), (1.0 + 1.1e-4, 1.0, 0), (0.25, 1.0009, 2), (0.25, 1.0011, 3),
+        (-1.0, -1.0, 0),
+    ],
+)  # fmt: skip
+def test_from_where_on_factors_are_not_one(loss: float, gradient: float, count: int) -> None:
+    """The loss is right to a ten-thousandth, and factors are the same to a thousandth."""
+    assert len([*factors.apart(scaled(loss, gradient))]) == count
+
+
+@each(
     ("loss", "gradient", "words"),
     [
         (1.0, 1.37, ["only the gradient: it is ours times 1.37, the loss is right"]),
@@ -557,6 +605,18 @@ def test_discounts_are_named_by_their_number(gamma) -> None:
         check(by_words(discount.discounted(case))[said], case, wrong)
 
 
+def test_a_discount_is_that_of_what_says_enough() -> None:
+    """Of more than a hundredth of the largest, of the right sign, and behind another token."""
+    places = np.array([0, 1, 2])
+    for size, turn, gamma in ((1.1, 1, 0.5), (0.9, 1, None), (1.1, -1, None)):
+        ours = np.array([1.0, 0.01 * size, 0.0])
+        wanted = np.array([3.0, turn * 0.005 * size, 0.7])
+        found = discount._of_tokens(wanted, ours, places)
+        assert found == (None if gamma is None else pytest.approx(gamma, rel=1e-12))
+    found = discount._of_tokens(np.array([9.0, 0.25]), np.ones(2), np.array([0, 2]))
+    assert found == pytest.approx(0.5, rel=1e-12)
+
+
 @each("gamma", [0.3, 0.95, 1.05, 0.0005, 1.11])
 def test_a_discount_of_a_ratio_of_whole_responses(gamma) -> None:
     """Each token has the mean of γ^k; only γ between 0.001 and 1.1 are looked for."""
@@ -592,6 +652,49 @@ def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
     case = expecting(wrong)
     assert named(window.windows, case)[0] == words  # the search takes one
     check(by_words(window.windows(case))[words], case, wrong)
+
+
+@each(
+    ("sizes", "turn", "least", "most", "clipped", "slope"),
+    [
+        ([9.0, 9.0, 9.0, 9.0], 1.0, 1.1, 1.4, [2, 3], 9 / 1.5 + 9 / 1.4),
+        ([9.0, 9.0, 9.0, 3.1], 1.0, 1.1, 1.4, [2, 3], 9 / 1.5 + 3.1 / 1.4),
+        ([9.0, 9.0, 9.0, 2.9], 1.0, 1.1, 1.5, [2], 9 / 1.5),
+        ([9.0, 2.9, 9.0, 9.0], 1.0, 0.7, 1.4, [2, 3], 9 / 1.5 + 9 / 1.4),
+        ([2.0, 2.0, 9.0, 9.0], 1.0, -math.inf, 1.4, [2, 3], 9 / 1.5 + 9 / 1.4),
+        ([9.0, 9.0, 2.0, 2.0], 1.0, 1.1, math.inf, [], 0.0),
+        ([-9.0] * 4, 1.0, -math.inf, math.inf, [], 0.0),
+        ([-9.0] * 4, -1.0, None, None, None, 0.0),
+        ([-9.0, 0.0, -9.0, -2.9], -1.0, None, None, None, 0.0),
+        ([-9.0, 0.0, 0.0, -9.0], -1.0, None, None, None, 0.0),
+    ],
+)
+def test_between_which_ratios_a_bound_lies(sizes, turn, least, most, clipped, slope) -> None:
+    """The first two have a gradient; ratios 0.7, 1.1, 1.5, 1.4, of what says three times as much
+    as nothing does."""
+    ratio = np.array([0.7, 1.1, 1.5, 1.4])
+    breakdown = SimpleNamespace(
+        ratio=ratio, advantage=np.sign(sizes), token_weight=np.abs(sizes) / ratio
+    )
+    case: Any = SimpleNamespace(breakdown=breakdown, quiet=1.0)
+    found = window._side(case, np.array([True, True, False, False]), turn)
+    if least is None:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.least, found.most) == (least, most)
+    assert np.flatnonzero(found.clipped).tolist() == clipped
+    assert found.slope == pytest.approx(slope, rel=1e-12)
+
+
+def test_a_lower_bound_lies_between_the_ratios_of_what_it_binds_and_of_others() -> None:
+    ratio = np.array([0.7, 1.1, 0.75, 0.9])
+    breakdown = SimpleNamespace(ratio=ratio, advantage=-np.ones(4), token_weight=np.full(4, 9.0))
+    case: Any = SimpleNamespace(breakdown=breakdown, quiet=1.0)
+    found = window._side(case, np.array([False, True, False, True]), -1.0)
+    assert found is not None
+    assert (found.least, found.most, found.slope) == (0.75, 0.9, -18.0)
+    assert found.clipped.tolist() == [True, False, True, False]
 
 
 def test_no_window_is_looked_for_where_it_is_right() -> None:
@@ -635,6 +738,20 @@ def test_a_noise_that_agrees_hides_no_multiple() -> None:
         rows = told()[1]
         rows[2] = (slopes + times * room * turned).tolist()
         assert case_of({"gradient": rows}).other_weights is fits
+
+
+def test_what_half_precision_leaves_off_hides_no_multiple() -> None:
+    """Every number by one step of bfloat16 up or down, by turns."""
+    slopes = told()[1]
+    rows = [
+        [float(np.float32(np.ldexp(np.rint(np.ldexp(m, 8)) + (-1) ** at, e - 8)))
+         for at, (m, e) in enumerate(map(math.frexp, row))]
+        for row in slopes
+    ]  # fmt: skip
+    case = case_of({"gradient": rows})
+    assert case.columns[0].precision == "bfloat16"
+    assert case.other_weights
+    assert not case_of({"gradient": [[1.0001 * one for one in row] for row in rows]}).other_weights
 
 
 def test_gradients_and_losses_of_either_sign() -> None:

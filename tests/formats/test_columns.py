@@ -287,3 +287,122 @@ def test_what_is_read_by_columns_is_of_the_right_type(tmp_path, monkeypatch, at)
     found = [result(path, Reading(), skip=skip) for skip in (False, True)]
     monkeypatch.setattr(Reading, "_by_columns", lambda *_: None)
     assert [result(path, Reading(), skip=skip) for skip in (False, True)] == found
+
+
+ONE = {"log_probs_new": [-1.0, -2.0], "log_probs_ref": [-1.5, -2.0], "reward": 1.0}
+"""A row of one response; below of two."""
+TWO = {
+    "log_probs_new": [[-1.0, -2.0], [-0.5]],
+    "log_probs_ref": [[-1.5, -2.0], [-1.0]],
+    "rewards": [1.0, 0.0],
+}
+BY_STEP, BY_BOTH, BY_SIZE = (
+    Reading(grouping=one)
+    for one in (
+        Grouping(by=(("step",),)),
+        Grouping(by=(("step",), ("prompt",))),
+        Grouping(size=2),
+    )
+)
+
+
+def told(*texts):
+    return [{**TWO, "grpo_json": text} for text in texts]
+
+
+TABLES = {
+    "two names of a column": ([{**TWO, "logps": TWO["log_probs_new"]}] * 3, None, False),
+    "two masks": (
+        [{**TWO, "loss_mask": [[1, 1], [1]], "response_mask": [[1, 0], [1]]}],
+        None,
+        False,
+    ),
+    "a mask without a token": ([{**TWO, "mask": [[0, 0], [0]]}] * 2, None, True),
+    "another number of masks": ([{**TWO, "mask": [[1, 1]]}] * 2, None, False),
+    "an answer that is expected": ([{**TWO, "expected": 1.0}] * 3, None, True),
+    "no log-probs": ([{"rewards": [1.0]}] * 3, None, False),
+    "ratios": ([{"ratios": [[1.0]], "log_probs_ref": [[-1.0]], "rewards": [1.0]}] * 3, None, False),
+    "two rewards each": ([{**TWO, "rewards": [[1.0, 2.0], [0.0, 1.0]]}] * 2, None, False),
+    "no responses": ([TWO, {name: [] for name in TWO}], None, False),
+    "no tokens": ([TWO, {**{name: [[], []] for name in TWO}, "rewards": [1.0, 0.0]}], None, True),
+    "a column that some have": ([{**TWO, "log_probs_old": TWO["log_probs_new"]}, TWO], None, False),
+    "a note that some have": ([{**TWO, "note": 1}, TWO], None, True),
+    "groups": ([{**TWO, "group_ids": [*names]} for names in ("ab", "aa")], None, True),
+    "a framework": ([{**TWO, "framework": {"name": "trl", "loss_type": "dapo"}}] * 2, None, True),
+    "settings that are the same": (told('{"epsilon": 0.1}', '{"epsilon": 0.1}'), None, True),
+    "settings that differ": (told('{"epsilon": 0.1}', '{"epsilon": 0.2}'), None, False),
+    "settings of another type": (told('{"epsilon": 1}', '{"epsilon": 1.0}'), None, False),
+    "settings together": (told('{"hyperparameters": {"epsilon": 0.3}}') * 2, None, True),
+    "settings together that differ": (
+        told('{"hyperparameters": {"beta": 0.3}}', '{"hyperparameters": {"beta": 0}}'),
+        None,
+        False,
+    ),
+    "ids": (told('{"id": 1}', '{"id": "b"}'), None, True),
+    "an id that is null": (told('{"id": 1}', '{"id": null}'), None, False),
+    "other keys": (told('{"id": 1}', '{"at": 1}'), None, False),
+    "a column again": (told('{"rewards": [2, 3]}') * 2, None, False),
+    "a column in the text": (told('{"log_probs_old": [[-1, -3], [-1]]}') * 2, None, False),
+    "no text": (told(None, None), None, True),
+    "broken text": (told("{}", "{"), None, False),
+    "by step": ([{**ONE, "step": at // 2} for at in range(6)], BY_STEP, True),
+    "by step and prompt": (
+        [{**ONE, "step": at // 3, "prompt": f"p{at // 2}"} for at in range(8)],
+        BY_BOTH,
+        True,
+    ),
+    "names in groups of two": (
+        [{**ONE, "group_ids": "ab"[at % 2]} for at in range(6)],
+        BY_SIZE,
+        False,
+    ),
+    "one name in each group of two": (
+        [{**ONE, "group_ids": "aabbaa"[at]} for at in range(6)],
+        BY_SIZE,
+        True,
+    ),
+    "a list that may be of tokens": (
+        [{**ONE, "advantages": [1.0, 2.0], "step": at // 2} for at in range(4)],
+        BY_STEP,
+        False,
+    ),
+    "lists of advantages of one response": (
+        [{**ONE, "advantages": [[1.0, 2.0]], "step": at // 2} for at in range(4)],
+        BY_STEP,
+        False,
+    ),
+    "a name whose meaning depends on others": (
+        [{**ONE, "action_log_probs": [-1.0, -2.5], "step": at // 2} for at in range(4)],
+        BY_STEP,
+        False,
+    ),
+    "a key of another format": (
+        told('{"meta_info": {"output_token_logprobs": [[-1.0, 7]]}}'),
+        None,
+        False,
+    ),
+    "settings that are none": (told('{"epsilon": "x"}') * 2, None, False),
+    "a name that may be of another column": (
+        [{**ONE, "old_logprobs": [-1.0, -2.5], "step": at // 2} for at in range(4)],
+        BY_STEP,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_unusual_tables_are_read_as_row_by_row(tmp_path, monkeypatch, name):
+    """Which are read by columns; what is said of them is the same."""
+    rows, reading, plain = TABLES[name]
+    reading = reading or Reading()
+    keys = {key: None for row in rows for key in row}
+    monkeypatch.setattr(cuts, "_LEAST", 1)
+    path = tmp_path / "a.parquet"
+    made = pa.table({key: [row.get(key) for row in rows] for key in keys})
+    pq.write_table(made, path, row_group_size=3)
+    found = [result(path, reading, skip=skip) for skip in (False, True)]
+    assert {one.columns is not None for one in chunks(path, reading)} == {plain}
+    monkeypatch.setattr(Reading, "_by_columns", lambda *_: None)
+    assert [result(path, reading, skip=skip) for skip in (False, True)] == found
+    monkeypatch.setattr(cuts, "between_groups", lambda *_: None)
+    assert [result(path, reading, skip=skip) for skip in (False, True)] == found

@@ -174,9 +174,8 @@ class Measured:
         if self._summary is not None:
             sums.totals = sums.totals or Totals(batch)
             sums.totals.add_some(self._summary, cut)
-        records, _, _, tokens = cut.counts
+        tokens = cut.tokens.stop - cut.tokens.start
         sums.counts["tokens"] += tokens
-        sums.counts["records"] += records
         self._add_rows(sums, cut)
         for name, values in self._functions.items():
             given = values[cut.responses]

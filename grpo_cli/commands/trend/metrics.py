@@ -269,9 +269,6 @@ def functions(step: Mapping[str, object]) -> list[str]:
     return [name for name in step if name not in METRICS]
 
 
-COUNTS = ("records", "responses", "tokens")
-
-
 def values(step: StepSums) -> dict[str, float | None]:
     """Every metric of a step, then those of single reward functions."""
     found = {one.name: one.read(step) for one in ALL}

@@ -170,4 +170,4 @@ def _middle(key: int) -> float:
         return 0.0
     first = key << _DROPPED
     low, high = _FLOATS.unpack(_WHOLE.pack(first, first + (1 << _DROPPED) - 1))
-    return (low + high) / 2 if math.isfinite(low + high) else low
+    return (low + high) / 2 if math.isfinite(high) else low

@@ -162,7 +162,6 @@ class Task:
             part.keys.setdefault(step, None if item.signal.step is None else item.signal.key)
             sums = part.sums(step, source)
             sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
-            sums.counts["records"] += 1
             part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
         except InputError as error:
             return error

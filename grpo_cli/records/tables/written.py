@@ -41,11 +41,8 @@ class Written:
         return found.storage if isinstance(found, self._pa.ExtensionArray) else found
 
     def is_by_token(self) -> bool:
-        """Whether each token has an advantage; of one response a list may mean either."""
-        levels = depth(self._pa, self.column("advantages").type)
-        if levels and self._single:
-            raise Unusual
-        return levels == 2
+        """Whether each token has one; what a list of one response means is not known here."""
+        return depth(self._pa, self.column("advantages").type) == 2
 
     @cached_property
     def _outer(self) -> tuple[I64, Any]:

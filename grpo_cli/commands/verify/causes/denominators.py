@@ -122,7 +122,7 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     fitting: dict[str, float] = {}
     for form, shape in _shapes(case).items():
         scale = weight[told] / shape[told]
-        if np.abs(scale - scale[0]).max() <= 3e-4 * abs(scale[0]):
+        if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
     named = [form for form, divisor in fitting.items() if any(_named(case, form, divisor))]
     for form in named or (fitting if unnamed else ()):

@@ -73,11 +73,11 @@ def known(case: Case) -> Iterator[Cause]:
     if found is None:
         return
     for name, value in _known(case):
-        if case.gradient is not None and name not in _ACCUMULATION:
+        if value <= 1 or (case.gradient is not None and name not in _ACCUMULATION):
             continue
         for factor, said in ((value, "times"), (1.0 / value, "divided by")):
             for sign, also in ((1.0, ""), (-1.0, ", and of the wrong sign")):
-                if value > 1 and abs(found - sign * factor) <= case.tolerance.rtol * factor:
+                if abs(found - sign * factor) <= case.tolerance.rtol * factor:
                     words = f"{_kind(name)}: expected is ours {said} {name} = {value:g}{also}"
                     yield Cause("aggregate", words, partial(everything, factor=sign * factor))
 
@@ -95,7 +95,7 @@ def whole(case: Case) -> Iterator[Cause]:
 def _known(case: Case) -> Iterator[tuple[str, float]]:
     for name in (*_ACCUMULATION, "max_completion_length", "response_length"):
         value = case.record.hyperparameters.get(name)
-        if isinstance(value, float | int) and value > 0:
+        if isinstance(value, float | int):
             yield name, float(value)
     batch = case.batch
     yield "the number of responses", float(batch.responses.count)

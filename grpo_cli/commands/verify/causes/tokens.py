@@ -94,7 +94,9 @@ def _whole(case: Case, wrong: Picked) -> Picked:
     """With the tokens of the same responses that have no gradient to be seen by."""
     responses = case.batch.responses
     seen = np.abs(case.breakdown.gradient) > case.quiet
-    whole = (responses.sum((seen & ~wrong).astype(int)) == 0) & (responses.sum(wrong * 1) > 0)
+    whole = (responses.sum((seen & ~wrong).astype(int)) == 0) & (
+        responses.sum(wrong.astype(int)) > 0
+    )
     picked: Picked = wrong | (responses.spread(whole) & ~seen)
     return picked
 
@@ -105,7 +107,7 @@ def _unseen(case: Case) -> Iterator[Cause]:
         return
     responses, parts = case.batch.responses, case.breakdown.contribution
     silent = np.abs(case.breakdown.gradient) <= case.quiet
-    whole = (responses.lengths > 0) & (responses.sum(~silent * 1) == 0)
+    whole = (responses.lengths > 0) & (responses.sum((~silent).astype(int)) == 0)
     for times, said in _TIMES:
         for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
             picked = responses.index == row
