@@ -556,6 +556,9 @@ def test_inverted_masks(counted, masked, empty, inverted):
     values = [0.0] * counted + [0.0] * empty + of_lengths(masked - empty)[0]
     given = row([values, [0.0]], mask=[[1] * counted + [0] * masked, [0]])
     found = told(given, "inverted-mask")
+    if inverted:
+        (one,) = findings([given], "inverted-mask")
+        assert f"{masked - empty} of {masked + 1} that do not count" in one["message"]
     evidence = {"counted": counted, "masked": masked + 1}
     assert found == ([("error", None, None, evidence)] if inverted else [])
 
@@ -950,3 +953,135 @@ def test_a_cap_without_settings(lengths, told_count):
 def test_responses_that_are_said_to_be_cut():
     found = told(row(of_lengths(3, 4, 5), truncated=[1, 0, 1]), "length-cap")
     assert found == [("info", None, None, {"responses": 2, "of": 3, "named": True})]
+
+
+@each("record", [0, 1, 2])
+@each(("rows", "wanted"), [((1, 2), 1), ((2,), 2), ((0, 1, 2), 0)])
+def test_which_response_begins_with_its_prompt(record, rows, wanted):
+    """In records of other lengths than those before."""
+    prompts = [[70 + at, 80, 90][: 2 + at % 2] for at in range(3)]
+    made = []
+    for number, lengths in enumerate(((4, 2, 6), (2, 7, 3, 3), (5, 5, 5))):
+        ids = [[*range(100 * at, 100 * at + length)] for at, length in enumerate(lengths, 1)]
+        if number == record:
+            for at in rows:
+                ids[at] = [*prompts[at], *ids[at]]
+        made.append(row(of_lengths(*map(len, ids)), token_ids=ids, prompt_ids=prompts))
+    (found,) = findings(made, "prompt-included")
+    assert (found["record"], found["response"], found["token"]) == (record, wanted, 0)
+    assert found["evidence"] == {"tokens": len(prompts[wanted]), "key": "prompt_ids"}
+
+
+def test_a_group_that_is_all_the_same_is_no_prompt():
+    """Nor one of a single response, nor of two that differ from the first token on."""
+    for ids in ([[1, 2, 3], [1, 2, 3]], [[1, 2, 3]], [[1, 2, 3], [2, 3, 4]]):
+        given = row([[-9.0] * 3] * len(ids), token_ids=ids)
+        assert findings([given], "prompt-included") == []
+    given = row([[-25.0] * 3] * 2, token_ids=[[1, 2, 3], [1, 2, 4]])
+    assert told(given, "prompt-included")[0][3]["tokens"] == 2
+    given = row([[-25.0] * 3, [-25.0] * 2], token_ids=[[1, 2, 3], [1, 2]])
+    assert told(given, "prompt-included")[0][3]["tokens"] == 2
+
+
+@each("bad", [[math.inf, -math.inf], [math.nan, -9.0]])
+def test_a_beginning_of_no_numbers_is_no_prompt(bad):
+    rows = [[*bad, -9.0, -1.0 - at] for at in range(3)]
+    ids = [[1, 2, 3, 4 + at] for at in range(3)]
+    for given in (row(rows, token_ids=ids), row(rows)):
+        assert findings([given], "prompt-included") == []
+        assert len(findings([given], "not-finite")) == 1
+
+
+def test_one_word_that_fills_a_response_in_a_mask():
+    """A response whose only token the mask takes is empty; one that was written empty is not."""
+    given = row([[-1.0], [-2.0, -1.0], []], mask=[[0], [1, 1], []])
+    assert told(given, "mask") == [("warning", 0, None, {"empty": 1, "of": 3})]
+
+
+@each(("widths", "at"), [(([5, 6], [7]), (0, 1)), (([5], [6, 7, 8]), (1, 2))])
+def test_which_sampled_ids_differ_in_a_later_record(widths, at):
+    ids = [*map(list, widths)]
+    sampled = [list(one) for one in ids]
+    sampled[at[0]][at[1]] = 99
+    plain = row(of_lengths(3, 2), token_ids=[[1, 2, 3], [4, 5]], sampled_ids=[[1, 2, 3], [4, 5]])
+    given = row(of_lengths(*map(len, ids)), token_ids=ids, sampled_ids=sampled)
+    found = findings([plain, given, plain], "retokenised")
+    assert [(one["record"], one["response"], one["token"]) for one in found] == [(1, *at)]
+
+
+def test_sampled_ids_of_some_records_only():
+    ids = [[1, 2], [3, 4]]
+    plain = row(of_lengths(2, 2), token_ids=ids)
+    given = plain | {"sampled_ids": [[1, 2], [3, 5]]}
+    other = plain | {"sampled_ids": None}
+    assert [one["record"] for one in findings([other, given], "retokenised")] == [1]
+    assert findings([plain | {"sampled_ids": [[1, 9]]}], "retokenised") == []  # of one response
+    assert findings([row(of_lengths(2, 2), sampled_ids=ids)], "retokenised") == []
+
+
+@each(
+    ("rewards", "low", "high"),
+    [
+        ([0.75, 0.75000001, 0.25, 0.25000001], 0.25, 0.25000001),
+        ([1.0, -0.5, -0.50000001], -0.50000001, -0.5),
+    ],
+)
+def test_which_rewards_differ_by_noise(rewards, low, high):
+    """The least of a group's pairs."""
+    (found,) = findings([rewarded(rewards)], "reward-noise")
+    assert found["message"] == f"rewards {low!r} and {high!r} differ by float32 noise"
+    assert found["evidence"]["gap"] == high - low
+
+
+@each(
+    ("rows", "is_told"),
+    [
+        ([[2.5, 1.0, 0.5], [0.0, 0.0, 0.0]], True),  # 2.5 times, and its spread too
+        ([[5.0, 1.0, 0.5], [1.0, -1.0, -0.5]], True),  # just twice the spread
+        ([[4.9, 1.0, 0.5], [1.0, -1.0, -0.5]], False),
+        ([[5.0, 0.5, 1.0], [1.0, -0.5, -1.0]], True),
+        ([[4.9, 0.5, 1.0], [1.0, -0.5, -1.0]], False),
+        ([[10.0, 1.0, 0.0], [10.0, -1.0, 0.0]], True),  # just ten times
+        ([[9.9, 1.0, 0.0], [9.9, -1.0, 0.0]], False),
+    ],
+)
+def test_the_bounds_of_scales_of_reward_functions(rows, is_told):
+    assert bool(findings([rewarded(rows)], "reward-scale")) is is_told
+
+
+@each("functions", [1, 2])
+def test_scales_of_strided_advantages_are_not_told_besides(functions):
+    """Of several reward functions strides are not asked, and the scale is told."""
+    rewards = np.random.default_rng(20).normal(0.0, 1.0, 20)
+    advantages = [1e3 * one for one in centred(rewards, np.arange(20) // 5)]
+    given = rewarded(rewards.tolist(), group_ids=[at // 4 for at in range(20)])
+    given["advantages"] = advantages
+    if functions == 2:
+        given["rewards"] = [[one, 0.0] for one in rewards.tolist()]
+    assert bool(told(given, "advantages")) is (functions == 1)
+    assert bool(told(given, "advantage-scale")) is (functions == 2)
+
+
+@each(("value", "words"), [(1.0, "all are in [0, 1]"), (1.01, "none is below 0")])
+def test_probabilities_are_1_at_most(value, words):
+    (found,) = findings([row([[0.5, value]])], "probabilities")
+    assert words in found["message"]
+
+
+@each(
+    ("rows", "words"),
+    [([[-1.0, 2.0]], "log-probs never are"), ([[-1.0, 2.0, 2.0]], "filled with 2")],
+)
+def test_a_filler_above_0_stands_twice(rows, words):
+    (found,) = findings([row(rows)], "probabilities")
+    assert words in found["message"]
+
+
+def test_ends_by_words_of_later_records():
+    """Each token's number is that of its string, over all records."""
+    one = row(of_lengths(3, 3), tokens=[["a", "b", "c"], ["d", "e", "f"]])
+    two = row(of_lengths(3, 3), tokens=[["g", "<|im_end|>", "<pad>"], ["h", "<|im_end|>", "<pad>"]])
+    (found,) = findings([one, two, one], "padding-id")
+    assert (found["record"], found["response"]) == (1, 0)
+    assert found["evidence"]["tokens"] == 2
+    assert "end in '<pad>', behind the end of text" in found["message"]

@@ -63,7 +63,7 @@ def lines(pair: Pair) -> Lines:
     ups = pair.samples.sum((pair.log_ratio > 0.0).astype(np.float64))
     downs = pair.samples.sum((pair.log_ratio < 0.0).astype(np.float64))
     told = np.maximum(ups + downs, 1.0)
-    usable = (n >= _LEAST) & (spread_a > 1e-3) & (spread_b > 1e-3) & (change > 1e-6 * spread_a)
+    usable = (n >= _LEAST) & (spread_a > 1e-3) & (spread_b > 1e-3) & (change > 0.0)
     of_a, of_b, of_both = (np.where(usable, one, 1.0) for one in (spread_a, spread_b, change))
     return Lines(
         usable,
