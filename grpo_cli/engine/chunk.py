@@ -90,9 +90,9 @@ class Chunk:
             for alone in self.records:
                 yield Chunk.of([alone])
             return
-        yield from whole(self.records[:place])
+        yield from _whole(self.records[:place])
         yield located(error, self.records[place])
-        yield from whole(self.records[place + 1 :])
+        yield from _whole(self.records[place + 1 :])
 
 
 def located(error: InputError | HyperparameterError, culprit: Record) -> InputError:
@@ -110,18 +110,23 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
 
 def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:
     """Chunks of records that are read one by one; errors in the place of those that are bad."""
-    for group in _of_one_layout(map(_read, raws)):
+    yield from assembled(map(_read, raws))
+
+
+def assembled(items: Iterable[Record | InputError]) -> Iterator[Chunk | InputError]:
+    """Chunks of checked records, those of one layout together; errors in their places."""
+    for group in _of_one_layout(items):
         if isinstance(group, InputError):
             yield group
         else:
-            yield from whole(group)
+            yield from _whole(group)
 
 
 def _read(raw: Raw | InputError) -> Record | InputError:
     return raw if isinstance(raw, InputError) else record(raw)
 
 
-def whole(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
+def _whole(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
     """Records of one layout as a chunk; around those whose values are out of range."""
     while records:
         try:

@@ -85,8 +85,6 @@ def _pack_all(objects: Objects) -> Packed:
         raise Unusual
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
-    if not all(counts):
-        raise Unusual
     widths = list(map(len, _rows(objects, key, counts)))
     columns = _log_probs(objects, names, counts, widths)
     _check_words(objects, names, counts, widths)
@@ -207,6 +205,7 @@ def _log_probs(
 ) -> dict[str, bytes | memoryview]:
     """The token columns, packed at once, which is faster than one by one."""
     keys = {name: names[name] for name in LOG_PROBS if name in names}
+    # Where a record has no responses this is a LookupError, and it is not plain.
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
         return {

@@ -26,8 +26,13 @@ def agrees(
     define: Callable[[Sample], Said | list[Said] | None],
     claims: str = "",
 ) -> None:
-    """The rule says of each sample what its definition does: evidence, place and words."""
-    found = told(code, samples, names, claims)
+    """The rule says of each sample what its definition does: evidence, place and words.
+
+    One with equal columns is beside them, of which nothing is said.
+    """
+    equal = sample(samples[0].a, samples[0].a, samples[0].widths)
+    found = told(code, [*samples, equal], names, claims)
+    assert len(samples) not in found
     given = [define(one) or [] for one in samples]
     expected = [one if isinstance(one, list) else [one] for one in given]
     silent = sum(not one for one in expected)
@@ -105,7 +110,27 @@ def softened(draw: np.random.Generator) -> Sample:
 @pytest.mark.parametrize(("names", "least"), [(ENGINE, 0.025), (UPDATE, 0.065)])
 def test_temperature(names, least):
     made = [softened(one) for one in drawn(900, 1)]
+    for one in made[:60]:
+        scale = 1e-3 / np.array([one.a.std(), one.b.std()]).min()
+        made += [sample(one.a * scale * by, one.b * scale * by) for by in (0.99, 1.01)]
+    made += [bent(*of) for of in BENT]
+    made.append(sample(np.zeros(30), np.zeros(30)))
     agrees("temperature", made, names, temperature(names, least))
+
+
+BENT = [
+    (60, 51, 0.1, 0.8), (60, 52, 0.1, 1.2),  # 85 % of the signs, which alone are sure
+    (100, 90, 0.05, 0.3), (100, 91, 0.05, 0.3),  # nine of ten
+    (100, 75, 0.08, 0.5), (100, 76, 0.08, 0.5),  # 5 standard deviations of a coin
+]  # fmt: skip
+
+
+def bent(count: int, ups: int, power: float, noise: float) -> Sample:
+    """Two columns of which the first is above the second at so many tokens, the likeliest."""
+    draw = np.random.default_rng([count, ups])
+    a = -np.sort(draw.exponential(1.0, count))
+    apart = power * (a - (a[ups - 1] + a[ups]) / 2) * np.exp(noise * draw.normal(0.0, 1.0, count))
+    return sample(a, a - apart)
 
 
 # ---- drift and mean weight -----------------------------------------------------------------------
@@ -141,8 +166,28 @@ def growing(draw: np.random.Generator) -> Sample:
     return sample(a, a - size, widths)
 
 
+def drifting(early: list[float], late: list[float], gap: int = 0) -> Sample:
+    """Differences of tokens that are free to move; sure ones stand between."""
+    sizes = np.array([*early, *[0.0] * gap, *late])
+    a = np.full(len(sizes), -800.0)
+    a[len(early) : len(early) + gap] = -0.01
+    return sample(a, a - sizes)
+
+
 def test_drift():
-    agrees("drift", [growing(one) for one in drawn(500, 2)], UPDATE, drift)
+    noisy = [0.75, 1.25] * 10
+    made = [
+        drifting(noisy, [1.75] * 16 + [2.0] * 4),  # 1.8 times
+        drifting([0.0, 2.0] * 25, [1.0, 3.0] * 25),  # 5 standard errors
+        drifting(noisy, [2.0, 3.0] * 10),
+        drifting(noisy[:19], [2.0, 3.0] * 10, 20),
+        drifting(noisy, [2.0, 3.0, 2.0] * 6 + [3.0], 20),
+        drifting(noisy, [7.0, 3.0] * 10),  # 5 at most
+        drifting([*noisy, 3.5], [2.0, 3.0] * 10),  # the token in the middle is none of the later
+    ]
+    says = [drift(one) for one in made]
+    assert [one is not None for one in says] == [False, False, True, False, False, True, True]
+    agrees("drift", [*made, *(growing(one) for one in drawn(500, 2))], UPDATE, drift)
 
 
 def mean_weight(one: Sample) -> Said | None:
@@ -247,8 +292,17 @@ def foreign(draw: np.random.Generator) -> Sample:
     return sample(a, np.minimum(b, 0.0), widths)
 
 
+def reversed_in(widths: list[int], rest: int) -> Sample:
+    """Responses whose probabilities rise in the one column as they fall in the other."""
+    ups = [np.log(np.linspace(0.1, 0.9, width)) for width in [*widths, rest]]
+    downs = [*(one[::-1] for one in ups[:-1]), ups[-1] - 0.001]
+    return sample(np.concatenate(ups), np.concatenate(downs), [*widths, rest])
+
+
 def test_unrelated():
-    agrees("unrelated", [foreign(one) for one in drawn(1500, 4)], UPDATE, unrelated)
+    made = [reversed_in(widths, 900) for widths in ([11] * 12, [12] * 12, [60], [12])]
+    assert [bool(unrelated(one)) for one in made] == [False, True, True, False]
+    agrees("unrelated", [*made, *(foreign(one) for one in drawn(1500, 4))], UPDATE, unrelated)
 
 
 def last_token(one: Sample) -> Said | None:
@@ -527,7 +581,12 @@ def filled(draw: np.random.Generator) -> Sample:
 
 
 def test_filler():
-    agrees("filler", [filled(one) for one in drawn(900, 10)], UPDATE, filler)
+    mixed = [
+        sample([-2.0] * 4 + [0.0] * 2 + [-1.0] * 9, [0.0] * 4 + [turned] * 2 + [-1.01] * 9)
+        for turned in (-0.3, -0.31)
+    ]
+    assert [bool(filler(one)) for one in mixed] == [True, False]
+    agrees("filler", [*mixed, *(filled(one) for one in drawn(900, 10))], UPDATE, filler)
 
 
 def test_filler_of_several_values_and_of_all_tokens():
@@ -627,16 +686,20 @@ def test_outliers():
         sample([-12 * 0.4] + [-0.4] * 119, np.zeros(120)),
     ]
     assert [outliers(one) for one in at_bounds] == [None, None]
+    for between, is_told in ((0.95, False), (0.85, True)):  # three times what 98 % are within
+        one = sample([-4.0] + [-between] * 2 + [-0.3] * 197, np.zeros(200))
+        assert bool(outliers(one)) is is_told
+        at_bounds.append(one)
     made = [*at_bounds, *(standing_out(one) for one in drawn(700, 11))]
     agrees("outliers", made, ENGINE, outliers)
 
 
 def mismatch(one: Sample) -> Said | None:
     change = one.a - one.b
-    error = np.exp(np.abs(change)).mean()
+    error = np.exp(np.minimum(np.abs(change), 50.0)).mean()
     if len(change) < 30 or error <= 1.05:
         return None
-    weights = np.exp(change)
+    weights = np.exp(np.clip(change, -50.0, 50.0))  # or they overflow
     effective = weights.sum() ** 2 / (len(weights) * np.sum(weights**2))
     mean, k3 = weights.mean(), (weights - 1 - change).mean()
     p50, p99, p999 = np.quantile(np.abs(change), [0.5, 0.99, 0.999])
@@ -670,7 +733,12 @@ def differing(draw: np.random.Generator) -> Sample:
 
 
 def test_rollout_mismatch():
-    agrees("rollout-mismatch", [differing(one) for one in drawn(400, 12)], ENGINE, mismatch)
+    far = [
+        sample([-1.0] * 30 + [up], [-1.1] * 30 + [down])
+        for up, down in ((-1.0, -61.0), (-61.0, -1.0))
+    ]
+    made = [*far, *(differing(one) for one in drawn(400, 12))]
+    agrees("rollout-mismatch", made, ENGINE, mismatch)
 
 
 def noise(one: Sample) -> Said | None:
@@ -692,6 +760,7 @@ def test_ratio_noise():
         [0.0, 0.0],
         [0.0098, 0.01],
         [0.0, 0.0202],
+        [0.01],
         [0.094, 0.0],
         [0.0, 0.097],
         [math.log(1.1), 0.3],

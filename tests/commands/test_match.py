@@ -509,6 +509,21 @@ def test_numbers_that_the_records_carry(grpo, tmp_path):
     assert not found["by_chance"]
 
 
+def test_records_of_a_step_may_differ_in_what_they_say(grpo, tmp_path):
+    """In their hyperparameters, and in the columns that they have: each is taken as it is."""
+    first = record(1, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], hyperparameters={"beta": 0.5})
+    second = record(2, [4, 4], [1.0, 0.0], hyperparameters={"beta": 0.0})
+    del second["log_probs_ref"]
+    loss = loss_of(write(tmp_path / "both", [first, second]), "dapo", stages={"kl": "k3"})
+    made = [one | {"step": 1, "metrics": {"loss": loss}} for one in (first, second)]
+    path = str(write(tmp_path / "run", made))
+    words = ["-v", "dapo", "--kl", "k3", "--logged", "loss=metrics.loss"]
+    found = asked(grpo, path, *words)
+    assert found["questions"] == [1, 1]
+    assert found["matches"][0]["value"] == loss
+    assert "dapo" in found["matches"][0]["command"]
+
+
 def test_several_numbers_that_the_records_carry(grpo, tmp_path):
     """A gradient norm beside the loss: what has only the loss is out; a wrong one leaves none."""
     made = []

@@ -295,9 +295,10 @@ def test_chance_over_several_numbers() -> None:
         ({"loss": 1.0}, "a", ["--record", "a"]),
         ([{"step": 7}], 3, ["--record", "3"]),
     ],
-)
+)  # those of the first record
 def test_words_that_read_what_a_number_was_logged_of(value, record, words) -> None:
-    members: Any = [(SimpleNamespace(value=value), SimpleNamespace(name=record))]
+    last = SimpleNamespace(value={"step": 9}), SimpleNamespace(name="z")
+    members: Any = [(SimpleNamespace(value=value), SimpleNamespace(name=record)), last]
     assert logged._words(members) == words
 
 
@@ -339,7 +340,7 @@ def count_of(one: Question) -> int:
 
 def test_numbers_beside_the_one_that_is_asked_for() -> None:
     """From flags for every question, from the records where they have them, to the same digits."""
-    rows = [carrying(1, 0.5), carrying(2, 0.25)]
+    rows = [carrying(1, 0.5), carrying(2, 0.25, hyperparameters={"beta": 0.5}), carrying(2, 0.25)]
     rows[1]["metrics"] |= {"kl": 0.125, "norm": 3.0}
     given = ["gradient-norm = metrics.norm", "objective= metrics.loss", "kl=metrics.kl"]
     flag = Typed.of("clip_fraction", "0.1", 0.5)
@@ -348,7 +349,8 @@ def test_numbers_beside_the_one_that_is_asked_for() -> None:
         Typed.of("objective", repr(value), 0.01) for value in (0.5, 0.25)
     ]
     others = [Typed.of("gradient_norm", "3.0", 0.01), Typed.of("kl", "0.125", 0.01)]
-    assert [one.others for one in found] == [[flag], [flag, *others]]
+    assert [one.others for one in found] == [[flag], [flag, *others]], "of the first of a step"
+    assert [one.first.settings for one in found] == [{}, {"beta": 0.5}]
 
 
 def test_so_many_questions_are_enough() -> None:
@@ -366,7 +368,9 @@ def test_so_many_questions_are_enough() -> None:
         (["kl=metrics.kl"], "give loss=PATH or objective=PATH once"),
         (["loss=a", "objective=a"], "give loss=PATH or objective=PATH once"),
         (["loss=a", "kl=a", "kl=b"], "each other number once"),
-        (["loss=metrics.none"], "no record has a number at metrics.none"),
+        (["loss=metrics.none"], "no record has a number at metrics.none$"),
+        (["kl=metrics.kl", "loss = metrics.none"], "no record has a number at metrics.none$"),
+        (["loss=metrics.none", "kl=metrics.kl"], "no record has a number at metrics.none$"),
     ],
 )
 def test_what_can_be_logged_is_said(given, said) -> None:
@@ -396,7 +400,7 @@ def test_a_plan_as_a_command_line(stages, flags, batch, times, line) -> None:
     made: Any = SimpleNamespace(variant="dapo", swapped=stages, flags=flags, batch=batch)
     paths = ["a b.jsonl", "--where", "step==1"]
     assert command(made, paths, "loss", times) == f"grpo eval 'a b.jsonl' --where step==1 {line}"
-    assert command(made, ["\udce4"], "loss").startswith("grpo eval '\\xe4' -v dapo ")
+    assert command(made, ["\udce4"], "loss", times).startswith("grpo eval '\\xe4' -v dapo ")
 
 
 def test_a_plan_says_nothing_that_its_row_and_the_records_say_anyway() -> None:
@@ -404,10 +408,11 @@ def test_a_plan_says_nothing_that_its_row_and_the_records_say_anyway() -> None:
     row = record(5, [5, 9], [1.0, 0.0], hyperparameters={"beta": 0.04, "epsilon_low": 0.1})
     made = assemble([read(Raw(row, "data.jsonl", 1, "", 0))])  # type: ignore[list-item]
     one = Chunk((), made, row["hyperparameters"], advantages_given=False)
-    stages = {"kl": "k3", "ratio": "sequence", "aggregate": "response-mean"}
-    flags = {"beta": 0.04, "epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-8}
+    needed = {"ratio": "sequence", "aggregate": "token-mean"}
+    stages = {"kl": "k3", **needed, "advantage": "group-std"}
+    flags = {"beta": 0.04, "epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-6}
     kept = pruned(plan("grpo", stages=stages, hyperparameters=flags), one)
-    assert (kept.swapped, kept.flags) == ({"ratio": "sequence"}, {"epsilon_low": 0.2})
+    assert (kept.swapped, kept.flags) == (needed, {"epsilon_low": 0.2, "std_eps": 1e-6})
     by_record = plan("grpo", stages=stages, hyperparameters=flags, batch="record")
     assert pruned(by_record, one).batch == "record"
 

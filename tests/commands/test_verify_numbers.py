@@ -255,8 +255,9 @@ def test_advantages_by_other_formulas() -> None:
 def test_statistics_of_a_single_reward() -> None:
     assert rewards._others(np.array([3.0])).tolist() == [0.0]
     assert [rewards._std(np.array([3.0]), ddof) for ddof in (0, 1)] == [0.0, 0.0]
-    alone = rewards._with(rewarded(values=[0.5] * 7), ("mean", "std 1"), 0.0)
-    assert alone.response_advantage.tolist() == [0.0] * 7
+    for centre in ("mean", "none"):
+        alone = rewards._with(rewarded(values=[0.5] * 7), (centre, "std 1"), 0.0)
+        assert alone.response_advantage.tolist() == [0.0] * 7
 
 
 @each(

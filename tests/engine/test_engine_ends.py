@@ -111,7 +111,7 @@ def test_large_texts_come_as_they_were_sent(tmp_path):
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_pieces_are_texts_whatever_hands_them_over(protocol):
-    pieces = Pieces([b"", b"x" * 2**17, b"y" * 2**16])
+    pieces = Pieces([b"", b"x" * 2**17, b"y" * 2**16, b"z" * (2**16 - 1)])
     assert pickle.loads(pickle.dumps(pieces, protocol)) == pieces
     assert copy.copy(pieces) == pieces
     buffers: list[pickle.PickleBuffer] = []

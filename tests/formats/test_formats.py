@@ -369,6 +369,10 @@ def test_rewards_beside_the_answers(read):
 
 BROKEN = [
     ("nemo-rl", "prev_logprobs", [[0.5] * 7], r"dump.jsonl:1: prev_logprobs\[0\]\[2\]: .* got 0.5"),
+    ("nemo-rl", "rewards", ["x"], r"dump.jsonl:1: rewards\[0\]: expected a number"),
+    ("nemo-rl", "filtered_rewards", ["x"], r"dump.jsonl:1: filtered_rewards\[0\]: expected a num"),
+    ("miles", "rollout_log_probs", [-1, 0.5], r":1: rollout_log_probs\[1\]: .* got 0.5"),
+    ("miles", "loss_mask", [1, 2], r"dump.jsonl:1: loss_mask\[1\]: .* got 2"),
     ("prime-rl", "trainer_logprobs", [0, 0, -1, 0.5], r"trainer_logprobs\[3\]: .* got 0.5"),
     ("roll-board", "logprobs", [-1, 2, 0], r"dump.jsonl:1: logprobs\[1\]: .* got 2"),
     ("roll-board", "logprobs", [-1, 2], r":1: logprobs: expected 3 .*\(as log_probs2 has\)"),
@@ -481,6 +485,13 @@ def test_verifiers_counts_a_node_that_two_branches_share_once(read):
     assert batch.rewards.tolist() == [REWARDS[1]] * 2
 
 
+@pytest.mark.parametrize("change", [{"schema_version": "1.4"}, {"steps": {}}])
+def test_what_only_looks_like_a_trajectory_of_atif(change):
+    value = dumps.atif()
+    assert format_of({**value, "schema_version": "atif"}, None).name == "atif"
+    assert format_of({**value, **change}, None) is None
+
+
 def test_atif_without_log_probs_is_told(read):
     value = dumps.atif()
     value["steps"][1]["metrics"]["completion_token_ids"] = [1]
@@ -559,6 +570,15 @@ def test_verifiers_with_a_circle_is_told(read):
 def test_the_token_ids_of_miles_are_those_of_the_response(read):
     records, _ = read(DATA["miles"])
     assert [one.token_ids for one in records] == [[row] for row in IDS]
+
+
+def test_the_mask_of_miles_counts_where_it_is_there(read):
+    row = dumps.miles()[1]
+    count = len(NEW[1])
+    (masked,), _ = read(lines([{**row, "loss_mask": [0] + [1] * (count - 1)}]))
+    assert columns([masked])["log_probs_new"] == NEW[1][1:]
+    (whole,), _ = read(lines([{**row, "loss_mask": None}]))
+    assert columns([whole])["log_probs_new"] == NEW[1]
 
 
 def test_a_rank_of_miles_has_a_list_for_each_field(read):

@@ -274,6 +274,13 @@ def test_the_short_way_lets_no_fault_through(record):
     assert gather([NEW, plain] if plain.keys() == NEW.keys() else [plain, plain]) is None
 
 
+def test_the_short_way_takes_no_record_without_responses():
+    plain = {"log_probs_new": [[-1.0]], "rewards": [1.0]}
+    assert gather([plain]).responses.count == 1
+    assert gather([plain, {"log_probs_new": [], "rewards": []}]) is None
+    assert gather([{"log_probs_new": [], "rewards": []}]) is None
+
+
 def test_a_long_column_hides_no_boolean():
     row = [-0.5, 0.0] * 400
     for at, value in ((3, False), (799, True)):

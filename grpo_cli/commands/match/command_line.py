@@ -15,7 +15,7 @@ from grpo_cli.variants.plan import Plan, plan
 _FLAGS = {"epsilon_low": "--epsilon-low", "epsilon_high": "--epsilon-high", "beta": "--beta"}
 
 
-def command(made: Plan, paths: Sequence[str], only: str, times: float = 1.0) -> str:
+def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
     """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
     words = ["grpo", "eval", *paths, "-v", made.variant]
     for stage, choice in made.swapped.items():
@@ -29,7 +29,7 @@ def command(made: Plan, paths: Sequence[str], only: str, times: float = 1.0) -> 
     line = os.fsencode(line).decode("utf-8", "backslashreplace")
     if times == 1.0:
         return line
-    scale = f"* {times:g}" if times >= 1.0 else f"/ {1.0 / times:g}"
+    scale = f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"
     return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
 
 

@@ -10,7 +10,7 @@ from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
-from grpo_cli.engine.chunk import Chunk, whole
+from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
@@ -46,7 +46,7 @@ def logged(
     questions: list[Question] = []
     words: list[str] = []
     for value, members in _by_step(source, path):
-        chunks = list(whole([record for _, record in members]))
+        chunks = assembled(record for _, record in members)
         good = [part for part in chunks if isinstance(part, Chunk)]
         if good:
             target = Typed.of(name, repr(value), rtol)
@@ -56,7 +56,8 @@ def logged(
         if len(questions) == _MOST:
             break
     if not questions:
-        raise InputError(f"no record has a number at {given[0].partition('=')[2]}")
+        place = next(text for text in given if _read(text)[0] == name).partition("=")[2].strip()
+        raise InputError(f"no record has a number at {place}")
     return questions, words
 
 

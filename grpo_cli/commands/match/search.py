@@ -62,7 +62,6 @@ class Answer:
         matches: the conventions that give the number, the likeliest first.
         nearest: the nearest plain ones, nearest first.
         chance: conventions, of all that were tried, that such a number hits by chance.
-        named: whether one convention gives it and chance does not.
         apart: what data would tell the matches apart.
         reasons: what could not be tried, and why.
         tried: how many conventions were.
