@@ -241,6 +241,19 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
         steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
 
 
+def test_of_records_that_cannot_be_evaluated_the_first_is_told(tmp_path: Path) -> None:
+    """Where they are evaluated together, too."""
+    short = {"step": 0, "rewards": [0.0, 1.0]} | {name: [[-0.1], [-0.1]] for name in COLUMNS}
+    far = short | {"log_probs_old": [[-2000.0], [-0.1]]}
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (short, far, short, far)))
+    with pytest.raises(InputError, match=r"a\.jsonl:2: "):
+        steps(Reader([str(path)]), no_kl())
+    run = Run(Reader([str(path)], skip=True), no_kl())
+    run.read()
+    assert [error.line for error in run.skipped] == [2, 4]
+
+
 def values_of(step: Step) -> dict[str, tuple[Any, ...]]:
     """Where a step is worst, but for the file."""
     return {

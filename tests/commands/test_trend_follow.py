@@ -220,7 +220,9 @@ def test_a_bad_record_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_of_bad_records_the_first_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(line(0) + '{"step": 1}\n{"step": 2}\n')
+    far = json.loads(line(0, -1.0)) | {"log_probs_old": [[-2000.0, -0.5], [-0.25]]}
+    fine = far | {"log_probs_old": far["log_probs"]}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (fine, far, far)))
     with pytest.raises(InputError, match=r"a\.jsonl:2"):
         following(path).poll()
 

@@ -451,6 +451,7 @@ def test_a_series_that_does_not_change_says_nothing_of_where_a_log_begins() -> N
     log = {"kl": dict.fromkeys((1, 3, 5, 7), 0.0), "reward": {1: 2.0, 2: 3.0}}
     ours = {"kl": dict.fromkeys((0, 2, 4, 6), 0.0), "reward": {1: 2.0, 2: 3.0}}
     assert shift_of(log, ours) == 0
+    assert shift_of({"x": {1: 1.0, 2: 2.0, 3: 1.0}}, {"x": {0: 1.0, 1: 2.0, 2: 1.0}}) == 1
     assert (
         shift_of(log | {"nll": {3: 1.0, 4: 2.0, 5: 4.0}}, ours | {"nll": {2: 1.0, 3: 2.0, 4: 4.0}})
         == 1
@@ -493,6 +494,7 @@ OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
         (lambda value: value + 9, {"x": {1: 1.0}, "y": {n: OURS[n] + 9 for n in OURS}}, "it is y"),
         (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2, 3)}}, "it is y"),
         (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2)}}, ""),
+        (lambda value: float(value > 2), {"y": {n: float(OURS[n] > 2) for n in OURS}}, "it is y"),
         (lambda value: 7.0, {"y": dict.fromkeys(OURS, 7.0)}, ""),
     ],
 )  # fmt: skip

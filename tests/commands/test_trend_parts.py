@@ -27,6 +27,7 @@ from grpo_cli.commands.trend.shelf import Shelf
 from grpo_cli.commands.trend.step import Finding, Place, Step, alike
 from grpo_cli.commands.trend.sums import Rows, Sums
 from grpo_cli.commands.trend.table import Table
+from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.view import sparing, usual
 from grpo_cli.commands.trend.which import StepOf
 
@@ -116,6 +117,27 @@ def test_a_table_of_more_columns_than_there_is_room_for_rows() -> None:
         table.fill(step, dict.fromkeys(names, float(step)))
     found = table.steps(lambda _: {})
     assert [one.metrics["x89"] for one in found] == [*map(float, range(70))]
+
+
+@each("count", [64, 65, 200, 1000])
+def test_a_table_has_little_more_room_than_it_has_steps(count: int) -> None:
+    table = Table(["x"], frozenset())
+    for step in range(count):
+        table.begin(step, "a", None)
+        table.fill(step, {"x": float(step)})
+    values = table.steps(lambda _: {}).values
+    room = values if values.base is None else values.base
+    assert count <= len(room) <= 1.25 * count
+
+
+def test_many_numbers_are_counted_and_do_not_wait() -> None:
+    """What travels of a hundred thousand is no more than the bins that they are in, 256 here."""
+    values = np.random.default_rng(0).uniform(1.0, 2.0, 100_000)
+    for parts in (1, 3, 300):
+        tail = Tail()
+        for part in np.array_split(values, parts):
+            tail.add(part)
+        assert len(pickle.dumps(tail)) < 25_000
 
 
 def test_what_is_0_has_no_sign() -> None:
