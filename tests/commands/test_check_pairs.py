@@ -187,6 +187,7 @@ def test_temperature(names, least):
         scale = 1e-3 / np.array([one.a.std(), one.b.std()]).min()
         made += [sample(one.a * scale * by, one.b * scale * by) for by in (0.99, 1.01)]
     made += [bent(*of) for of in BENT]
+    made.append(sample(np.zeros(30), np.zeros(30)))
     agrees("temperature", made, names, temperature(names, least))
 
 

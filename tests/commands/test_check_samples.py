@@ -20,7 +20,7 @@ from grpo_cli.commands.check.run import Check, Look, check
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
-from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks
 
 Row = dict[str, Any]
 
@@ -147,6 +147,30 @@ def test_a_finding_in_the_midst_of_records_that_are_compared_together():
     far = [[-30.0, *one[1:]] for one in rows[70]["log_probs_new"]]
     rows[70] = rows[70] | {"log_probs_old": far}
     assert told([(0, rows)], "extreme-ratio") == [("file 0", 70, 36)]
+
+
+def test_masks_are_the_same_for_records_that_are_read_one_by_one():
+    """Some have a mask of ones, which takes nothing."""
+    rows = []
+    for at, row in enumerate(MANY[:40]):
+        mask = [[1, 1, 1, 1], [1, 1, 1, int(at % 3 == 0)]]
+        old = [[x - 0.01 for x in one] for one in row["log_probs_new"]]
+        old[1][3] = old[1][3] if mask[1][3] else -100.0
+        rows.append(row | {"mask": mask, "log_probs_old": old})
+    for more in ({}, {"note": None}):
+        made = [(0, [row | more for row in rows])]
+        assert told(made, "filler") == []
+        assert told(made, "constant-log-ratio") == [("file 0", 0, 40)]
+
+
+def test_about_a_mebibyte_of_text_is_looked_at_together():
+    rows = [shifted(seed) for seed in range(7)]
+    few = [
+        DecodedChunk([Raw(row, "dump", at + 1, "", 1 << 19)], tuple(row))
+        for at, row in enumerate(rows)
+    ]
+    made = [len(one.counts) for one in views(few) if not isinstance(one, InputError)]
+    assert made == [2, 2, 2, 1]
 
 
 @each("masked", [True, False])
