@@ -222,6 +222,13 @@ def test_how_much_further_later_tokens_must_be(after, found):
     assert bool(only("drift", stepping([60, 60], range(60), 30, after))) == found
 
 
+def test_drift_where_earlier_tokens_are_equal():
+    """Whatever is there later counts as so many times 1e-12."""
+    one = stepping([60], range(60), 30)
+    one.b[:30] = one.a[:30]
+    assert only("drift", one).evidence["times"] == pytest.approx(0.4e12)
+
+
 def test_a_token_that_is_nine_tenths_certain_does_not_count():
     """1 − p of exactly 0.1 is not above it, and no difference counts for more than 5 nats."""
     near = math.log(0.9)
