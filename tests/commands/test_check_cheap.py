@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import orjson
 import pytest
+from files import each
 from typer.testing import CliRunner
 
-from grpo_cli.commands.check.cheap import cheap
+from grpo_cli.commands.check.cheap import _suspicious, _widths, cheap
 from grpo_cli.commands.main import app
 from grpo_cli.engine import Reader
 
@@ -74,3 +75,76 @@ def test_the_line_is_the_same_however_the_input_is_cut(tmp_path):
     one = [line for chunk in Reader([path], block_bytes=1) for line in cheap(chunk)]
     assert one == [line for chunk in Reader([path]) for line in cheap(chunk)]
     assert told(written(tmp_path, foreign, sane_before=1)) == []
+
+
+# ---- what is looked at, and at which bounds ------------------------------------------------------
+
+RAMP = np.linspace(-2.0, -0.5, 30)
+
+
+def put(values: dict[int, float]) -> np.ndarray:
+    """The ramp with other values at some places."""
+    column = RAMP.copy()
+    column[list(values)] = list(values.values())
+    return column
+
+
+@each("exchanged", [True, False])
+@each(
+    ("one", "other", "suspicious"),
+    [
+        (RAMP, RAMP, False),
+        (RAMP, RAMP - 0.1, False),
+        (put({3: -22.5, 4: -30.0}), put({3: -1.0, 4: -30.0}), True),
+        (put({3: -20.5, 4: -30.0}), put({3: -1.0, 4: -30.0}), False),
+        (put({3: -51.0}), put({3: -45.0}), True),
+        (put({3: -49.0}), put({3: -45.0}), False),
+        (put({3: 0.0, 4: 0.0, 5: 0.0}), put({3: -0.31, 4: -0.31, 5: -0.31}), True),
+        (put({3: 0.0, 4: 0.0, 5: 0.0}), put({3: -0.31, 4: -0.31, 5: -0.29}), False),
+        (put({3: 0.0, 4: 0.0}), put({3: -0.31, 4: -0.31}), False),
+        (RAMP, RAMP[::-1], True),
+    ],
+)
+def test_what_may_be_wrong(one, other, suspicious, exchanged):
+    """Ratios beyond e^±20, log-probs below −50, three zeros where the other is below −0.3."""
+    assert _suspicious(*((other, one) if exchanged else (one, other))) == suspicious
+
+
+@each(("correlation", "suspicious"), [(0.29, True), (0.31, False), (-0.9, True)])
+@each("scale", [0.1, 1.0])
+def test_columns_that_go_little_together(correlation, suspicious, scale):
+    """Below a correlation of 0.3."""
+    one = np.tile([1.0, -1.0], 16)
+    rest = np.repeat([1.0, -1.0], 16)
+    other = scale * (correlation * one + np.sqrt(1 - correlation**2) * rest)
+    assert np.corrcoef(one, other)[0, 1] == pytest.approx(correlation)
+    assert _suspicious(one - 3.0, other - 5.0) == suspicious
+
+
+@each(
+    ("most", "widths"),
+    [(1000, [40] * 4), (160, [40] * 4), (121, [40, 40, 40, 1]), (100, [40, 40, 20, 0]), (30, [30])],
+)
+def test_how_many_tokens_are_looked_at(tmp_path, monkeypatch, most, widths):
+    """Those of the first record, from the first on."""
+    monkeypatch.setattr("grpo_cli.commands.check.cheap._MOST", most)
+    (chunk,) = Reader([written(tmp_path, near, more=2)])
+    assert _widths(chunk).tolist() == [*widths, 0, 0, 0][:4]
+
+
+def test_the_first_16384_tokens_are_looked_at(tmp_path):
+    for length, words in ((16381, True), (16384, False)):
+        row = [-1.0 - (at % 7) / 8 for at in range(length)]
+        old = [*row, *[0.0] * 3]
+        record = {"log_probs_new": [[*row, *[-1.0] * 3]], "log_probs_old": [old], "rewards": [1.0]}
+        path = tmp_path / "long.jsonl"
+        path.write_bytes(orjson.dumps(record))
+        assert bool([line for chunk in Reader([str(path)]) for line in cheap(chunk)]) is words
+
+
+@each(("tokens", "is_told"), [(23, False), (24, True)])
+def test_fewer_than_24_tokens_are_too_few(tmp_path, tokens, is_told):
+    record = {"log_probs_new": [[-1.0] * tokens], "log_probs_old": [[-30.0] * tokens]}
+    path = tmp_path / "few.jsonl"
+    path.write_bytes(orjson.dumps(record | {"rewards": [1.0]}))
+    assert bool([line for chunk in Reader([str(path)]) for line in cheap(chunk)]) is is_told

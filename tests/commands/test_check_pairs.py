@@ -8,71 +8,15 @@ is near its bound; those of counts are made by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from paired import ENGINE, KEYS, UPDATE, Said, Sample, same, sample, told, view
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.finding import Finding
-from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules import pair_rules, record_rules
-
-KEYS = {
-    "log_probs_new": "logps",
-    "log_probs_old": "old_logps",
-    "log_probs_rollout": "engine_logps",
-    "log_probs_ref": "ref_logps",
-}
-UPDATE, ENGINE = ("log_probs_new", "log_probs_old"), ("log_probs_old", "log_probs_rollout")
-
-
-class Sample(NamedTuple):
-    """Two columns of one record, and the tokens of its responses."""
-
-    a: F64
-    b: F64
-    widths: list[int]
-
-
-def sample(a: Any, b: Any, widths: Sequence[int] | None = None) -> Sample:
-    a, b = np.array(a, dtype=np.float64), np.array(b, dtype=np.float64)
-    return Sample(a, b, [len(a)] if widths is None else list(widths))
-
-
-def view(columns: dict[str, F64], widths: list[list[int]], claims: str = "") -> View:
-    """A record of each list of widths."""
-    flat = [width for row in widths for width in row]
-    counts = np.array([len(row) for row in widths])
-    return View(
-        places=[Place(at, "dump", at + 1, at, claims) for at in range(len(widths))],
-        values=(),
-        counts=counts,
-        widths=np.array(flat),
-        columns=columns,
-        mask=None,
-        groups=np.repeat(np.arange(len(widths)), counts),
-        names=KEYS,
-    )
-
-
-def told(code: str, samples: list[Sample], names: tuple[str, str], claims: str = "") -> Any:
-    """What the rule says of each sample, all of which it sees at once: number → findings."""
-    columns = {
-        names[0]: np.concatenate([one.a for one in samples]),
-        names[1]: np.concatenate([one.b for one in samples]),
-    }
-    (rule,) = [rule for rule in pair_rules() if rule.code == code]
-    found: dict[int, list[Finding]] = {}
-    for finding in rule.look(Pair(view(columns, [one.widths for one in samples], claims), names)):
-        found.setdefault(finding.record, []).append(finding)
-    return found
-
-
-Said = dict[str, Any]
 
 
 def agrees(
@@ -82,8 +26,13 @@ def agrees(
     define: Callable[[Sample], Said | list[Said] | None],
     claims: str = "",
 ) -> None:
-    """The rule says of each sample what its definition does: evidence, place and words."""
-    found = told(code, samples, names, claims)
+    """The rule says of each sample what its definition does: evidence, place and words.
+
+    One with equal columns is beside them, of which nothing is said.
+    """
+    equal = sample(samples[0].a, samples[0].a, samples[0].widths)
+    found = told(code, [*samples, equal], names, claims)
+    assert len(samples) not in found
     given = [define(one) or [] for one in samples]
     expected = [one if isinstance(one, list) else [one] for one in given]
     silent = sum(not one for one in expected)
@@ -93,23 +42,6 @@ def agrees(
         assert len(findings) == len(wanted), (at, wanted, findings)
         for finding, of in zip(findings, wanted, strict=True):
             same(finding, {"columns": [*names]} | of)
-
-
-def same(finding: Finding, wanted: Said) -> None:
-    """A finding has these words, this place, severity and evidence, and no other evidence."""
-    wanted = dict(wanted)
-    assert wanted.pop("words", "") in finding.message
-    for name in ("response", "token"):
-        assert getattr(finding, name) == wanted.pop(name, None)
-    assert finding.severity == wanted.pop("severity", finding.severity)
-    if "columns" not in finding.evidence:
-        del wanted["columns"]
-    assert {*finding.evidence} == {*wanted}
-    for name, value in wanted.items():
-        close = (
-            value if isinstance(value, str | list) else pytest.approx(value, rel=1e-6, abs=1e-12)
-        )
-        assert finding.evidence[name] == close, (name, finding, wanted)
 
 
 def drawn(count: int, seed: int) -> Iterator[np.random.Generator]:
@@ -178,7 +110,27 @@ def softened(draw: np.random.Generator) -> Sample:
 @pytest.mark.parametrize(("names", "least"), [(ENGINE, 0.025), (UPDATE, 0.065)])
 def test_temperature(names, least):
     made = [softened(one) for one in drawn(900, 1)]
+    for one in made[:60]:
+        scale = 1e-3 / np.array([one.a.std(), one.b.std()]).min()
+        made += [sample(one.a * scale * by, one.b * scale * by) for by in (0.99, 1.01)]
+    made += [bent(*of) for of in BENT]
+    made.append(sample(np.zeros(30), np.zeros(30)))
     agrees("temperature", made, names, temperature(names, least))
+
+
+BENT = [
+    (60, 51, 0.1, 0.8), (60, 52, 0.1, 1.2),  # 85 % of the signs, which alone are sure
+    (100, 90, 0.05, 0.3), (100, 91, 0.05, 0.3),  # nine of ten
+    (100, 75, 0.08, 0.5), (100, 76, 0.08, 0.5),  # 5 standard deviations of a coin
+]  # fmt: skip
+
+
+def bent(count: int, ups: int, power: float, noise: float) -> Sample:
+    """Two columns of which the first is above the second at so many tokens, the likeliest."""
+    draw = np.random.default_rng([count, ups])
+    a = -np.sort(draw.exponential(1.0, count))
+    apart = power * (a - (a[ups - 1] + a[ups]) / 2) * np.exp(noise * draw.normal(0.0, 1.0, count))
+    return sample(a, a - apart)
 
 
 # ---- drift and mean weight -----------------------------------------------------------------------
@@ -214,8 +166,28 @@ def growing(draw: np.random.Generator) -> Sample:
     return sample(a, a - size, widths)
 
 
+def drifting(early: list[float], late: list[float], gap: int = 0) -> Sample:
+    """Differences of tokens that are free to move; sure ones stand between."""
+    sizes = np.array([*early, *[0.0] * gap, *late])
+    a = np.full(len(sizes), -800.0)
+    a[len(early) : len(early) + gap] = -0.01
+    return sample(a, a - sizes)
+
+
 def test_drift():
-    agrees("drift", [growing(one) for one in drawn(500, 2)], UPDATE, drift)
+    noisy = [0.75, 1.25] * 10
+    made = [
+        drifting(noisy, [1.75] * 16 + [2.0] * 4),  # 1.8 times
+        drifting([0.0, 2.0] * 25, [1.0, 3.0] * 25),  # 5 standard errors
+        drifting(noisy, [2.0, 3.0] * 10),
+        drifting(noisy[:19], [2.0, 3.0] * 10, 20),
+        drifting(noisy, [2.0, 3.0, 2.0] * 6 + [3.0], 20),
+        drifting(noisy, [7.0, 3.0] * 10),  # 5 at most
+        drifting([*noisy, 3.5], [2.0, 3.0] * 10),  # the token in the middle is none of the later
+    ]
+    says = [drift(one) for one in made]
+    assert [one is not None for one in says] == [False, False, True, False, False, True, True]
+    agrees("drift", [*made, *(growing(one) for one in drawn(500, 2))], UPDATE, drift)
 
 
 def mean_weight(one: Sample) -> Said | None:
@@ -320,8 +292,17 @@ def foreign(draw: np.random.Generator) -> Sample:
     return sample(a, np.minimum(b, 0.0), widths)
 
 
+def reversed_in(widths: list[int], rest: int) -> Sample:
+    """Responses whose probabilities rise in the one column as they fall in the other."""
+    ups = [np.log(np.linspace(0.1, 0.9, width)) for width in [*widths, rest]]
+    downs = [*(one[::-1] for one in ups[:-1]), ups[-1] - 0.001]
+    return sample(np.concatenate(ups), np.concatenate(downs), [*widths, rest])
+
+
 def test_unrelated():
-    agrees("unrelated", [foreign(one) for one in drawn(1500, 4)], UPDATE, unrelated)
+    made = [reversed_in(widths, 900) for widths in ([11] * 12, [12] * 12, [60], [12])]
+    assert [bool(unrelated(one)) for one in made] == [False, True, True, False]
+    agrees("unrelated", [*made, *(foreign(one) for one in drawn(1500, 4))], UPDATE, unrelated)
 
 
 def last_token(one: Sample) -> Said | None:
@@ -600,7 +581,12 @@ def filled(draw: np.random.Generator) -> Sample:
 
 
 def test_filler():
-    agrees("filler", [filled(one) for one in drawn(900, 10)], UPDATE, filler)
+    mixed = [
+        sample([-2.0] * 4 + [0.0] * 2 + [-1.0] * 9, [0.0] * 4 + [turned] * 2 + [-1.01] * 9)
+        for turned in (-0.3, -0.31)
+    ]
+    assert [bool(filler(one)) for one in mixed] == [True, False]
+    agrees("filler", [*mixed, *(filled(one) for one in drawn(900, 10))], UPDATE, filler)
 
 
 def test_filler_of_several_values_and_of_all_tokens():
@@ -629,7 +615,8 @@ def extreme(one: Sample) -> Said | None:
         "zeros": zeros,
         "response": row,
         "token": at - int(ends[row] - one.widths[row]),
-        "words": words + (f"; {zeros} of them are exactly 0.0" if zeros else ""),
+        "words": words,
+        "ends": f"; {zeros} of them are exactly 0.0" if zeros else f"{change[at]:.4g}",
     }
 
 
@@ -699,16 +686,20 @@ def test_outliers():
         sample([-12 * 0.4] + [-0.4] * 119, np.zeros(120)),
     ]
     assert [outliers(one) for one in at_bounds] == [None, None]
+    for between, is_told in ((0.95, False), (0.85, True)):  # three times what 98 % are within
+        one = sample([-4.0] + [-between] * 2 + [-0.3] * 197, np.zeros(200))
+        assert bool(outliers(one)) is is_told
+        at_bounds.append(one)
     made = [*at_bounds, *(standing_out(one) for one in drawn(700, 11))]
     agrees("outliers", made, ENGINE, outliers)
 
 
 def mismatch(one: Sample) -> Said | None:
     change = one.a - one.b
-    error = np.exp(np.abs(change)).mean()
+    error = np.exp(np.minimum(np.abs(change), 50.0)).mean()
     if len(change) < 30 or error <= 1.05:
         return None
-    weights = np.exp(change)
+    weights = np.exp(np.clip(change, -50.0, 50.0))  # or they overflow
     effective = weights.sum() ** 2 / (len(weights) * np.sum(weights**2))
     mean, k3 = weights.mean(), (weights - 1 - change).mean()
     p50, p99, p999 = np.quantile(np.abs(change), [0.5, 0.99, 0.999])
@@ -729,7 +720,8 @@ def mismatch(one: Sample) -> Said | None:
         "p999": p999,
         "max": np.abs(change).max(),
         "tokens": len(change),
-        "words": words + ("; weights are beyond what verl corrects" if bad else ""),
+        "words": words,
+        "ends": "; weights are beyond what verl corrects" if bad else f"within {p99:.3g}",
     }
 
 
@@ -741,7 +733,12 @@ def differing(draw: np.random.Generator) -> Sample:
 
 
 def test_rollout_mismatch():
-    agrees("rollout-mismatch", [differing(one) for one in drawn(400, 12)], ENGINE, mismatch)
+    far = [
+        sample([-1.0] * 30 + [up], [-1.1] * 30 + [down])
+        for up, down in ((-1.0, -61.0), (-61.0, -1.0))
+    ]
+    made = [*far, *(differing(one) for one in drawn(400, 12))]
+    agrees("rollout-mismatch", made, ENGINE, mismatch)
 
 
 def noise(one: Sample) -> Said | None:
@@ -763,6 +760,7 @@ def test_ratio_noise():
         [0.0, 0.0],
         [0.0098, 0.01],
         [0.0, 0.0202],
+        [0.01],
         [0.094, 0.0],
         [0.0, 0.097],
         [math.log(1.1), 0.3],
@@ -797,6 +795,10 @@ def test_which_pairs_a_rule_is_asked_of(rule):
     update = rule.code not in engine_only
     engine = rule.code != "ratio-noise"
     assert [*asked.values()] == [update, engine, reference]
+    names = UPDATE if update else ENGINE
+    alone = told(rule.code, made, names, "claimed")
     equal = [sample(one.a, one.a, one.widths) for one in made]
+    beside = told(rule.code, [equal[0], *made], names, "claimed")
+    assert {at - 1 for at in beside} == {*alone}
     assert not told(rule.code, equal, UPDATE, "claimed")
     assert not told(rule.code, equal, ENGINE, "claimed")

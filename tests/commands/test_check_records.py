@@ -16,6 +16,7 @@ from files import each
 from grpo_cli.batch import Segments
 from grpo_cli.commands.check import asking
 from grpo_cli.commands.check.finding import Rule
+from grpo_cli.commands.check.groups.advantages import Given, _follows
 from grpo_cli.commands.check.partial import Findings
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules import pair_rules, record_rules
@@ -123,6 +124,7 @@ def test_what_is_not_finite():
     ("entropies", "wanted", "words"),
     [
         ([[0.0, -0.99e-4], [0.5, 0.0]], None, ""),
+        ([[0.0, -1e-4], [0.5, 0.0]], None, ""),
         ([[0.0, 0.5], [-1.01e-4, 0.0]], (1, 0, 1, -1.01e-4), "a filler"),
         ([[0.0, -1.0], [-1.0, -0.5e-4]], (0, 1, 2, -1.0), "all of them -1: a filler"),
         ([[0.0, -1.0], [-2.0, 0.5]], (0, 1, 2, -2.0), "at 2 of 4 tokens; an entropy"),
@@ -152,6 +154,7 @@ SPREADS = [
     ([0.5, 0.5, 0.5 + 1e-12], "dead-group", None),
     ([0.5, 0.5 + 0.99e-5], "near-dead-group", 0.99e-5),
     ([0.5, 0.5 + 1.01e-5], "near-dead-group", None),
+    ([0.0, 1e-5], "near-dead-group", 1e-5),
     ([0.5, 0.5], "near-dead-group", None),
     ([-3.0, -3.0 + 2.99e-5], "near-dead-group", 2.99e-5),
     ([-3.0, -3.0 + 3.01e-5], "near-dead-group", None),
@@ -556,6 +559,9 @@ def test_inverted_masks(counted, masked, empty, inverted):
     values = [0.0] * counted + [0.0] * empty + of_lengths(masked - empty)[0]
     given = row([values, [0.0]], mask=[[1] * counted + [0] * masked, [0]])
     found = told(given, "inverted-mask")
+    if inverted:
+        (one,) = findings([given], "inverted-mask")
+        assert f"{masked - empty} of {masked + 1} that do not count" in one["message"]
     evidence = {"counted": counted, "masked": masked + 1}
     assert found == ([("error", None, None, evidence)] if inverted else [])
 
@@ -635,6 +641,12 @@ def test_in_which_order_rules_are_asked():
     """Roots before what they explain: of records, then of two columns of which one speaks."""
     asked = [[rule.code for rule in rules()] for rules in (record_rules, pair_rules)]
     assert ", ".join(map(" ".join, asked)) == ORDER
+    new = [[-1.0, 0.5, -2.0], [math.nan, -1.0, -2.0], [-1.0, -2.0, -3.0]]
+    given = row(new, token_ids=[[1, 2, 3], [4, 5, 6], [7, 8, 9]], entropies=[[-1.0] * 3] * 3)
+    given["mask"] = [[1, 1, 1], [1, 0, 1], [0, 0, 0]]
+    said = codes([given | {"log_probs_old": of_lengths(3, 3, 3)}])
+    assert said == sorted(said, key=ORDER.partition(",")[0].split().index)
+    assert {"not-finite", "probabilities", "negative-entropy", "mask"} <= {*said}
 
 
 # ---- which findings say nothing more -------------------------------------------------------------
@@ -831,7 +843,10 @@ def test_loops_do_not_go_on_from_the_response_before():
 
 @each(("count", "is_loop"), [(16, True), (15, False)])
 def test_a_loop_that_is_all_there_is(count, is_loop):
-    found = told(row(of_lengths(count), token_ids=[[7] * count]), "repetition")
+    given = row(of_lengths(count), token_ids=[[7] * count])
+    words = "one phrase of 1 tokens repeated over 16"
+    assert all(words in one["message"] for one in findings([given], "repetition"))
+    found = told(given, "repetition")
     assert found == [("info", 0, None, {"responses": 1, "of": 1, "longest": count})] * is_loop
 
 
@@ -866,7 +881,7 @@ def test_the_end_of_text_that_a_mask_takes(end):
     """Where there is one behind what counts: of five responses two, the third and the last."""
     ids = [[5, 6], [5, end, 7], [5, 6, end, 7], [5, 6, 7], [8, end]]
     masks = [[1, 1], [1, 1, 0], [1, 1, 0, 0], [0, 0, 0], [1, 0]]
-    plain = row(of_lengths(2, 2), token_ids=[[5, 6], [7, 8]], mask=[[1, 1], [1, 1]])
+    plain = row(of_lengths(2, 2), token_ids=[[end, 6], [7, 8]], mask=[[1, 1], [1, 1]])
     given = row(of_lengths(*map(len, ids)), token_ids=ids, mask=masks)
     plain["eos_token_id"] = given["eos_token_id"] = end
     (found,) = findings([plain, given], "end-of-text")
@@ -950,3 +965,264 @@ def test_a_cap_without_settings(lengths, told_count):
 def test_responses_that_are_said_to_be_cut():
     found = told(row(of_lengths(3, 4, 5), truncated=[1, 0, 1]), "length-cap")
     assert found == [("info", None, None, {"responses": 2, "of": 3, "named": True})]
+
+
+@each("record", [0, 1, 2])
+@each(("rows", "wanted"), [((1, 2), 1), ((2,), 2), ((0, 1, 2), 0)])
+def test_which_response_begins_with_its_prompt(record, rows, wanted):
+    """In records of other lengths than those before."""
+    prompts = [[70 + at, 80, 90][: 2 + at % 2] for at in range(3)]
+    made = []
+    for number, lengths in enumerate(((4, 2, 6), (2, 7, 3, 1), (5, 5, 5))):
+        ids = [[*range(100 * at, 100 * at + length)] for at, length in enumerate(lengths, 1)]
+        if number == record:
+            for at in rows:
+                ids[at] = [*prompts[at], *ids[at]]
+        made.append(row(of_lengths(*map(len, ids)), token_ids=ids, prompt_ids=prompts))
+    (found,) = findings(made, "prompt-included")
+    assert (found["record"], found["response"], found["token"]) == (record, wanted, 0)
+    assert found["evidence"] == {"tokens": len(prompts[wanted]), "key": "prompt_ids"}
+
+
+def test_a_group_that_is_all_the_same_is_no_prompt():
+    """Nor one of a single response, nor of two that differ from the first token on."""
+    for ids in ([[1, 2, 3], [1, 2, 3]], [[1, 2, 3]], [[1, 2, 3], [2, 3, 4]]):
+        given = row([[-9.0] * 3] * len(ids), token_ids=ids)
+        assert findings([given], "prompt-included") == []
+    given = row([[-25.0] * 3] * 2, token_ids=[[1, 2, 3], [1, 2, 4]])
+    assert told(given, "prompt-included")[0][3]["tokens"] == 2
+    given = row([[-25.0] * 3, [-25.0] * 2], token_ids=[[1, 2, 3], [1, 2]])
+    assert told(given, "prompt-included")[0][3]["tokens"] == 2
+
+
+@each("bad", [[math.inf, -math.inf], [math.nan, -9.0]])
+def test_a_beginning_of_no_numbers_is_no_prompt(bad):
+    rows = [[*bad, -9.0, -1.0 - at] for at in range(3)]
+    ids = [[1, 2, 3, 4 + at] for at in range(3)]
+    for given in (row(rows, token_ids=ids), row(rows)):
+        assert findings([given], "prompt-included") == []
+        assert len(findings([given], "not-finite")) == 1
+
+
+def test_one_word_that_fills_a_response_in_a_mask():
+    """A response whose only token the mask takes is empty; one that was written empty is not."""
+    given = row([[-1.0], [-2.0, -1.0], []], mask=[[0], [1, 1], []])
+    assert told(given, "mask") == [("warning", 0, None, {"empty": 1, "of": 3})]
+
+
+@each(("widths", "at"), [(([5, 6], [7]), (0, 1)), (([5], [6, 7, 8]), (1, 2))])
+def test_which_sampled_ids_differ_in_a_later_record(widths, at):
+    ids = [*map(list, widths)]
+    sampled = [list(one) for one in ids]
+    sampled[at[0]][at[1]] = 99
+    plain = row(of_lengths(3, 2), token_ids=[[1, 2, 3], [4, 5]], sampled_ids=[[1, 2, 3], [4, 5]])
+    given = row(of_lengths(*map(len, ids)), token_ids=ids, sampled_ids=sampled)
+    found = findings([plain, given, plain], "retokenised")
+    assert [(one["record"], one["response"], one["token"]) for one in found] == [(1, *at)]
+
+
+def test_sampled_ids_of_some_records_only():
+    ids = [[1, 2], [3, 4]]
+    plain = row(of_lengths(2, 2), token_ids=ids)
+    given = plain | {"sampled_ids": [[1, 2], [3, 5]]}
+    other = plain | {"sampled_ids": None}
+    assert [one["record"] for one in findings([other, given], "retokenised")] == [1]
+    assert findings([plain | {"sampled_ids": [[1, 9]]}], "retokenised") == []  # of one response
+    assert findings([row(of_lengths(2, 2), sampled_ids=ids)], "retokenised") == []
+
+
+@each(
+    ("rewards", "low", "high"),
+    [
+        ([0.75, 0.75000001, 0.25, 0.25000001], 0.25, 0.25000001),
+        ([1.0, -0.5, -0.50000001], -0.50000001, -0.5),
+    ],
+)
+def test_which_rewards_differ_by_noise(rewards, low, high):
+    """The least of a group's pairs."""
+    (found,) = findings([rewarded(rewards)], "reward-noise")
+    assert found["message"] == f"rewards {low!r} and {high!r} differ by float32 noise"
+    assert found["evidence"]["gap"] == high - low
+
+
+@each(
+    ("rows", "is_told"),
+    [
+        ([[2.5, 1.0, 0.5], [0.0, 0.0, 0.0]], True),  # 2.5 times, and its spread too
+        ([[5.0, 1.0, 0.5], [1.0, -1.0, -0.5]], True),  # just twice the spread
+        ([[4.9, 1.0, 0.5], [1.0, -1.0, -0.5]], False),
+        ([[5.0, 0.5, 1.0], [1.0, -0.5, -1.0]], True),
+        ([[4.9, 0.5, 1.0], [1.0, -0.5, -1.0]], False),
+        ([[10.0, 1.0, 0.0], [10.0, -1.0, 0.0]], True),  # just ten times
+        ([[9.9, 1.0, 0.0], [9.9, -1.0, 0.0]], False),
+    ],
+)
+def test_the_bounds_of_scales_of_reward_functions(rows, is_told):
+    assert bool(findings([rewarded(rows)], "reward-scale")) is is_told
+
+
+@each("functions", [1, 2])
+def test_scales_of_strided_advantages_are_not_told_besides(functions):
+    """Of several reward functions strides are not asked, and the scale is told."""
+    rewards = np.random.default_rng(20).normal(0.0, 1.0, 20)
+    advantages = [1e3 * one for one in centred(rewards, np.arange(20) // 5)]
+    given = rewarded(rewards.tolist(), group_ids=[at // 4 for at in range(20)])
+    given["advantages"] = advantages
+    if functions == 2:
+        given["rewards"] = [[one, 0.0] for one in rewards.tolist()]
+    assert bool(told(given, "advantages")) is (functions == 1)
+    assert bool(told(given, "advantage-scale")) is (functions == 2)
+
+
+@each(("value", "words"), [(1.0, "all are in [0, 1]"), (1.01, "none is below 0")])
+def test_probabilities_are_1_at_most(value, words):
+    (found,) = findings([row([[0.5, value]])], "probabilities")
+    assert words in found["message"]
+
+
+@each(
+    ("rows", "words"),
+    [([[-1.0, 2.0]], "log-probs never are"), ([[-1.0, 2.0, 2.0]], "filled with 2")],
+)
+def test_a_filler_above_0_stands_twice(rows, words):
+    (found,) = findings([row(rows)], "probabilities")
+    assert words in found["message"]
+
+
+def test_ends_by_words_of_later_records():
+    """Each token's number is that of its string, over all records."""
+    one = row(of_lengths(3, 3), tokens=[["a", "b", "c"], ["d", "e", "f"]])
+    two = row(of_lengths(3, 3), tokens=[["g", "<|im_end|>", "<pad>"], ["h", "<|im_end|>", "<pad>"]])
+    (found,) = findings([one, two, one], "padding-id")
+    assert (found["record"], found["response"]) == (1, 0)
+    assert found["evidence"]["tokens"] == 2
+    assert "end in '<pad>', behind the end of text" in found["message"]
+
+
+def test_a_run_of_one_response_may_be_text():
+    """Of one token, but in one response only."""
+    draw = random.Random(5)
+    rows = [[-draw.expovariate(1.0) - 0.01 for _ in range(450)] for _ in range(2)]
+    for one in rows:
+        one[20:440:70] = [0.0] * 6
+    rows[0] += [0.0] * 7
+    ids = [[*range(1000 * at, 1000 * at + 450)] for at in (1, 2)]
+    ids[0] += [9] * 7
+    ids[1][7] = 9
+    (found,) = findings([row(rows, token_ids=ids)], "padding")
+    assert (found["severity"], found["evidence"]["responses"]) == ("warning", 1)
+
+
+@each(("off", "shared"), [(0.99, 3), (1.01, 1)])
+def test_how_near_the_second_log_prob_of_a_prompt_is(off, shared):
+    """Relative to the greater of them."""
+    near = [-11.0, -8.0 - off * (0.01 + 0.04 * 8.0), -7.0]
+    given = row([[-11.0, -8.0, -7.0, -1.0], [*near, -2.0, -1.0], [-11.0, -8.0, -7.0, -0.1]])
+    assert told(given, "prompt-included")[0][3]["tokens"] == shared
+
+
+def test_sampled_ids_of_records_that_are_read_one_by_one():
+    ids = [[1, 2], [3, 4]]
+    plain = row(of_lengths(2, 2), token_ids=ids, note=None)
+    given = plain | {"sampled_ids": [[1, 2], [3, 5]]}
+    assert [one["record"] for one in findings([plain, given, plain], "retokenised")] == [1]
+
+
+@each(
+    ("advantages", "follow"),
+    [
+        ([-998.0, 1000.0], True),  # off by a thousandth of the greatest
+        ([-997.0, 1000.0], False),
+        ([998.0, -1000.0], False),
+        ([0.0, 0.0], False),
+    ],
+)
+def test_advantages_that_follow_the_rewards_of_their_groups(advantages, follow):
+    given = Given(np.array([0.0, 1.0]), np.array(advantages), np.zeros(2, dtype=np.int64))
+    assert _follows(given, given.groups) is follow
+    dead = Given(np.array([0.0, 1.0, 2.0, 2.0]), np.array([*advantages, 7.0, 7.0]), np.zeros(4))
+    assert _follows(dead, np.array([0, 0, 1, 1])) is follow  # but for groups that teach nothing
+    assert _follows(dead, np.array([0, 0, 1, 2])) is False  # of one
+
+
+def test_the_value_of_a_run_is_that_of_the_first_column():
+    new = [[*one, *[0.0] * 8] for one in of_lengths(31, 35, 40, 44)]
+    old = [[*one, *[-3.25] * 8] for one in of_lengths(32, 34, 41, 43)]
+    old = [[*one[: len(first) - 8], *[-3.25] * 8] for one, first in zip(old, new, strict=True)]
+    old = [[*[-0.5] * (len(first) - len(one)), *one] for one, first in zip(old, new, strict=True)]
+    (found,) = findings([row(new, log_probs_old=old)], "padding")
+    assert (found["evidence"]["value"], found["evidence"]["longest"]) == (0.0, 8)
+
+
+@each(
+    ("given", "is_told"),
+    [
+        ({}, False),
+        ({"rewards": [1.0]}, True),
+        ({"group_ids": [1]}, True),
+        ({"rewards": [1.0], "group_ids": [1]}, True),
+        ({"rewards": [1.0], "advantages": [1.0]}, False),
+    ],
+)
+def test_which_single_responses_are_groups_of_one(given, is_told):
+    """Those of records that have rewards, or say what their groups are."""
+    bare = {"log_probs_new": [[-1.0, -2.0]], "log_probs_old": [[-1.5, -2.0]]}
+    assert bool(findings([bare | given], "singleton-group")) is is_told
+
+
+def test_two_groups_are_enough_for_advantages_that_are_the_rewards():
+    rewards = [1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+    given = rewarded(rewards, advantages=rewards, group_ids=[0] * 5 + [1] * 5)
+    assert told(given, "advantages") == [("warning", None, None, {"mean": 3.0})]
+    assert told(given | {"group_ids": [0] * 10}, "advantages") == []
+
+
+@each("prompt", [7, "ab", [], None, {"a": 1}])
+def test_prompts_that_are_no_lists(prompt):
+    given = row(of_lengths(3, 3), token_ids=[[7, 1, 2], [7, 8, 9]], prompt_ids=prompt)
+    assert findings([given], "prompt-included") == []
+
+
+@each(("advantage", "severity"), [(9999.0, "warning"), (-1e4, "error"), (11000.0, "error")])
+def test_advantages_as_of_a_division_by_eps(advantage, severity):
+    """In their own record, of several."""
+    plain = rewarded([1.0, 0.0], advantages=[0.5, -0.5])
+    given = rewarded([1.0, 0.0], advantages=[0.0, advantage])
+    more = rewarded([1.0, 0.0], advantages=[1e6, 0.0])
+    found = findings([plain, given, more], "advantage-scale")
+    assert [(one["record"], one["response"]) for one in found] == [(1, 1), (2, 0)]
+    assert found[0]["severity"] == severity
+    assert ("1/eps" in found[0]["message"]) is (severity == "error")
+
+
+def test_loops_of_several_records():
+    one = row(of_lengths(20, 3), token_ids=[[7] * 20, [1, 2, 3]])
+    two = row(of_lengths(30, 24), token_ids=[[8] * 30, [1, 2, 3] * 8])
+    found = findings([one, two], "repetition")
+    assert [(x["record"], x["response"]) for x in found] == [(0, 0), (1, 0)]
+    assert [x["evidence"]["longest"] for x in found] == [20, 30]
+    assert [x["evidence"]["responses"] for x in found] == [1, 2]
+
+
+def test_sampled_ids_beyond_those_that_are_trained_are_not_compared():
+    given = row(of_lengths(2, 2), token_ids=[[1, 2], [3, 4]], sampled_ids=[[1, 2, 9], [3, 4]])
+    assert findings([given], "retokenised") == []
+
+
+@each(("away", "is_told"), [(1.0089, True), (1.0069, False)])
+def test_the_error_of_the_mean_beside_entropies(away, is_told):
+    """Of 64 tokens with one degree of freedom less: 6 of it are less than is away."""
+    over = 1.0 / math.log(2.0) - 1.0
+    sign = np.tile([1.0, -1.0], 32)
+    spread = over * 8.0 / 6.0 / away
+    new = -(1.0 + over + spread * sign)
+    given = {"log_probs_new": [new.tolist()], "entropies": [[1.0] * 64], "rewards": [1.0]}
+    assert bool(findings([given], "log-base")) is is_told
+
+
+@each("entropies", [[0.0] * 64, [-1.0] * 64, [math.nan] + [1.0] * 63, [math.inf] + [1.0] * 63])
+def test_entropies_that_tell_no_base(entropies):
+    given = {"log_probs_new": [[-2.0, -1.0] * 32], "entropies": [entropies], "rewards": [1.0]}
+    assert findings([given], "log-base") == []
+    given["log_probs_new"] = [[-math.inf, *[-1.0] * 63]]
+    assert findings([given], "log-base") == []

@@ -151,6 +151,19 @@ def test_what_counts_in_the_denominator_of_the_loss_that_a_record_names(named, e
     assert (told["empty_responses_count"], told["dead_groups_count"]) == (empty, dead)
 
 
+@pytest.mark.parametrize(("idle", "counts"), [(EMPTY, (1, 0)), (DEAD, (0, 1))])
+def test_one_response_or_one_group_is_enough_to_tell(idle, counts):
+    """A whole row of it, and how many records have any."""
+    named = framework("trl", loss_type="grpo")
+    made = [one | named for one in rows(3)]
+    made[1] |= idle
+    for one in made:
+        del one["advantages"]
+    (told,) = looked(made).document()["denominators"]
+    assert (told["empty_responses"], told["dead_groups"]) == counts
+    assert told["records"] == 1
+
+
 def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
     named = framework("trl", loss_type="grpo")
     assert looked([one | named for one in rows()]).document()["denominators"] == []

@@ -84,3 +84,15 @@ def test_what_cannot_be_read_is_3(grpo, dump):
 def test_markup_and_control_characters_of_the_data_are_inert(grpo, dump):
     result = grpo("check", str(dump({"id": "[red]\u001b[2J", "rewards": [1.0, 1.0]})))
     assert "record [red]\\x1b[2J" in result.stdout
+
+
+def test_settings_that_cannot_be_read_are_3(grpo, dump):
+    """Wherever they stand."""
+    for settings in ({"hyperparameters": {"epsilon": "x"}}, {"epsilon": "x"}):
+        assert grpo("check", str(dump(settings))).exit_code == 3
+
+
+def test_records_that_are_chosen(grpo):
+    chosen = json.loads(grpo("check", str(DAPO), "--json", "--record", "dapo/1").stdout)
+    assert chosen["records"] == 1
+    assert grpo("check", str(DAPO), "--record", "dapo/99").exit_code not in (0, 1)

@@ -158,6 +158,38 @@ def test_deciles_of_the_position(tmp_path: Path) -> None:
     assert (worst.line, worst.record, worst.response, worst.token) == (1, 0, 0, 19)
 
 
+def test_where_a_step_is_worst_by_hand(tmp_path: Path) -> None:
+    """Of the first step: the first of equal ones, and the record with the largest gradient."""
+    rows: dict[str, list[list[list[float]]]] = {
+        "log_probs_new": [[[-1.0, -2.0], [-0.5]], [[-3.5, -1.0], [-0.2, -0.4, -0.1]]],
+        "log_probs_old": [[[-1.1, -2.0], [-0.5]], [[-3.5, -1.0], [-0.5, -0.4, -0.1]]],
+        "log_probs_ref": [[[-1.0, -2.0], [-2.5]], [[-3.0, -1.0], [-0.2, -0.4, -0.1]]],
+        "log_probs_rollout": [[[-1.1, -1.5], [-0.5]], [[-3.5, -1.25], [-0.5, -0.4, -0.1]]],
+    }
+    made = [
+        {"id": name, "step": 0, "rewards": rewards} | {key: each[at] for key, each in rows.items()}
+        for at, (name, rewards) in enumerate((("x", [1.0, 0.0]), ("y", [0.0, 0.5])))
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (*made, made[1] | {"step": 1})))
+    first, second = read(tmp_path)
+    places = {
+        name: (one.line, one.record, one.response, one.token) for name, one in first.worst.items()
+    }
+    assert places == {
+        "length": (2, "y", 1, None), "nll": (2, "y", 0, 0), "ratio": (2, "y", 1, 0),
+        "kl": (1, "x", 1, 0), "mismatch": (1, "x", 0, 1), "gradient": (1, "x", 0, None),
+    }  # fmt: skip
+    values = {name: one.value for name, one in first.worst.items()}
+    assert values.pop("gradient") > 0.0
+    d = -2.0  # log π_ref − log π_θ
+    assert values == pytest.approx(
+        {"length": 3.0, "nll": 3.5, "ratio": 0.3, "kl": math.exp(d) - d - 1, "mismatch": 0.5}
+    )
+    assert {one.line for one in second.worst.values()} == {3}
+    assert second.worst["kl"].token == 0
+
+
 def test_totals_are_those_of_eval(tmp_path: Path) -> None:
     from grpo_cli.engine import Evaluation
 
@@ -207,6 +239,19 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
     assert [error.line for error in run.skipped] == [9, 12, 19, 20]
     with pytest.raises(InputError, match=r"one\.jsonl:9: log_probs_new"):
         steps(Reader([str(tmp_path / "one.jsonl")]), no_kl())
+
+
+def test_of_records_that_cannot_be_evaluated_the_first_is_told(tmp_path: Path) -> None:
+    """Where they are evaluated together, too."""
+    short = {"step": 0, "rewards": [0.0, 1.0]} | {name: [[-0.1], [-0.1]] for name in COLUMNS}
+    far = short | {"log_probs_old": [[-2000.0], [-0.1]]}
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (short, far, short, far)))
+    with pytest.raises(InputError, match=r"a\.jsonl:2: "):
+        steps(Reader([str(path)]), no_kl())
+    run = Run(Reader([str(path)], skip=True), no_kl())
+    run.read()
+    assert [error.line for error in run.skipped] == [2, 4]
 
 
 def values_of(step: Step) -> dict[str, tuple[Any, ...]]:
@@ -537,7 +582,10 @@ def test_the_same_steps_whoever_decodes_the_lines(
 
 def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:
     write(tmp_path, log_probs_ref=None)
-    (step, *_) = steps(Reader(files([str(tmp_path)])), plan("grpo"))
+    run = Run(Reader(files([str(tmp_path)])), plan("grpo"))
+    (step, *_) = run.read()
+    (told,) = run.missing
+    assert told.startswith("log_probs_ref: missing; the kl stage (k3) needs")
     assert step.metrics["loss"] is None
     assert step.metrics["kl_k3"] is None
     assert step.metrics["reward_mean"] is not None

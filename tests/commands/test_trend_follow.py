@@ -15,6 +15,7 @@ import pytest
 from files import each
 from typer.testing import CliRunner
 
+from grpo_cli.commands.trend import follow as follow_module
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow, _is_lines
 from grpo_cli.commands.trend.run import steps
@@ -217,6 +218,30 @@ def test_a_bad_record_is_told_with_its_line(tmp_path: Path) -> None:
         follow.poll()
 
 
+def test_of_bad_records_the_first_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    far = json.loads(line(0, -1.0)) | {"log_probs_old": [[-2000.0, -0.5], [-0.25]]}
+    fine = far | {"log_probs_old": far["log_probs"]}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (fine, far, far)))
+    with pytest.raises(InputError, match=r"a\.jsonl:2"):
+        following(path).poll()
+
+
+def test_a_line_may_be_longer_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "_AT_ONCE", 30)
+    path = tmp_path / "a.jsonl"
+    path.write_text(line(0) + line(1) + line(2)[:-1])
+    follow = following(path)
+    assert [follow.poll() for _ in range(3)] == [True, True, False]
+    assert rewards(follow) == {0: 0.5, 1: 0.5}
+    with path.open("a") as stream:
+        stream.write("\n")
+    assert follow.poll()
+    assert [*rewards(follow)] == [0, 1, 2]
+
+
 def test_what_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     stream = io.BytesIO()
@@ -240,9 +265,18 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert {len(row) for row in printed} == {18}
 
 
+class Flushed(io.BytesIO):
+    """What was flushed."""
+
+    flushed = b""
+
+    def flush(self) -> None:
+        self.flushed = self.getvalue()
+
+
 def test_what_interrupts_prints_the_last_step_first(tmp_path: Path) -> None:
     """Of whatever is left to wait nothing is waited for."""
-    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path, stream = tmp_path / "a.jsonl", Flushed()
     path.write_text(line(0) + line(1))
     watch = Watch(
         following(path), stream, fields=["nll"], as_json=True, conditions=[], flags=Flags()
@@ -251,17 +285,15 @@ def test_what_interrupts_prints_the_last_step_first(tmp_path: Path) -> None:
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
+        assert stream.flushed.count(b"\n") == 1  # what is printed is not held back
         if len(waits) == 3:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         watch.run(0.25, wait)
     assert waits == pytest.approx([0.1, 0.1, 0.05])
+    assert stream.flushed == stream.getvalue()
     assert [json.loads(row)["step"] for row in stream.getvalue().splitlines()] == [0, 1]
-    waits.clear()
-    with pytest.raises(KeyboardInterrupt):
-        watch.run(5.0, wait)
-    assert waits == [0.1] * 3
 
 
 class Enough(Exception):  # noqa: N818

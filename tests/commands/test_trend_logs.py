@@ -12,7 +12,7 @@ import pytest
 
 from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.main import application
-from grpo_cli.commands.trend.beside import beside, compare, framework_of
+from grpo_cli.commands.trend.beside import beside, compare, framework_of, shift_of
 from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.run import Run
@@ -413,7 +413,8 @@ def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Pa
     """Its samples count as 0 where slime averages samples."""
     records, _ = drawn_step(5)
     masked = dict(records[1]) | {"id": "masked"}
-    masked["mask"] = [[0] * len(row) for row in masked["log_probs_new"]]
+    for one, counts in (*((one, 1) for one in records), (masked, 0)):
+        one["mask"] = [[counts] * len(row) for row in one["log_probs_new"]]
     logged = []
     for some in (records, [*records[:1], masked, *records[1:]]):
         (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in some))
@@ -429,6 +430,32 @@ def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Pa
         assert beside[1][name] == pytest.approx(alone[1][name], rel=1e-12), name
     for name in ("train/entropy_loss", "train/ppo_kl", "train/train_rollout_logprob_abs_diff"):
         assert beside[2][name] == pytest.approx(alone[2][name] * 12 / 16, rel=1e-12), name
+
+
+def test_a_move_that_is_far_counts_as_20_in_verls_ppo_kl(tmp_path: Path) -> None:
+    """log π_old − log π_θ of −30, 30, 22 and 1; slime takes them as they are."""
+    old, new = [[-31.0, -1.0], [-1.0, -1.0]], [[-1.0, -31.0], [-23.0, -2.0]]
+    row = {"step": 0, "log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    for names, name, value in (
+        ("verl", "actor/ppo_kl", (-20.0 + 20.0 + 20.0 + 1.0) / 4),
+        ("slime", "train/ppo_kl", (-30.0 + 30.0 + 22.0 + 1.0) / 4),
+    ):
+        made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
+        made.read()
+        assert made.logged[0][name] == pytest.approx(value)
+
+
+def test_a_series_that_does_not_change_says_nothing_of_where_a_log_begins() -> None:
+    """It agrees at every shift that there are steps for."""
+    log = {"kl": dict.fromkeys((1, 3, 5, 7), 0.0), "reward": {1: 2.0, 2: 3.0}}
+    ours = {"kl": dict.fromkeys((0, 2, 4, 6), 0.0), "reward": {1: 2.0, 2: 3.0}}
+    assert shift_of(log, ours) == 0
+    assert shift_of({"x": {1: 1.0, 2: 2.0, 3: 1.0}}, {"x": {0: 1.0, 1: 2.0, 2: 1.0}}) == 1
+    assert (
+        shift_of(log | {"nll": {3: 1.0, 4: 2.0, 5: 4.0}}, ours | {"nll": {2: 1.0, 3: 2.0, 4: 4.0}})
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -467,6 +494,7 @@ OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
         (lambda value: value + 9, {"x": {1: 1.0}, "y": {n: OURS[n] + 9 for n in OURS}}, "it is y"),
         (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2, 3)}}, "it is y"),
         (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2)}}, ""),
+        (lambda value: float(value > 2), {"y": {n: float(OURS[n] > 2) for n in OURS}}, "it is y"),
         (lambda value: 7.0, {"y": dict.fromkeys(OURS, 7.0)}, ""),
     ],
 )  # fmt: skip

@@ -152,6 +152,18 @@ def test_onsets_are_those_of_their_definition() -> None:
             assert (found.score, found.before, found.after) == pytest.approx(numbers, rel=1e-9)
 
 
+@pytest.mark.parametrize(("begin", "at"), [(16, 10), (17, 10)])
+def test_what_was_before_the_largest_change_may_have_changed_too(begin: int, at: int) -> None:
+    """Where there are steps enough before it, sixteen."""
+    values = np.random.default_rng(3).normal(0.0, 0.01, 40)
+    values[10:] += 5.0
+    values[begin:] += 100.0
+    found = onset(values)
+    assert found is not None
+    assert found.at == at
+    assert found == by_definition(Series(values))._replace(score=found.score)  # type: ignore[union-attr]
+
+
 def test_a_line_without_noise_that_turns() -> None:
     """Whatever is left of it is 0: the least number that there is stands for its noise."""
     values = np.concatenate([np.arange(40.0), 39.0 + 3.0 * np.arange(1, 21)])

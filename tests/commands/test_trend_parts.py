@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import pickle
+import sys
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +20,16 @@ from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.metrics import ALL, METRICS
 from grpo_cli.commands.trend.onsets import LEAST
+from grpo_cli.commands.trend.origins import Origins
 from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.said import cut_off, measure_said
 from grpo_cli.commands.trend.shelf import Shelf
 from grpo_cli.commands.trend.step import Finding, Place, Step, alike
 from grpo_cli.commands.trend.sums import Rows, Sums
+from grpo_cli.commands.trend.table import Table
+from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.view import sparing, usual
+from grpo_cli.commands.trend.which import StepOf
 
 # ---- columns ------------------------------------------------------------------------------------
 
@@ -85,6 +92,75 @@ def test_steps_have_the_same_columns_each() -> None:
     assert alike([first, second])[0].metrics == {"x": 1.0, "y": None}
     assert alike([first, second])[1] is second
     assert alike([]) == []
+
+
+def test_what_says_the_step() -> None:
+    """Under which keys it may stand: those that are known, or the one that is asked for."""
+    named = StepOf.named("at.update[1]", [])
+    assert named.field == ("at", "update", 1)
+    assert (named.reads("at"), named.reads("step"), named.reads("update")) == (True, False, False)
+    usual = StepOf.named(None, ["a"])
+    assert usual == StepOf()
+    assert (usual.reads("step"), usual.reads("rollout_id"), usual.reads("at")) == (
+        True,
+        True,
+        False,
+    )
+    assert StepOf.named("file", ["b", "a"]).files == {"b": 0, "a": 1}
+
+
+def test_a_table_of_more_columns_than_there_is_room_for_rows() -> None:
+    names = [f"x{number}" for number in range(90)]
+    table = Table(names, frozenset())
+    for step in range(70):
+        table.begin(step, "a", None)
+        table.fill(step, dict.fromkeys(names, float(step)))
+    found = table.steps(lambda _: {})
+    assert [one.metrics["x89"] for one in found] == [*map(float, range(70))]
+
+
+@each("count", [64, 65, 200, 1000])
+def test_a_table_has_little_more_room_than_it_has_steps(count: int) -> None:
+    table = Table(["x"], frozenset())
+    for step in range(count):
+        table.begin(step, "a", None)
+        table.fill(step, {"x": float(step)})
+    values = table.steps(lambda _: {}).values
+    room = values if values.base is None else values.base
+    assert count <= len(room) <= 1.25 * count
+
+
+def test_many_numbers_are_counted_and_do_not_wait() -> None:
+    """What travels of a hundred thousand is no more than the bins that they are in, 256 here."""
+    values = np.random.default_rng(0).uniform(1.0, 2.0, 100_000)
+    for parts in (1, 3, 300):
+        tail = Tail()
+        for part in np.array_split(values, parts):
+            tail.add(part)
+        assert len(pickle.dumps(tail)) < 25_000
+
+
+def test_what_is_0_has_no_sign() -> None:
+    """−0.0 is printed as such, and is no loss."""
+    totals = SimpleNamespace(tokens=1, ratio=SimpleNamespace(value=lambda: -0.0))
+    step: Any = SimpleNamespace(
+        sums=SimpleNamespace(totals=totals), ratio=-0.0, objective=0.0, value=lambda _: 0.0,
+        mean=lambda *_: 0.0, counts={"mismatch": 3},
+    )  # fmt: skip
+    for name in ("loss", "nll", "mismatch.k1", "ratio_mean"):
+        value = METRICS[name].read(step)
+        assert value == 0.0, name
+        assert math.copysign(1.0, value) == 1.0, name
+
+
+def test_of_a_file_that_is_done_nothing_is_kept_but_where_it_goes_back() -> None:
+    whole = Origins()
+    for name, numbers in (("a", (1, 2)), ("b", (9, 3)), ("c", (4, 5))):
+        piece = Origins()
+        for line, number in enumerate(numbers, 1):
+            piece.add(number, name, line)
+        whole.merge(piece)
+    assert [*whole.files] == ["b", "c"]
 
 
 # ---- conditions ---------------------------------------------------------------------------------
@@ -174,6 +250,7 @@ def test_numbers_of_reward_functions_are_added_up() -> None:
         ([1, 2, 3, 4, 5, 6], [1.0, 1.0, 1.0, 1.0, 4.0, 2.0], (2 + 4 / 2) / 10),
         ([2, 2], [1.0, 3.0], 1 / 4),
         ([7], [3.0], 1 / 4),
+        ([2, 2], [1e-9, 3e-9], 1 / 4),
         ([4, 3, 2, 1], [1.0, 1.0, math.inf, 1.0], 0.0),
         ([1, 2], [0.0, 0.0], None),
         ([1, 2], [math.nan, 1.0], None),
@@ -253,12 +330,16 @@ def test_steps_are_put_aside_where_they_take_too_much_room(
     made.add(1, sums_of(1))  # 6 3 2 0 1
     assert file.steps[3:] == [[6, 3]]
     assert (len(made), made.file(4), made.file(9)) == (7, "4.jsonl", None)
+    assert made.file(0) is sys.intern("0.jsonl")  # one text for all steps of a file
     steps = made.steps()
     assert [one.number for one in steps] == [*range(7)]
     assert [one.metrics["nll"] for one in steps] == [1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
     assert [one.worst["ratio"].line for one in steps] == [*range(7)]
     assert [one.worst["ratio"].line for one in reversed(steps)] == [*range(6, -1, -1)]
     assert {one.key for one in steps} == {"step"}
+    del made, steps
+    gc.collect()
+    assert file.closed
 
 
 def test_steps_of_the_second_bundle_may_be_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,8 +255,9 @@ def test_advantages_by_other_formulas() -> None:
 def test_statistics_of_a_single_reward() -> None:
     assert rewards._others(np.array([3.0])).tolist() == [0.0]
     assert [rewards._std(np.array([3.0]), ddof) for ddof in (0, 1)] == [0.0, 0.0]
-    alone = rewards._with(rewarded(values=[0.5] * 7), ("mean", "std 1"), 0.0)
-    assert alone.response_advantage.tolist() == [0.0] * 7
+    for centre in ("mean", "none"):
+        alone = rewards._with(rewarded(values=[0.5] * 7), (centre, "std 1"), 0.0)
+        assert alone.response_advantage.tolist() == [0.0] * 7
 
 
 @each(
@@ -638,6 +639,15 @@ def test_wrong_weights(variant, epsilon, own, other, words) -> None:
         )  # fmt: skip
         found = [one.words for one in weights.solved(wrong) if explains(one, wrong)]
         assert found == [f"epsilon_high: the ratio is capped at {cap:g} where {own:g} is meant"]
+
+
+def test_a_clip_at_1() -> None:
+    """An ε of 0 is a number too: the right clip gives what the record gives."""
+    for flags in ({"epsilon_low": 0.0}, {"epsilon_high": 0.0}):
+        case = case_of(flags=flags)
+        again = clips.bounded(case, clips.right, clips.own)
+        np.testing.assert_allclose(again.gradient, case.breakdown.gradient, rtol=1e-12)
+        assert again.clip.tolist() != case_of().breakdown.clip.tolist()
 
 
 def test_a_weight_that_is_capped_at_1() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from files import each
 from test_verify_numbers import (
+    BETA,
     FAR,
     LENGTHS,
     MOVES,
@@ -252,11 +253,14 @@ def test_a_kl_whose_weights_are_small_and_not_alike_has_weights_of_its_own() -> 
     check(found[name], case, both(lambda _: 1 / 400_000))
 
 
-def test_a_kl_with_another_beta_is_that_whatever_responses_without_tokens_weigh() -> None:
-    """Two responses of three tokens: 1/6 where 1/9 is meant, and β may be 0.075."""
-    rows = [[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5], []]
+@each("empty", [0, 1, 2])
+def test_a_kl_with_another_beta_is_that_whatever_responses_without_tokens_weigh(empty) -> None:
+    """Two responses of three tokens: 1/6 where 1/9 is meant, and β may be 0.077."""
+    rows = [[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5]]
+    rows.insert(empty, [])
     names = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
-    case = case_of(advantages=[1.0, -1.0, 0.5], **dict.fromkeys(names, rows))
+    flags = {"beta": 0.077 / 1.5}  # half of which nobody would have typed
+    case = case_of(advantages=[1.0, -1.0, 0.5], flags=flags, **dict.fromkeys(names, rows))
     name = "KL aggregated by itself, as token-mean, where response-mean is meant"
     with pytest.raises(ValueError, match="may have typed"):
         by_words(kl.reductions(case))[name].evaluate(case)
@@ -270,6 +274,12 @@ def test_no_weights_of_a_kl_are_looked_for_without_one() -> None:
     more = {"hyperparameters": {"max_completion_length": 64}}
     known = [one.words for one in kl.reductions(expecting(told(), **more))]
     assert any("as token-sum-norm" in one for one in known)
+
+
+@each(("times", "told_so"), [(1 + 0.9e-4, False), (1 + 1.1e-4, True), (1 - 1.1e-4, True)])
+def test_another_beta_is_off_by_more_than_a_ten_thousandth(times, told_so) -> None:
+    case = expecting(told(beta=BETA * times))
+    assert bool([*kl.strength(case)]) is told_so
 
 
 def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
@@ -319,8 +329,8 @@ def test_edges_of_responses_without_tokens() -> None:
     rows = [[], [-0.5, -0.3], []]
     made = {"log_probs_new": rows, "log_probs_old": rows, "log_probs_ref": rows}
     case = case_of(log_probs_rollout=None, advantages=[1.0, 2.0, 3.0], **made)
-    assert tokens._last(case).tolist() == [False, True]
-    assert tokens._first(case).tolist() == [True, False]
+    assert tokens.last(case).tolist() == [False, True]
+    assert tokens.first(case).tolist() == [True, False]
 
 
 @each(
@@ -350,6 +360,12 @@ def test_responses_that_are_named_are_no_more_than_five() -> None:
     case = case_of({"gradient": gradient}, log_probs_rollout=None, advantages=[1.0] * 7, **made)
     said = [f"responses 1, 2, 3, 4, 5, … are {DROPPED}: 6 of 7 tokens"]
     assert named(tokens.some, case) == said
+    assert pattern(case).startswith("6 of 7 gradients differ, in responses 1, 2, 3, 4, 5, …, where")
+    gradient[1] = [1 / 7]
+    case = case_of({"gradient": gradient}, log_probs_rollout=None, advantages=[1.0] * 7, **made)
+    said = [f"responses 2, 3, 4, 5, 6 are {DROPPED}: 5 of 7 tokens"]
+    assert named(tokens.some, case) == said
+    assert pattern(case).startswith("5 of 7 gradients differ, in responses 2, 3, 4, 5, 6, where")
 
 
 CLIPPED = [MOVES[0], [-0.5], MOVES[2], MOVES[3]]
@@ -582,6 +598,17 @@ def test_a_bound_of_one_response_is_believed_if_it_is_round() -> None:
         assert sum(words.startswith("advantages clipped") for words in found) == count
 
 
+def test_a_response_without_tokens_tells_no_advantage() -> None:
+    rows = [[-1.0, -2.0], [], [-0.5]]
+    made = {"log_probs_new": rows, "log_probs_old": rows, "log_probs_ref": None}
+    made |= {"log_probs_rollout": None, "advantages": [1.0, 1.0, -1.0]}
+    more = {"stages": {"kl": "none"}, "flags": {"beta": None}, **made}
+    own = case_of(**more).breakdown.gradient
+    gradient = [(2.0 * own[:2]).tolist(), [], (3.0 * own[2:]).tolist()]
+    found = advantages_solved.effective(case_of({"gradient": gradient}, **more))
+    np.testing.assert_allclose(found, [2.0, math.nan, -3.0], rtol=1e-12)  # type: ignore[arg-type]
+
+
 def test_a_gradient_that_no_advantage_gives_has_none() -> None:
     slopes = told()[1]
     slopes[2][0] *= 1.5
@@ -697,6 +724,32 @@ def test_a_lower_bound_lies_between_the_ratios_of_what_it_binds_and_of_others() 
     assert found.clipped.tolist() == [True, False, True, False]
 
 
+def test_an_epsilon_of_0_is_a_number_too() -> None:
+    """All that goes the way of A is clipped; the other bound is told where it is another."""
+    for own, wrong, words in (
+        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 where 0.3 is meant"),
+        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 where 0.2 is meant"),
+    ):
+        low, high = wrong
+        made = told(lambda m, a, _, low=low, high=high: right(math.exp(m), a, 1 - low, 1 + high))  # type: ignore[misc]
+        case = expecting(made, flags={"epsilon_low": own[0], "epsilon_high": own[1]})
+        assert named(window.windows, case)[0] == words
+
+
+def test_a_bound_may_be_a_ratio_itself() -> None:
+    side = window.Side(0.5, 1.5, np.zeros(0, dtype=np.bool_), 0.0)
+    told = [window._within(side, bound) for bound in (0.49, 0.5, 1.0, 1.5, 1.51)]
+    assert told == [False, True, True, True, False]
+
+
+def test_which_epsilon_is_told() -> None:
+    """One that is off by more than a ten-thousandth, or by more than 1e-10 of 0."""
+    assert window._words(0.2 * (1 + 0.9e-4), 1e-4 * 1e-6, 0.2, 0.0) == ""
+    words = "epsilon_low 0.2002 where 0.2 is meant, epsilon_high 1.1e-10 where 0 is meant"
+    assert window._words(0.2002, 1.1e-10, 0.2, 0.0) == words
+    assert window._words(0.2, 0.3 * (1 - 1.1e-4), 0.2, 0.3) == "epsilon_high 0.3 where 0.3 is meant"
+
+
 def test_no_window_is_looked_for_where_it_is_right() -> None:
     assert not [*window.windows(expecting(told()))]
     assert not [*window.windows(case_of({"gradient": told()[1]}))]
@@ -752,6 +805,16 @@ def test_what_half_precision_leaves_off_hides_no_multiple() -> None:
     assert case.columns[0].precision == "bfloat16"
     assert case.other_weights
     assert not case_of({"gradient": [[1.0001 * one for one in row] for row in rows]}).other_weights
+
+
+def test_what_another_evaluation_lacks_is_not_explained_by_it() -> None:
+    case = case_of({"kl": [[0.1] * n for n in LENGTHS]})
+    assert not case.agrees(case_of(stages={"kl": "none"}, flags={"beta": None}).breakdown)
+    again = case.breakdown.kl
+    assert again is not None
+    starts = np.cumsum(LENGTHS)[:-1]
+    right_one = case_of({"kl": [part.tolist() for part in np.split(again, starts)]})
+    assert right_one.agrees(case.breakdown)
 
 
 def test_gradients_and_losses_of_either_sign() -> None:

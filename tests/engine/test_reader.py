@@ -124,6 +124,12 @@ def test_what_tells_a_version_of_a_file_from_others(tmp_path):
     assert found == [("<stdin>", 0, ""), (str(pipe), 0, "")]
 
 
+def test_machines_of_a_cluster_work_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr("grpo_cli.engine.cluster.session.nodes", lambda: 3)
+    alone, shared = Reader(["a"]), Reader(["a"], on="ray")
+    assert [(one.nodes, one.on_cluster) for one in (alone, shared)] == [(0, False), (3, True)]
+
+
 def test_without_standard_input_there_is_nothing_in_it(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     reader = Reader(["-"])

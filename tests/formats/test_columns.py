@@ -406,3 +406,16 @@ def test_unusual_tables_are_read_as_row_by_row(tmp_path, monkeypatch, name):
     assert [result(path, reading, skip=skip) for skip in (False, True)] == found
     monkeypatch.setattr(cuts, "between_groups", lambda *_: None)
     assert [result(path, reading, skip=skip) for skip in (False, True)] == found
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_column_that_was_not_read_is_named_where_one_is_missing(tmp_path, kind):
+    """By its name, which may be that of the missing one; in the order of the table."""
+    row = {"log_probs_new": [[-1.0]], "note": "a", "rewards": [1.0], "refs_lp": [[-1.0]]}
+    path = tmp_path / f"a.{kind}"
+    write(random.Random(1), pa.Table.from_pylist([row] * 3), path)
+    _, fault, _, _, _, _, _ = result(path, Reading())
+    said = "; keys that mean nothing here: refs_lp, note (--map log_probs_ref=refs_lp)"
+    assert fault.endswith(f"--beta 0 does without{said}")
+    _, _, skipped, count, _, _, _ = result(path, Reading(), skip=True)
+    assert (count, skipped[0]) == (3, fault)

@@ -1,5 +1,6 @@
 """What is converted evaluates to the same bytes, to and from every format there is."""
 
+import io
 import json
 from pathlib import Path
 
@@ -206,6 +207,34 @@ def test_packed_columns_are_those_of_records_looked_at(grpo, tmp_path, monkeypat
     monkeypatch.setattr(Table, "add_packed", lambda *_: False)
     assert grpo("convert", path, "-o", looked_at).exit_code == 0
     assert parquet.read_table(packed).equals(parquet.read_table(looked_at))
+
+
+def test_packed_records_come_behind_those_before_them(grpo, tmp_path):
+    """Which are looked at one by one, and wait until there are more."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    plain = {"logps": NEW, "rewards": REWARDS}
+    other = {"logps": NEW, "rewards": {"x": REWARDS}, "note": 1}
+    data = [{"id": at, **(other if at in (2, 5) else plain)} for at in range(9)]
+    (tmp_path / "in.jsonl").write_bytes(lines(data))
+    assert grpo("convert", tmp_path / "in.jsonl", "-o", tmp_path / "out.parquet").exit_code == 0
+    rows = parquet.read_table(tmp_path / "out.parquet")["grpo_json"].to_pylist()
+    assert [json.loads(one)["id"] for one in rows] == [*range(9)]
+
+
+def test_records_that_wait_to_be_written_are_few(monkeypatch):
+    pytest.importorskip("pyarrow")
+    from grpo_cli.records.tables import parquet
+
+    monkeypatch.setattr(parquet, "_WAITING", 1000)
+    stream = io.BytesIO()
+    waiting = []
+    with parquet.Table(stream) as table:
+        for at in range(200):
+            table.add({"id": at, "log_probs_new": [[-1.0] * 9], "rewards": [1.0]})
+            waiting.append(len(table._waiting))
+    assert 1 < max(waiting) < 20
+    assert waiting.count(0) > 10
+    assert parquet.package().parquet.read_table(stream).num_rows == 200
 
 
 @pytest.mark.parametrize("packed", [True, False])

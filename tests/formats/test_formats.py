@@ -355,6 +355,40 @@ def test_keys_that_only_one_format_has_decide():
     assert found.name == "nemo-rl"
 
 
+NOT_QUITE = [
+    ("nemo-rl", {"token_ids": [1, 2]}),
+    ("nemo-rl", {"prev_logprobs": [-1.0]}),
+    ("nemo-rl", {"prev_logprobs": []}),
+    ("prime-rl", {"trainer_logprobs": [[-1.0]]}),
+    ("prime-rl", {"inference_logprobs": "text"}),
+    ("open-instruct", {"response_tokens": [[1]]}),
+    ("open-instruct", {"response_tokens": "text"}),
+    ("roll-board", {"logprobs": [[-1.0]]}),
+    ("roll-board", {"log_probs2": 1.0}),
+    ("sglang", {"meta_info": []}),
+    ("sglang", {"meta_info": {"output_token_logprobs": None}}),
+    ("openai-chat", {"choices": []}),
+    ("openai-chat", {"choices": {}}),
+    ("openai-chat", {"choices": [{"logprobs": None}, {}]}),
+    ("openai-chat", {"choices": [{"logprobs": None}, 1]}),
+    ("miles", {"tokens": [[1]]}),
+    ("miles", {"rollout_log_probs": None}),
+    ("atif", {"schema_version": "1.4"}),
+    ("atif", {"steps": {}}),
+    ("verifiers", {"traces": []}),
+    ("verifiers", {"traces": [{"nodes": [], "rewards": {}}, {"nodes": {}}]}),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), NOT_QUITE)
+def test_what_has_the_keys_of_a_format_and_other_values(name, change):
+    text = DATA[name]
+    value = json.loads(text) if name == "atif" else json.loads(text.splitlines()[0])
+    assert formats.recognise(value).name == name
+    found = format_of({**value, **change}, None)
+    assert found is None or found.name != name
+
+
 def test_a_file_in_the_folder_is_a_format(tmp_path, monkeypatch):
     source = "from grpo_cli.records.formats.atif import ATIF\nFORMATS = (ATIF,)"
     (tmp_path / "of_a_test.py").write_text(source)
@@ -483,13 +517,6 @@ def test_verifiers_counts_a_node_that_two_branches_share_once(read):
     assert batch.log_probs_new.tolist() == [*NEW[1], -0.5, -0.75]
     assert batch.positions.tolist() == [0, 1, 2, 4, 0]
     assert batch.rewards.tolist() == [REWARDS[1]] * 2
-
-
-@pytest.mark.parametrize("change", [{"schema_version": "1.4"}, {"steps": {}}])
-def test_what_only_looks_like_a_trajectory_of_atif(change):
-    value = dumps.atif()
-    assert format_of({**value, "schema_version": "atif"}, None).name == "atif"
-    assert format_of({**value, **change}, None) is None
 
 
 def test_atif_without_log_probs_is_told(read):

@@ -146,6 +146,8 @@ def test_keys_that_are_written_with_escapes(read):
 def test_a_nan_that_counts_stays_one():
     assert dumps_of({"a": [float("nan")], "b": None}) == b'{"a": [NaN], "b": null}'
     assert dumps_of({"a": [2**70]}) == b'{"a": [1180591620717411303424]}'
+    said = dumps_of({"a": 2**70, "é": ["ü"]})
+    assert said.decode() == '{"a": 1180591620717411303424, "é": ["ü"]}'
 
 
 def test_arrays_of_booleans_are_no_numbers(tmp_path):

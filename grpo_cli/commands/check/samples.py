@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from grpo_cli.batch import I64
 from grpo_cli.commands.check.asking import compare
 from grpo_cli.commands.check.partial import Findings
 from grpo_cli.commands.check.parts import compared, joined
@@ -18,13 +19,22 @@ on their numbers alone, so that the answer does not depend on how the input is c
 
 def compare_all(view: View, findings: Findings, source: int = 0) -> None:
     """Compares the columns of a view's samples."""
+    sizes = _together(view)
     for rule, finding in compare(view):
         at = finding.record
-        if view.samples is not None:
-            together = int(np.count_nonzero(view.samples == view.samples[at]))
-            if together > 1:
-                finding = replace(finding, evidence={**finding.evidence, "records": together})
+        together = int(sizes[at])
+        if together > 1:
+            finding = replace(finding, evidence={**finding.evidence, "records": together})
         findings.add(rule, finding, view.places[at], source)
+
+
+def _together(view: View) -> I64:
+    """[M] how many records each is compared with, itself among them."""
+    if view.samples is None:
+        return np.ones_like(view.counts)
+    index = np.cumsum(np.diff(view.samples, prepend=view.samples[:1]) != 0)
+    found: I64 = np.bincount(index)[index]
+    return found
 
 
 class Small:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from grpo_cli.commands.trend.logs import Log
@@ -160,7 +160,7 @@ class Beside:
 
     framework: str
     series: list[Comparison]
-    logged: Series = field(default_factory=dict, repr=False)
+    logged: Series
 
     @property
     def told(self) -> dict[str, object]:

@@ -40,15 +40,11 @@ class Change(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Series of one length: [k, n] values, [k, 2] whether a drift up or down counts, [k] grain.
-
-    ``strict`` times what is asked of a short series is asked of one with many places.
-    """
+    """Series of one length: [k, n] values, [k, 2] whether a drift up or down counts, [k] grain."""
 
     values: F64
     kinds: NDArray[np.bool_]
     least: F64
-    strict: float = 1.0
 
 
 def largest(rows: Rows) -> list[Change | None]:
@@ -60,15 +56,18 @@ def largest(rows: Rows) -> list[Change | None]:
         begin = max(first - PAST, 0)
         stretch = rows.values[:, begin : first + _AT_ONCE + FUTURE]
         places = np.arange(first, min(first + _AT_ONCE, last + 1)) - begin
-        for at, change in enumerate(_best(rows._replace(values=stretch, strict=strict), places)):
+        for at, change in enumerate(_best(rows._replace(values=stretch), places, strict)):
             known = bests[at]
             if change is not None and (known is None or abs(change.score) > abs(known.score)):
                 bests[at] = change._replace(at=change.at + begin)
     return bests
 
 
-def _best(rows: Rows, places: I64) -> list[Change | None]:
-    """The largest change of each series at any of these places, shifts before drifts."""
+def _best(rows: Rows, places: I64, strict: float) -> list[Change | None]:
+    """The largest change of each series at any of these places, shifts before drifts.
+
+    ``strict`` times what is asked of a short series is asked of one with many places.
+    """
     scores = np.zeros((len(rows.values), len(places), 2))
     trends = mann_kendall(rows.values, places)
     pasts, futures = _sizes(rows.values, places)
@@ -77,7 +76,7 @@ def _best(rows: Rows, places: I64) -> list[Change | None]:
         before = sliding_window_view(rows.values, past, axis=1)[:, places[chosen] - past]
         after = sliding_window_view(rows.values, future, axis=1)[:, places[chosen]]
         slopes = np.abs(trends[:, chosen]) > _TREND[past >= 20]
-        scores[:, chosen] = _changes(before, after, slopes, rows)
+        scores[:, chosen] = _changes(before, after, slopes, rows, strict)
     largest = np.abs(scores).reshape(len(scores), -1).argmax(axis=1)
     found = zip(largest.tolist(), scores, strict=True)
     return [_change(int(places[at // 2]), at % 2, score[at // 2, at % 2]) for at, score in found]
@@ -92,13 +91,14 @@ def _change(at: int, kind: int, score: float) -> Change | None:
     return Change(at, ("shift", "drift")[kind], float(score)) if score else None
 
 
-def _changes(past: F64, future: F64, slopes: NDArray[np.bool_], rows: Rows) -> F64:
+def _changes(past: F64, future: F64, slopes: NDArray[np.bool_], rows: Rows, strict: float) -> F64:
     """[k, m, 2] scores of a shift and a drift where they are more than chance, else 0.
 
     Args:
         past, future: [k, m, p] and [k, m, f], for each series and place.
         slopes: [k, m] whether the past has a trend.
         rows: the series.
+        strict: how much more is asked.
     """
     level, slope, own = _lines(past, slopes)
     ahead = np.arange(1, future.shape[2] + 1.0)
@@ -109,7 +109,7 @@ def _changes(past: F64, future: F64, slopes: NDArray[np.bool_], rows: Rows) -> F
     shift = step / (_error(_mean_error, sizes, trend) * _noise(own, rest - step[..., None], least))
     away = rest - ramp[..., None] * ahead
     drift = ramp / (_error(_ramp_error, sizes, trend) * _noise(own, away, least))
-    few = (1 + 4 / past.shape[2]) * rows.strict
+    few = (1 + 4 / past.shape[2]) * strict
     wanted = np.where(drift > 0, rows.kinds[:, :1], rows.kinds[:, 1:])
     wanted &= (np.abs(drift) > _DRIFT * few) & (future.shape[2] > 2 * LEAST_FUTURE)
     shifted = np.abs(shift) > _SHIFT * few
@@ -184,7 +184,7 @@ def mann_kendall(values: F64, places: I64) -> F64:
     """
     counts, _ = _sizes(values, places)
     score = np.zeros((len(values), len(places)))
-    for apart in range(1, int(counts.max(initial=0))):
+    for apart in range(1, int(counts.max())):
         signs = np.sign(values[:, apart:] - values[:, :-apart])
         sums = np.zeros((len(values), signs.shape[1] + 1))
         np.cumsum(signs, axis=1, out=sums[:, 1:])

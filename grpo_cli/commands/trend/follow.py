@@ -50,7 +50,7 @@ class _File:
     last: int | None = None
     ordered: bool = True
     steps: dict[int, Sums] = field(default_factory=dict)
-    stamp: tuple[int, int] = (0, 0)
+    stamp: tuple[int, int] | None = None
 
 
 class Follow:
@@ -120,9 +120,11 @@ class Follow:
         with Path(known.path).open("rb") as stream:
             stream.seek(known.read)
             data = stream.read(_AT_ONCE)
-        end = data.rfind(b"\n") + 1
-        if not end:
-            return False  # a line that is being written
+            while not (end := data.rfind(b"\n") + 1):
+                more = stream.read(_AT_ONCE)
+                if not more:
+                    return False  # a line that is being written
+                data += more
         lines = split(data, end)
         if not known.lines:
             known.header = header_of(lines[0])

@@ -81,8 +81,7 @@ class Tail:
             return
         keys, known = _folded(bins), _folded(self._bins)
         lowest = int(min(keys.min(), known.min(initial=keys[0])))
-        highest = int(max(keys.max(), known.max(initial=keys[0])))
-        size = highest - lowest + 1
+        size = int(known.max(initial=lowest)) - lowest + 1
         dense = np.bincount(keys - lowest, weights=counts, minlength=size).astype(np.int64)
         dense[known - lowest] += self._counts
         kept = np.flatnonzero(dense)

@@ -30,13 +30,13 @@ class Judged:
         verdict: what became of it; where it differs, without a cause as yet.
         plan: what it was evaluated as.
         words: the same as the flags that would make it.
-        company: the number of those of its piece that it was evaluated with; −1 for none.
+        company: the number of those of its piece that it was evaluated with; None where alone.
     """
 
     verdict: Verdict
     plan: Plan
     words: str
-    company: int = -1
+    company: int | None = None
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Verification:
         """The records that differ, by their place, each in the company that it was judged in."""
         found: dict[int, Asked] = {}
         far = [(at, item) for at, item in enumerate(items) if item and not item.verdict.agrees]
-        together = groupby(far, lambda one: one[1].company if one[1].company >= 0 else ~one[0])
+        together = groupby(far, _company)
         for _, group in together:
             members = [*group]
             records = [item.verdict.record for _, item in members]
@@ -122,3 +122,9 @@ class Verification:
         if not all(row["agrees"] for row in rows):
             return NO
         return InputError.exit_code if self.skipped else 0
+
+
+def _company(one: tuple[int, Judged]) -> tuple[int | None, int | None]:
+    """The number of its company, or its own place where it is alone."""
+    at, item = one
+    return item.company, at if item.company is None else None

@@ -97,8 +97,12 @@ class Stretch:
         return Stretch(self.batch.slice(0, rows), self.kind, self.source, self.first, bounds)
 
     def rows(self) -> Items:
-        """Its rows one by one."""
-        return rows(package(), self.batch, self.source, self.first)
+        """Its rows one by one; 0 stands for what was not read, which messages name by its key."""
+        unread = {key: 0 for key in self.kind.keys if self.batch.schema.get_field_index(key) < 0}
+        for row in rows(package(), self.batch, self.source, self.first):
+            if isinstance(row, Raw):
+                row.kept |= unread
+            yield row
 
 
 class Lazily(Sequence[Raw | InputError]):

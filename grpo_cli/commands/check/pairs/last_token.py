@@ -39,7 +39,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero((hits >= _LEAST) & (hits > _TIMES * near)).tolist():
         count, k = int(pair.rows.lengths[sample]), int(hits[sample])
         others = int(pair.samples.lengths[sample]) - count
-        rate = (int(every[sample]) - k + 1) / max(others, 1)
+        rate = (int(every[sample]) - k + 1) / others
         if k * (1.0 + np.log(count * rate / k)) < np.log(_CHANCE):
             start = int(pair.rows.starts[sample])
             row = start + int(np.argmax(last[start : start + count]))

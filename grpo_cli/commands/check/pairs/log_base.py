@@ -77,10 +77,10 @@ def _look_at_entropies(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(view.tokens >= _LEAST_ENTROPIES).tolist():
         part = slice(int(ends[record] - view.tokens[record]), int(ends[record]))
         h, cost = entropies[part], -new[part]
-        over, mean = cost - h, float(h.mean())
-        if not np.isfinite(over).all() or mean <= 0.0:
+        if not np.isfinite([h, cost]).all():
             continue
-        if not _alike(view, part, cost):
+        over, mean = cost - h, float(h.mean())
+        if mean <= 0.0 or not _alike(view, part, cost):
             continue  # a temperature on one side, which moves the mean too
         error = float(over.std(ddof=1)) / math.sqrt(len(h))
         factor = float(cost.mean()) / mean

@@ -11,6 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.tokens.edges import edges
 
 _CHANCE = math.log(1e-9)
 _KEYS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
@@ -67,7 +68,7 @@ def _alike_at_first(view: View, words: Any) -> I64:
     """The groups of several responses whose first tokens are the same."""
     rows = view.responses
     filled = rows.lengths > 0
-    first = np.where(filled, words[np.where(filled, rows.starts, 0)], np.inf)
+    first = np.where(filled, words[edges(rows, end=False)], np.inf)
     low, high = view.by_group(first, np.minimum), view.by_group(first, np.maximum)
     several = np.flatnonzero(np.isfinite(high) & (view.sizes > 1))
     low, high = low[several], high[several]

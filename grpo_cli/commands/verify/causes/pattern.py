@@ -8,23 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.tokens import first, last
 
 Where = Callable[[Case], NDArray[np.bool_]]
-
-
-def _last(case: Case) -> NDArray[np.bool_]:
-    return np.diff(case.batch.responses.index, append=-1) != 0
-
-
-def _first(case: Case) -> NDArray[np.bool_]:
-    return np.diff(case.batch.responses.index, prepend=-1) != 0
 
 
 _PLACES: tuple[tuple[str, Where], ...] = (
     ("those of clipped tokens", lambda case: case.breakdown.clip != 0),
     ("those of tokens that are not clipped", lambda case: case.breakdown.clip == 0),
-    ("the last of each response", _last),
-    ("the first of each response", _first),
+    ("the last of each response", last),
+    ("the first of each response", first),
     ("those with A > 0", lambda case: case.breakdown.advantage > 0),
     ("those with A < 0", lambda case: case.breakdown.advantage < 0),
     ("those with ratio above 1", lambda case: case.breakdown.ratio > 1.0),

@@ -23,7 +23,8 @@ Pick = Callable[[Case], Picked]
 _TIMES = ((0.0, "dropped (gradient 0)"), (2.0, "doubled"))
 
 
-def _last(case: Case) -> Picked:
+def last(case: Case) -> Picked:
+    """The last token of every response."""
     picked = np.zeros(case.batch.responses.total, dtype=bool)
     responses = case.batch.responses
     filled = responses.lengths > 0
@@ -31,7 +32,8 @@ def _last(case: Case) -> Picked:
     return picked
 
 
-def _first(case: Case) -> Picked:
+def first(case: Case) -> Picked:
+    """The first token of every response."""
     picked = np.zeros(case.batch.responses.total, dtype=bool)
     picked[case.batch.responses.starts[case.batch.responses.lengths > 0]] = True
     return picked
@@ -41,7 +43,7 @@ def edges(case: Case) -> Iterator[Cause]:
     """The last or the first token of every response."""
     if not case.batch.responses.total:
         return
-    for pick, where in ((_last, "last"), (_first, "first")):
+    for pick, where in ((last, "last"), (first, "first")):
         for times, said in _TIMES:
             words = f"the {where} token of every response is {said}"
             yield from _counted(words, pick, times)
