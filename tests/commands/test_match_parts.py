@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import cache
 from itertools import product
@@ -16,6 +17,7 @@ from planted import record
 from grpo_cli.batch import Batch
 from grpo_cli.commands.match import fit, logged
 from grpo_cli.commands.match import run as run_module
+from grpo_cli.commands.match.answer import described
 from grpo_cli.commands.match.candidate import Candidate, Families, apart
 from grpo_cli.commands.match.chance import Chance
 from grpo_cli.commands.match.command_line import command, pruned
@@ -30,17 +32,18 @@ from grpo_cli.commands.match.solving import brackets as brackets_module
 from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
+from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change, rows
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.space.options import DIRECT, correction_key
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
-from grpo_cli.commands.match.sums.data import Few
-from grpo_cli.commands.match.sums.edges import unbound
-from grpo_cli.commands.match.sums.exact import Exactly, exactly, merge
+from grpo_cli.commands.match.sums.data import Few, Stream
+from grpo_cli.commands.match.sums.edges import edges, unbound
+from grpo_cli.commands.match.sums.exact import Exact, Exactly, exactly, merge
+from grpo_cli.commands.match.sums.passes import measure
 from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
 from grpo_cli.commands.match.typed import Typed
-from grpo_cli.engine import probe
+from grpo_cli.engine import Reader, probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
@@ -49,8 +52,9 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.results import Correction
 from grpo_cli.objective.statistics import ExactMoments
-from grpo_cli.records import Raw, assemble
+from grpo_cli.records import PLAIN, Raw, assemble
 from grpo_cli.records import record as read
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -796,6 +800,104 @@ def test_from_where_on_an_epsilon_holds_nothing(variant, flags, reached, wanted)
     assert unbound(objective, np.array(reached)) == pytest.approx(wanted)
 
 
+def test_how_far_ratios_go_by_the_sign_of_the_advantage() -> None:
+    """The least and the greatest of either side; of none, what bounds nothing."""
+    ratio, advantage = np.array([1.5, 0.5, 0.9, 1.1, 7.0]), np.array([1.0, 2.0, -1.0, -3.0, 0.0])
+    inf = math.inf
+    np.testing.assert_array_equal(edges(ratio, advantage), [[0.5, 1.5], [0.9, 1.1]])
+    np.testing.assert_array_equal(edges(ratio, -advantage), [[0.9, 1.1], [0.5, 1.5]])
+    np.testing.assert_array_equal(edges(ratio, np.abs(advantage)), [[0.5, 1.5], [inf, -inf]])
+    np.testing.assert_array_equal(edges(ratio, -np.abs(advantage)), [[inf, -inf], [0.5, 1.5]])
+
+
+# ---- what is tried ------------------------------------------------------------------------------
+
+
+@each(("stages", "flags"), [({}, {}), ({"kl": "k1"}, {"beta": 0.1})])
+def test_every_row_is_tried_once_the_asked_first(stages, flags) -> None:
+    names = [one.variant for one in rows(plan("dapo", stages=stages, hyperparameters=flags))]
+    assert names[0] == "dapo"
+    assert sorted(names) == sorted(VARIANTS)
+
+
+def test_rows_that_lack_a_column_are_named_with_what_they_lack() -> None:
+    one = Chunk((), batch(BARE), {}, advantages_given=False)
+    space = build(plan("grpo"), Natures(one), (), Depth.PLAIN)
+    said = {name: space.reasons[name] for name in VARIANTS if name in space.reasons}
+    for name, reason in said.items():
+        with pytest.raises(GrpoError) as caught:
+            evaluate(one.batch, plan(name).objective({}, advantages_given=False))
+        assert reason == str(caught.value)
+    assert len(said) > 9
+
+
+def test_a_question_without_records_is_an_error() -> None:
+    space = build(plan("grpo", stages=NARROW), Natures(CHUNKS[0]), (), Depth.PLAIN)
+    run = Run(space, [Factor(1.0)], "input")
+    question = Question(Typed.of("loss", "0.1"), Few([]), CHUNKS[0])
+    with pytest.raises(GrpoError, match="no record can be read"):
+        run.ask(question, Exactly([], False, False))
+
+
+def test_statistics_are_of_the_records_that_have_them() -> None:
+    """One that cannot be measured hides none of the others, wherever it stands."""
+    lacking = {"log_probs_new": [[-1.0], [-2.0]], "advantages": [1.0, -1.0]}
+    bare = Chunk((), batch(lacking), {}, advantages_given=False)
+    one = Chunk((), batch(BARE | {"rewards": [1.0, 0.5]}), {}, advantages_given=False)
+    options = build(plan("lite-ppo"), Natures(one), (), Depth.PLAIN).options
+    alone = measure(options, Few([one]))
+    assert alone
+    for chunks in ([one, bare], [bare, one]):
+        both = measure(options, Few(chunks))
+        assert both.keys() == alone.keys()
+        for at, found in both.items():
+            assert found.read() == alone[at].read()
+
+
+def test_bad_records_are_counted_once_however_often_they_are_read(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    good = json.dumps(record(1, [2, 3], [1.0, 0.0]))
+    path.write_text(f"{good}\n{{}}\n{good}\n")
+    reader = Reader([str(path)], PLAIN, skip=True)
+    for _ in range(3):
+        (found,) = Stream(reader).fold(lambda chunk, into: into.append(chunk), list)
+        assert sum(one.batch.records.count for one in found) == 2
+        assert reader.skipped.count == 1
+
+
+def test_a_match_as_it_is_told() -> None:
+    """The factor with its meaning, the sign apart; chance where there is one."""
+    chance = Candidate(plan("grpo"), Factor(-0.25, 3.0, "÷ 4 (steps)"), 5.5, 1.0, 0.125)
+    chance.totals, chance.value, chance.difference = Exact("input"), -0.5, 0.01
+    chance.members, chance.rows = ["b", "a", "b"], ["grpo"]
+    chance.needs, chance.unbound = {"beta": 0.5}, {"epsilon_high": 0.25}
+    for name, flipped in (("loss", "objective"), ("objective", "loss")):
+        found = described(chance, CHUNKS[0], ["x.jsonl"], Typed.of(name, "0.5"))
+        assert found.pop("command").endswith(
+            f"""--only {flipped} | awk '{{printf "%.17g\\n", $1 / 4}}'"""
+        )
+        del found["signature"]
+        assert found == {
+            "value": -0.5,
+            "difference": 0.01,
+            "variants": ["grpo"],
+            "factor": 0.25,
+            "factor_meaning": "÷ 4 (steps)",
+            "sign_flipped": True,
+            "same": ["b", "a"],
+            "bits": 5.5,
+            "hits_expected": 0.125,
+            "would_need": {"beta": 0.5},
+            "any_from": {"epsilon_high": 0.25},
+        }
+    plain = Candidate(plan("grpo"), Factor(1.0))
+    plain.totals = Exact("input")
+    found = described(plain, CHUNKS[0], ["x.jsonl"], Typed.of("loss", "0.5"))
+    assert found["command"].endswith("--only loss")
+    told = ("factor", "factor_meaning", "sign_flipped", "hits_expected")
+    assert [found[name] for name in told] == [1.0, None, False, None]
+
+
 # ---- what is listed -----------------------------------------------------------------------------
 
 
@@ -1181,7 +1283,7 @@ def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking, everyt
     both = [whole(**({} if at in lacking else {"entropies": ENTROPIES})) for at in range(2)]
     paid = plan("grpo", hyperparameters={"entropy_coef": 0.1})
     evaluators = [Evaluator(plan("grpo")), Evaluator(paid)]
-    together = exactly(evaluators, Few(both), everything=everything)
+    together = exactly(evaluators, Few(both), everything=everything, reaching=False)
     apart = Exactly(evaluators, everything, False)
     found = apart.zero()
     for one in both:
