@@ -26,6 +26,7 @@ from grpo_cli.commands.verify.verdict import compared, judge, read_expectations
 from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
 from grpo_cli.records import record as read
 from grpo_cli.variants.plan import plan
@@ -121,6 +122,65 @@ def test_what_is_told_of_many_records_is_changed_of_none() -> None:
     ((wanted,), _) = read_expectations(record)
     with pytest.raises(ValueError, match="read-only"):
         wanted.told[0] = False
+
+
+NESTED = [[[-1.0, -2.0], [-0.5]], [[-1.5], [-0.25, -0.75, -1.0]]]
+
+
+@each(
+    ("expected", "level", "values"),
+    [
+        ({"ratio": [[[1, 2], [3]], [[4], [5, 6, 7]]]}, "token", [1, 2, 3, 4, 5, 6, 7]),
+        ({"ratio": [[1, 2], [3], [4], [5, 6, 7]]}, "token", [1, 2, 3, 4, 5, 6, 7]),
+        ({"ratio": [[1, 2], [3, 4]]}, "response", [1, 2, 3, 4]),
+        ({"advantages": [[1, 2], [3, 4]]}, "response", [1, 2, 3, 4]),
+        ({"advantages": [1, 2, 3, 4]}, "response", [1, 2, 3, 4]),
+        ({"ratio": 1.5}, "record", [1.5]),
+        ({"ratio": [[[1, 2], [3]], [[4], [5, 6]]]}, "expected.ratio[3]", []),
+        ({"ratio": [[[1, 2], [3]]]}, "expected.ratio", []),
+        ({"ratio": [1, 2, 3]}, "expected.ratio", []),
+    ],
+)
+def test_numbers_are_nested_as_log_probs_are_or_less(expected, level, values) -> None:
+    """Groups of responses of tokens: of all, of responses, or of tokens without the groups."""
+    row = {"log_probs_new": NESTED, "rewards": [[1.0, 0.0], [0.5, 0.0]], "expected": expected}
+    record: Any = read(Raw(row, "data.jsonl", 1, "", 0))
+    if not values:
+        with pytest.raises(InputError) as told:
+            read_expectations(record)
+        assert told.value.path == level
+        return
+    ((wanted,), ignored) = read_expectations(record)
+    assert (wanted.level, wanted.values.tolist(), ignored) == (level, values, [])
+
+
+@each(
+    ("expected", "level"),
+    [
+        ({"ratio": [1, 2]}, "token"), ({"ratio": [[1, 2]]}, "token"), ({"ratio": 1}, "record"),
+        ({"advantages": 1.0}, "response"), ({"ratio": [1]}, None), ({"ratio": [[1], [2]]}, None),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_single_response_are_of_its_tokens(expected, level) -> None:
+    row = {"log_probs_new": [-1.0, -2.0], "advantages": 1.0, "expected": expected}
+    record: Any = read(Raw(row, "data.jsonl", 1, "", 0))
+    if level is None:
+        with pytest.raises(InputError, match=r"expected [12] numbers \(one per "):
+            read_expectations(record)
+        return
+    ((wanted,), _) = read_expectations(record)
+    assert wanted.level == level
+
+
+def test_all_that_differs_is_told_in_the_order_of_the_stages() -> None:
+    expected = {"loss": 9.0, "ratio": [[9.0, 9.0]], "advantages": [1.0], "gradient": [[9.0, 9.0]]}
+    row = {"log_probs_new": [[-1.0, -2.0]], "advantages": [1.0], "expected": expected}
+    record: Any = read(Raw(row, "data.jsonl", 1, "", 0))
+    found = judge(record, plan("dr"), Tolerance())
+    assert found.first is not None
+    assert (found.first.key, found.first.differing, found.first.of) == ("ratio", 2, 2)
+    assert found.also == ("gradient", "loss")
+    assert found.compared == ("advantages", "ratio", "gradient", "loss")
 
 
 # ---- half precision -----------------------------------------------------------------------------

@@ -641,6 +641,15 @@ def test_wrong_weights(variant, epsilon, own, other, words) -> None:
         assert found == [f"epsilon_high: the ratio is capped at {cap:g} where {own:g} is meant"]
 
 
+def test_a_clip_at_1() -> None:
+    """An ε of 0 is a number too: the right clip gives what the record gives."""
+    for flags in ({"epsilon_low": 0.0}, {"epsilon_high": 0.0}):
+        case = case_of(flags=flags)
+        again = clips.bounded(case, clips.right, clips.own)
+        np.testing.assert_allclose(again.gradient, case.breakdown.gradient, rtol=1e-12)
+        assert again.clip.tolist() != case_of().breakdown.clip.tolist()
+
+
 def test_a_weight_that_is_capped_at_1() -> None:
     """An ε_high of 0 is a number too."""
     flags = {"epsilon_low": None, "epsilon_high": 0.0, "kl_weight": "none"}

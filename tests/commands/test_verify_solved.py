@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from files import each
 from test_verify_numbers import (
+    BETA,
     FAR,
     LENGTHS,
     MOVES,
@@ -252,11 +253,14 @@ def test_a_kl_whose_weights_are_small_and_not_alike_has_weights_of_its_own() -> 
     check(found[name], case, both(lambda _: 1 / 400_000))
 
 
-def test_a_kl_with_another_beta_is_that_whatever_responses_without_tokens_weigh() -> None:
-    """Two responses of three tokens: 1/6 where 1/9 is meant, and β may be 0.075."""
-    rows = [[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5], []]
+@each("empty", [0, 1, 2])
+def test_a_kl_with_another_beta_is_that_whatever_responses_without_tokens_weigh(empty) -> None:
+    """Two responses of three tokens: 1/6 where 1/9 is meant, and β may be 0.077."""
+    rows = [[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5]]
+    rows.insert(empty, [])
     names = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
-    case = case_of(advantages=[1.0, -1.0, 0.5], **dict.fromkeys(names, rows))
+    flags = {"beta": 0.077 / 1.5}  # half of which nobody would have typed
+    case = case_of(advantages=[1.0, -1.0, 0.5], flags=flags, **dict.fromkeys(names, rows))
     name = "KL aggregated by itself, as token-mean, where response-mean is meant"
     with pytest.raises(ValueError, match="may have typed"):
         by_words(kl.reductions(case))[name].evaluate(case)
@@ -270,6 +274,12 @@ def test_no_weights_of_a_kl_are_looked_for_without_one() -> None:
     more = {"hyperparameters": {"max_completion_length": 64}}
     known = [one.words for one in kl.reductions(expecting(told(), **more))]
     assert any("as token-sum-norm" in one for one in known)
+
+
+@each(("times", "told_so"), [(1 + 0.9e-4, False), (1 + 1.1e-4, True), (1 - 1.1e-4, True)])
+def test_another_beta_is_off_by_more_than_a_ten_thousandth(times, told_so) -> None:
+    case = expecting(told(beta=BETA * times))
+    assert bool([*kl.strength(case)]) is told_so
 
 
 def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
@@ -712,6 +722,18 @@ def test_a_lower_bound_lies_between_the_ratios_of_what_it_binds_and_of_others() 
     assert found is not None
     assert (found.least, found.most, found.slope) == (0.75, 0.9, -18.0)
     assert found.clipped.tolist() == [True, False, True, False]
+
+
+def test_an_epsilon_of_0_is_a_number_too() -> None:
+    """All that goes the way of A is clipped; the other bound is told where it is another."""
+    for own, wrong, words in (
+        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 where 0.3 is meant"),
+        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 where 0.2 is meant"),
+    ):
+        low, high = wrong
+        made = told(lambda m, a, _, low=low, high=high: right(math.exp(m), a, 1 - low, 1 + high))  # type: ignore[misc]
+        case = expecting(made, flags={"epsilon_low": own[0], "epsilon_high": own[1]})
+        assert named(window.windows, case)[0] == words
 
 
 def test_a_bound_may_be_a_ratio_itself() -> None:

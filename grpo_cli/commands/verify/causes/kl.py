@@ -149,8 +149,8 @@ def _reduced(case: Case, bound: Bound) -> Breakdown:
     term = again.term(KL)
     if term is None:
         return again
-    factor = again.term_weight(term) / case.breakdown.weight
-    same = np.ptp(factor[case.batch.responses.lengths > 0]) <= 1e-6 * factor.max()
+    factor = (again.term_weight(term) / case.breakdown.weight)[case.batch.responses.lengths > 0]
+    same = np.ptp(factor) <= 1e-6 * factor.max()
     if same and round_number(factor[0] * case.objective.beta):
         raise ValueError("it differs by a factor, and somebody may have typed that β")
     return again
