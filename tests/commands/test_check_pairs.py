@@ -8,71 +8,15 @@ is near its bound; those of counts are made by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from paired import ENGINE, KEYS, UPDATE, Said, Sample, same, sample, told, view
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.finding import Finding
-from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules import pair_rules, record_rules
-
-KEYS = {
-    "log_probs_new": "logps",
-    "log_probs_old": "old_logps",
-    "log_probs_rollout": "engine_logps",
-    "log_probs_ref": "ref_logps",
-}
-UPDATE, ENGINE = ("log_probs_new", "log_probs_old"), ("log_probs_old", "log_probs_rollout")
-
-
-class Sample(NamedTuple):
-    """Two columns of one record, and the tokens of its responses."""
-
-    a: F64
-    b: F64
-    widths: list[int]
-
-
-def sample(a: Any, b: Any, widths: Sequence[int] | None = None) -> Sample:
-    a, b = np.array(a, dtype=np.float64), np.array(b, dtype=np.float64)
-    return Sample(a, b, [len(a)] if widths is None else list(widths))
-
-
-def view(columns: dict[str, F64], widths: list[list[int]], claims: str = "") -> View:
-    """A record of each list of widths."""
-    flat = [width for row in widths for width in row]
-    counts = np.array([len(row) for row in widths])
-    return View(
-        places=[Place(at, "dump", at + 1, at, claims) for at in range(len(widths))],
-        values=(),
-        counts=counts,
-        widths=np.array(flat),
-        columns=columns,
-        mask=None,
-        groups=np.repeat(np.arange(len(widths)), counts),
-        names=KEYS,
-    )
-
-
-def told(code: str, samples: list[Sample], names: tuple[str, str], claims: str = "") -> Any:
-    """What the rule says of each sample, all of which it sees at once: number → findings."""
-    columns = {
-        names[0]: np.concatenate([one.a for one in samples]),
-        names[1]: np.concatenate([one.b for one in samples]),
-    }
-    (rule,) = [rule for rule in pair_rules() if rule.code == code]
-    found: dict[int, list[Finding]] = {}
-    for finding in rule.look(Pair(view(columns, [one.widths for one in samples], claims), names)):
-        found.setdefault(finding.record, []).append(finding)
-    return found
-
-
-Said = dict[str, Any]
 
 
 def agrees(
@@ -98,23 +42,6 @@ def agrees(
         assert len(findings) == len(wanted), (at, wanted, findings)
         for finding, of in zip(findings, wanted, strict=True):
             same(finding, {"columns": [*names]} | of)
-
-
-def same(finding: Finding, wanted: Said) -> None:
-    """A finding has these words, this place, severity and evidence, and no other evidence."""
-    wanted = dict(wanted)
-    assert wanted.pop("words", "") in finding.message
-    for name in ("response", "token"):
-        assert getattr(finding, name) == wanted.pop(name, None)
-    assert finding.severity == wanted.pop("severity", finding.severity)
-    if "columns" not in finding.evidence:
-        del wanted["columns"]
-    assert {*finding.evidence} == {*wanted}
-    for name, value in wanted.items():
-        close = (
-            value if isinstance(value, str | list) else pytest.approx(value, rel=1e-6, abs=1e-12)
-        )
-        assert finding.evidence[name] == close, (name, finding, wanted)
 
 
 def drawn(count: int, seed: int) -> Iterator[np.random.Generator]:
@@ -195,6 +122,8 @@ BENT = [
     (60, 51, 0.1, 0.8), (60, 52, 0.1, 1.2),  # 85 % of the signs, which alone are sure
     (100, 90, 0.05, 0.3), (100, 91, 0.05, 0.3),  # nine of ten
     (100, 75, 0.08, 0.5), (100, 76, 0.08, 0.5),  # 5 standard deviations of a coin
+    (100, 80, 0.06, 0.1), (100, 80, 0.062, 0.1),  # a slope of e^0.065
+    (100, 80, 0.0235, 0.1), (100, 80, 0.0245, 0.1),  # and of e^0.025
 ]  # fmt: skip
 
 
@@ -671,6 +600,12 @@ def test_filler_of_several_values_and_of_all_tokens():
     assert [(one.evidence["value"], one.evidence["of"]) for one in found[1]] == [(0.0, 3)]
 
 
+def test_filler_of_eight_values_at_most():
+    values = [-50.5 - at // 3 for at in range(30)]
+    found = told("filler", [sample(np.full(30, -1.0), values)], UPDATE)
+    assert [one.evidence["value"] for one in found[0]] == [-59.5 + at for at in range(8)]
+
+
 def extreme(one: Sample) -> Said | None:
     change = one.a - one.b
     bad = np.abs(change) > 20.0
@@ -688,7 +623,8 @@ def extreme(one: Sample) -> Said | None:
         "zeros": zeros,
         "response": row,
         "token": at - int(ends[row] - one.widths[row]),
-        "words": words + (f"; {zeros} of them are exactly 0.0" if zeros else ""),
+        "words": words,
+        "ends": f"; {zeros} of them are exactly 0.0" if zeros else f"{change[at]:.4g}",
     }
 
 
@@ -792,7 +728,8 @@ def mismatch(one: Sample) -> Said | None:
         "p999": p999,
         "max": np.abs(change).max(),
         "tokens": len(change),
-        "words": words + ("; weights are beyond what verl corrects" if bad else ""),
+        "words": words,
+        "ends": "; weights are beyond what verl corrects" if bad else f"within {p99:.3g}",
     }
 
 
@@ -866,6 +803,10 @@ def test_which_pairs_a_rule_is_asked_of(rule):
     update = rule.code not in engine_only
     engine = rule.code != "ratio-noise"
     assert [*asked.values()] == [update, engine, reference]
+    names = UPDATE if update else ENGINE
+    alone = told(rule.code, made, names, "claimed")
     equal = [sample(one.a, one.a, one.widths) for one in made]
+    beside = told(rule.code, [equal[0], *made], names, "claimed")
+    assert {at - 1 for at in beside} == {*alone}
     assert not told(rule.code, equal, UPDATE, "claimed")
     assert not told(rule.code, equal, ENGINE, "claimed")

@@ -9,7 +9,7 @@ import numpy as np
 from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.pair import Pair
 
-_LEAST = 40
+_LEAST = 20
 _FREE = 0.1
 _TIMES = 1.8
 _SIGMAS = 5.0
@@ -34,7 +34,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     size = np.minimum(pair.size, 5.0) / np.where(free, pair.freedom, 1.0)
     n, after, spread = pair.moments(size, free & late)
     m, before, spread_before = pair.moments(size, free & ~late)
-    enough = (n >= _LEAST / 2) & (m >= _LEAST / 2)
+    enough = (n >= _LEAST) & (m >= _LEAST)
     error = np.sqrt(spread**2 / np.maximum(n, 1.0) + spread_before**2 / np.maximum(m, 1.0))
     away = (after - before) / np.where(error > 0.0, error, np.inf)
     found = enough & (after > _TIMES * before) & (away > _SIGMAS)

@@ -55,11 +55,12 @@ def lines(pair: Pair) -> Lines:
     _, centre, spread = pair.moments(middle, kept)
     _, mean, change = pair.moments(pair.log_ratio, kept)
     x = np.where(kept, middle - pair.samples.spread(centre), 0.0)
-    y = np.where(kept, pair.log_ratio - pair.samples.spread(mean), 0.0)
+    y = pair.log_ratio - pair.samples.spread(mean)  # where x is 0, of no account
     xx, xy = pair.samples.sum(x * x), pair.samples.sum(x * y)
-    slope = xy / np.where(xx > 0.0, xx, 1.0)
+    whole = np.where(xx > 0.0, xx, 1.0)
+    slope = xy / whole
     left = x * (y - pair.samples.spread(slope) * x)
-    error = np.sqrt(pair.samples.sum(left * left)) / np.where(xx > 0.0, xx, 1.0)
+    error = np.sqrt(pair.samples.sum(left * left)) / whole
     ups = pair.samples.sum((pair.log_ratio > 0.0).astype(np.float64))
     downs = pair.samples.sum((pair.log_ratio < 0.0).astype(np.float64))
     told = np.maximum(ups + downs, 1.0)

@@ -70,8 +70,8 @@ def _by_chance(lengths: I64, rows: int) -> bool:
     """Whether so many responses of related columns may correlate by less: once in a million."""
     sizes = lengths[lengths >= _LEAST_ALONE]
     away = (np.arctanh(_RELATED) - np.arctanh(_LITTLE)) * np.sqrt(sizes - 3.0)
-    expected = float(np.sum(0.5 * np.exp(-0.5 * away * away)))
-    return rows <= expected or rows * (1.0 + math.log(expected / rows)) >= _CHANCE
+    expected = float(np.logaddexp.reduce(math.log(0.5) - 0.5 * away * away))  # its logarithm
+    return rows * (1.0 + expected - math.log(rows)) >= _CHANCE
 
 
 def _correlations(segments: Segments, one: F64, other: F64) -> F64:
