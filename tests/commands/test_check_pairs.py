@@ -122,6 +122,8 @@ BENT = [
     (60, 51, 0.1, 0.8), (60, 52, 0.1, 1.2),  # 85 % of the signs, which alone are sure
     (100, 90, 0.05, 0.3), (100, 91, 0.05, 0.3),  # nine of ten
     (100, 75, 0.08, 0.5), (100, 76, 0.08, 0.5),  # 5 standard deviations of a coin
+    (100, 80, 0.06, 0.1), (100, 80, 0.062, 0.1),  # a slope of e^0.065
+    (100, 80, 0.0235, 0.1), (100, 80, 0.0245, 0.1),  # and of e^0.025
 ]  # fmt: skip
 
 
@@ -596,6 +598,12 @@ def test_filler_of_several_values_and_of_all_tokens():
     found = told("filler", made, UPDATE)
     assert [one.evidence["value"] for one in found[0]] == [-80.0, -60.0]
     assert [(one.evidence["value"], one.evidence["of"]) for one in found[1]] == [(0.0, 3)]
+
+
+def test_filler_of_eight_values_at_most():
+    values = [-50.5 - at // 3 for at in range(30)]
+    found = told("filler", [sample(np.full(30, -1.0), values)], UPDATE)
+    assert [one.evidence["value"] for one in found[0]] == [-59.5 + at for at in range(8)]
 
 
 def extreme(one: Sample) -> Said | None:

@@ -17,7 +17,7 @@ from paired import ENGINE, KEYS, UPDATE, Sample, sample, told, view
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.pairs import temperature, unrelated
+from grpo_cli.commands.check.pairs import shifted, temperature, unrelated
 from grpo_cli.commands.check.rules import record_rules
 
 
@@ -660,3 +660,49 @@ def test_two_last_tokens_are_too_few(responses, found):
     if found:
         assert (finding.response, finding.token) == (0, 1999)
         assert finding.evidence["elsewhere"] == pytest.approx(1 / (3 * 1999))
+
+
+# ---- shifts and extremes -------------------------------------------------------------------------
+
+
+def test_what_no_coin_does():
+    """So many standard deviations of a coin, and more than 3 of 5: all of 16 throws are 4 of them,
+    all of 25 are 5."""
+    wins = np.array([0, 16, 17, 25, 26, 300, 301, 302, 60])
+    counted = np.array([0, 16, 17, 25, 26, 500, 501, 500, 101])
+    away = [(w - n / 2) / (math.sqrt(max(n, 1)) / 2) for w, n in zip(wins, counted, strict=True)]
+    for sigmas, expected in (
+        (4.0, [0, 0, 1, 1, 1, 0, 1, 1, 0]),
+        (5.0, [0, 0, 0, 0, 1, 0, 0, 0, 0]),
+    ):
+        by_hand = [
+            bool(w > 0.6 * n and x > sigmas) for w, n, x in zip(wins, counted, away, strict=True)
+        ]
+        assert shifted._beyond(wins, counted, sigmas).tolist() == by_hand == expected
+
+
+def test_one_response_is_shifted_among_others():
+    """All of 29 tokens are beyond 5 standard deviations, as all of 23 are not; seven responses of
+    which one is shifted are not beyond 4."""
+    a = np.tile(-(np.arange(30.0) ** 1.5), 7)
+    b = np.resize([-1.0, 1.0], 210) * 0.1 + a
+    for width, found in ((30, [3]), (24, [])):
+        other = b.copy()
+        other[90 : 90 + width] = np.roll(a[90 : 90 + width], 1)
+        said = told("shifted", [sample(a, other, [30] * 7)], UPDATE).get(0, [])
+        assert [one.response for one in said] == found
+        for one in said:
+            assert one.severity == "error"
+            assert one.evidence["lag"] == 1
+            assert one.evidence["tokens"] == 29
+
+
+def test_a_given_ratio_of_e_to_the_20():
+    """Is not beyond it, to the bit; the next one is."""
+    most, least = math.exp(20.0), math.exp(-20.0)
+    assert (np.log(most), np.log(least)) == (20.0, -20.0)
+    values = np.array([most, least, most * 1.001, least, least * 0.999])
+    given = view({"ratios": values}, [[2], [1], [2]])
+    rules = [rule for rule in record_rules() if rule.code == "extreme-ratio"]
+    found = [finding for rule in rules for finding in rule.look(given)]
+    assert [(one.record, one.response, one.token) for one in found] == [(1, 0, 0), (2, 0, 1)]

@@ -546,6 +546,9 @@ def test_holes_and_empty_masks():
     info, warning = sorted(told(given, "mask"))
     assert warning == ("warning", 1, None, {"empty": 1, "of": 4})
     assert info == ("info", 0, 1, {"responses": 2, "of": 4, "holes": 3})
+    plain = row(of_lengths(2, 3), mask=[[1, 1], [1, 1, 1]])
+    found = [one for one in findings([plain, given, plain], "mask") if one["severity"] != "info"]
+    assert [(one["record"], one["response"]) for one in found] == [(1, 1)]
     given["mask"] = [[0] * 6, [0] * 3, [0] * 3, [0] * 4]
     assert told(given, "mask") == [("error", 0, None, {"empty": 4, "of": 4})]
 
@@ -564,6 +567,14 @@ def test_inverted_masks(counted, masked, empty, inverted):
         assert f"{masked - empty} of {masked + 1} that do not count" in one["message"]
     evidence = {"counted": counted, "masked": masked + 1}
     assert found == ([("error", None, None, evidence)] if inverted else [])
+
+
+def test_an_inverted_mask_is_no_padding_besides():
+    rows = [[*[0.0] * 20, *one] for one in of_lengths(20, 21, 22, 23)]
+    masks = [[*[1] * 20, *[0] * (len(one) - 20)] for one in rows]
+    assert {"inverted-mask"} == {*codes([row(rows, mask=masks)])} - {"on-policy", "length-cap"}
+    bare = row([[0.0] * 20] * 4)
+    assert "padding" in codes([bare])
 
 
 @each(
@@ -1160,6 +1171,8 @@ def test_the_value_of_a_run_is_that_of_the_first_column():
         ({}, False),
         ({"rewards": [1.0]}, True),
         ({"group_ids": [1]}, True),
+        ({"note": None}, False),
+        ({"note": None, "group_ids": [1]}, True),
         ({"rewards": [1.0], "group_ids": [1]}, True),
         ({"rewards": [1.0], "advantages": [1.0]}, False),
     ],
@@ -1226,3 +1239,20 @@ def test_entropies_that_tell_no_base(entropies):
     assert findings([given], "log-base") == []
     given["log_probs_new"] = [[-math.inf, *[-1.0] * 63]]
     assert findings([given], "log-base") == []
+
+
+@each(
+    "given",
+    [
+        {"ratios": [[1.0, 1.5]], "advantages": [1.0]},
+        {"log_probs_new": [[], []], "advantages": [1.0, -1.0]},
+    ],
+)
+def test_records_without_log_probs_or_without_tokens(given):
+    said = codes([given])
+    assert {*said} <= {"on-policy"}
+
+
+@each(("rows", "is_told"), [([[30.0, 1.0]], True), ([[30.0], [1.0]], False)])
+def test_functions_of_one_response_and_one_function_of_several(rows, is_told):
+    assert bool(findings([rewarded(rows)], "reward-scale")) is is_told

@@ -54,6 +54,8 @@ def test_json_has_the_shape_that_is_promised(grpo, tmp_path):
     assert error["evidence"]["column"] == "log_probs_old"
     assert error["advice"]
     assert {row["severity"] for row in document["findings"]} <= {"error", "warning", "info"}
+    assert document["ok"] is False
+    assert json.loads(grpo("check", str(DAPO), "--json").stdout)["ok"] is True
     assert document["more"] == {"length-cap": 5}
     assert document["counts"]["length-cap"] == 8
 

@@ -28,7 +28,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     """
     if not pair.to_engine or pair.equal.all():
         return
-    _, _, spread = pair.moments(pair.weight - 1.0, pair.size < 1.0)
+    _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
     bound = pair.samples.spread(10.0 * spread + 1e-3)
     n, mean, sigma = pair.moments(np.clip(pair.weight, 1.0 - bound, 1.0 + bound))
     away = (mean - 1.0) * np.sqrt(n) / np.where(sigma > 0.0, sigma, np.inf)

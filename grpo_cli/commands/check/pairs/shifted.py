@@ -12,7 +12,7 @@ from grpo_cli.batch import I64
 from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.pair import Pair
 
-_LEAST, _SHARE = 12, 0.6
+_SHARE = 0.6
 _SIGMAS, _SIGMAS_ALONE = 4.0, 5.0
 
 
@@ -23,7 +23,7 @@ def _look(pair: Pair) -> Iterator[Finding]:
     step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
     Reported where it holds for more than 3 of 5 tokens and is 4 standard deviations beyond a
     coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption
-    on the distribution; ties do not count; 12 tokens at least.
+    on the distribution; ties do not count. Fewer than 17 tokens are never so far from a coin.
     """
     if pair.equal.all():
         return
@@ -51,17 +51,17 @@ def _wins(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
     inside = index[:-1] == index[1:]
     displaced = np.abs(a - b)
     at = slice(None, -1) if ahead else slice(1, None)
-    found = np.zeros((2, len(first)), dtype=np.int64)
-    found[0, at] = inside & (displaced < own)
-    found[1, at] = inside & (displaced != own)
-    return pair.view.responses.sum(found[0]), pair.view.responses.sum(found[1])
+    wins, counted = np.zeros((2, len(first)), dtype=np.int64)
+    wins[at] = inside & (displaced < own)
+    counted[at] = inside & (displaced != own)
+    return pair.view.responses.sum(wins), pair.view.responses.sum(counted)
 
 
 def _beyond(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> NDArray[np.bool_]:
     """Which of the counts are too one-sided for a coin."""
     trials = np.maximum(counted, 1)
     away = (wins / trials - 0.5) * 2 * np.sqrt(trials)
-    found: NDArray[np.bool_] = (counted >= _LEAST) & (wins > _SHARE * counted) & (away > sigmas)
+    found: NDArray[np.bool_] = (wins > _SHARE * counted) & (away > sigmas)
     return found
 
 

@@ -25,7 +25,7 @@ def _look(view: View) -> Iterator[Finding]:
             "should not, or look at how the mask was made",
             {"empty": int(taken[record]), "of": count},
             record=record,
-            response=int(np.argmax(empty[start : start + count])),
+            response=int(np.argmax(empty[start:])),
         )
     yield from _holes(view)
 
