@@ -180,7 +180,9 @@ class Search:
         data = question.data.kept()  # it is gone over some sixty times, and is not large
 
         def values(plans: Sequence[Plan]) -> F64:
-            totals = exactly([Evaluator(plan) for plan in plans], data, everything=False, reaching=False)
+            totals = exactly(
+                [Evaluator(plan) for plan in plans], data, everything=False, reaching=False
+            )
             sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
             return sign * np.array(sums)
 
