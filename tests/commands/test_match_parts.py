@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ from grpo_cli.commands.match.solving import brackets as brackets_module
 from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change, rows
+from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change, aggregates, rows
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.space.options import DIRECT, correction_key
@@ -41,7 +42,7 @@ from grpo_cli.commands.match.sums.data import Few, Stream
 from grpo_cli.commands.match.sums.edges import edges, unbound
 from grpo_cli.commands.match.sums.exact import Exact, Exactly, exactly, merge
 from grpo_cli.commands.match.sums.passes import measure
-from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
+from grpo_cli.commands.match.sums.terms import Terms, _leaves_out, _unclamped
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader, probe
 from grpo_cli.engine.chunk import Chunk
@@ -284,10 +285,10 @@ def test_chance_over_several_numbers() -> None:
 
     made = object.__new__(Run)
     made._chances = [one(0.5, 50.0)]
-    assert (made.chance(2.0), made.chance(2.0, 0.1)) == (1.0, 10.0)
+    assert (made.chance(2.0, 0.0), made.chance(2.0, 0.1)) == (1.0, 10.0)
     made._chances = [one(2.0, 40.0), one(0.5, 0.5), one(3.0, 9.0)]
-    assert made.chance(2.0) == pytest.approx(6.0 * 0.1 * 1.0)
-    assert made.chance(0.25) == pytest.approx(0.75 * 0.0125 * 0.125)
+    assert made.chance(2.0, 0.0) == pytest.approx(6.0 * 0.1 * 1.0)
+    assert made.chance(0.25, 0.0) == pytest.approx(0.75 * 0.0125 * 0.125)
     assert made.chance(2.0, 0.1) == pytest.approx(60.0 * 0.1)
 
 
@@ -571,7 +572,10 @@ BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
     ],
 )
 def test_features_that_the_data_has(more, has) -> None:
+    """Which any of the records gives it."""
     assert present([batch(BARE | more)]) == has
+    assert present([batch(BARE | more), batch(BARE)]) == has
+    assert present([batch(BARE), batch(BARE | more), batch(BARE)]) == has
 
 
 def test_features_of_several_groups() -> None:
@@ -666,9 +670,9 @@ def test_what_a_correction_leaves_out(chunk) -> None:
         (some, one, True, True),
     ):
         found = Correction(part, kl_weight, kept)
-        assert _leaves_out(found) is drops
+        assert _leaves_out(found, of_kl=True) is drops
         assert _leaves_out(found, of_kl=False) is of_tokens
-    assert _leaves_out(None) is False
+    assert _leaves_out(None, of_kl=True) is False
     for name, flags, drops in (
         ("none", {}, False),
         ("ms-swift/token-truncate", {"is_high": 1.02}, True),
@@ -749,6 +753,37 @@ def test_clamps_that_no_log_ratio_reaches_do_nothing(chunk, name) -> None:
             objective = made.objective({}, advantages_given=False)
             expected = kl_sums(evaluate(chunk.batch, objective))
             np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13)
+
+
+@each(
+    ("name", "value", "acts"),
+    [
+        ("kl_input_clamp", 1.99, True),
+        ("kl_input_clamp", 2.0, False),
+        ("kl_output_clamp", 14.77, True),  # e²·2
+        ("kl_output_clamp", 14.78, False),
+        ("kl_output_clamp", None, False),
+    ],
+)
+def test_which_clamps_act_where_log_ratios_go_to_2(name, value, acts) -> None:
+    bound = plan("grpo").objective({}, advantages_given=False).kl
+    clamped = replace(bound, values={**bound.values, name: value})
+    assert (_unclamped(clamped, 2.0) != _unclamped(bound, 2.0)) is acts
+    other = replace(bound, values={**bound.values, "beta": 0.9})
+    assert _unclamped(other, 2.0) == _unclamped(bound, 2.0)
+
+
+def test_constant_lengths_are_tried_where_an_aggregation_takes_one() -> None:
+    """Beside the neutral ones; of the one that a flag names without a change of it."""
+    lengths = (64, 512)
+    usual = aggregates(plan("grpo"), lengths)
+    plain = ["response-mean", "token-mean", "token-sum", "prompt-mean", "sum", "token-sum-norm"]
+    assert [one.stages["aggregate"] for one in usual] == [*plain, *["token-sum-norm"] * 2]
+    assert [one.flags for one in usual[6:]] == [{"max_completion_length": n} for n in lengths]
+    assert [(one.count, one.bits) for one in usual] == [(1, 4.0)] * 6 + [(1, 7.0)] * 2
+    named = aggregates(plan("grpo", stages={"aggregate": "token-sum-norm"}), lengths)
+    assert named == [Change({}, {"max_completion_length": n}, 0, 3.0) for n in lengths]
+    assert aggregates(plan("grpo", stages={"aggregate": "token-mean"}), lengths) == []
 
 
 def test_penalties_in_the_reward(chunk) -> None:

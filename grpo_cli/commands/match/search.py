@@ -143,7 +143,7 @@ class Search:
         beside = [one for one in (released.nearest, released.recorded) if one is not None]
         matches = self._exact(run, questions, [*run.matches()], beside)
         nearest = [] if matches else self._exact(run, questions, run.nearest(), fit=False)
-        chance = run.chance(63.0)
+        chance = run.chance(63.0, 0.0)
         apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
         answer = Answer(matches, nearest, chance, apart_by, space.reasons, run.tried, released)
         return answer, run
