@@ -33,7 +33,16 @@ from grpo_cli.commands.match.solving import brackets as brackets_module
 from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change, aggregates, rows
+from grpo_cli.commands.match.space.changes import (
+    BETAS,
+    STEPS,
+    Change,
+    advantages,
+    aggregates,
+    kls,
+    pairs,
+    rows,
+)
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.space.options import DIRECT, correction_key
@@ -771,6 +780,52 @@ def test_which_clamps_act_where_log_ratios_go_to_2(name, value, acts) -> None:
     assert (_unclamped(clamped, 2.0) != _unclamped(bound, 2.0)) is acts
     other = replace(bound, values={**bound.values, "beta": 0.9})
     assert _unclamped(other, 2.0) == _unclamped(bound, 2.0)
+
+
+def said(changes: list[Change]) -> list[tuple[str, int, float]]:
+    return [(" ".join(one.stages.values()), one.count, one.bits) for one in changes]
+
+
+def test_ratios_and_surrogates_are_tried_alone_and_together() -> None:
+    """Four bits each, what is rare more, the second of two one more; none that a flag names."""
+    ratios = [("token", 1, 4.0), ("sequence", 1, 4.0), ("product", 1, 7.0)]
+    surrogates = [("unclipped", 1, 4.0), ("clip", 1, 4.0), ("reinforce", 1, 5.0), ("cispo", 1, 5.0)]
+    both = [
+        (f"{ratio} {surrogate}", 2, one + other + 1.0)
+        for ratio, _, one in ratios[:2]
+        for surrogate, _, other in surrogates
+    ]
+    assert said(pairs(plan("grpo"))) == [*ratios, *surrogates, *both]
+    assert said(pairs(plan("grpo", stages={"ratio": "sequence"}))) == surrogates
+    assert said(pairs(plan("grpo", stages={"surrogate": "cispo"}))) == ratios
+    assert pairs(plan("grpo", stages={"ratio": "token", "surrogate": "clip"})) == []
+
+
+def test_advantages_that_are_tried() -> None:
+    """Of one kind of std with eight eps and ddof; ``given`` where the records have none."""
+    found = advantages(plan("grpo"), rewards=True, given=False)
+    stds = [("group-std", 1, bits) for bits in (4.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0)]
+    plain = [("group-mean", 1, 4.0), ("leave-one-out", 1, 4.0)]
+    assert said(found) == [*plain, *stds, ("raw", 1, 7.0), ("given", 1, 7.0)]
+    assert [(one.flags["std_ddof"], one.flags["std_eps"]) for one in found[2:10]] == [
+        *product((0, 1), (1e-8, 1e-6, 1e-4, 0.0))
+    ]
+    assert {one.flags["std_min"] for one in found[2:10]} == {0.0}
+    assert said(advantages(plan("grpo"), rewards=True, given=True)) == said(found)[:-1]
+    assert advantages(plan("grpo"), rewards=False, given=False) == []
+    named = plan("grpo", stages={"advantage": "raw"})
+    assert advantages(named, rewards=True, given=False) == []
+
+
+def test_kls_that_are_tried() -> None:
+    """The estimators, and three of them weighed by the ratio; of a named one its other weight."""
+    found = kls(plan("grpo"))
+    plain = [*((name, 1, 4.0) for name in ("none", "k1", "k2", "k3")), ("abs", 1, 5.0)]
+    assert said(found) == [*plain, *((name, 1, 6.0) for name in ("k1", "k2", "k3"))]
+    assert [one.flags for one in found] == [{}] * 5 + [{"kl_weight": "ratio"}] * 3
+    named = kls(plan("grpo", stages={"kl": "k2"}))
+    assert (said(named), named[0].flags) == ([("k2", 1, 6.0)], {"kl_weight": "ratio"})
+    assert kls(plan("grpo", stages={"kl": "none"})) == []
 
 
 def test_constant_lengths_are_tried_where_an_aggregation_takes_one() -> None:
