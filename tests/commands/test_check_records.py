@@ -569,6 +569,14 @@ def test_inverted_masks(counted, masked, empty, inverted):
     assert found == ([("error", None, None, evidence)] if inverted else [])
 
 
+def test_an_inverted_mask_is_no_padding_besides():
+    rows = [[*[0.0] * 20, *one] for one in of_lengths(20, 21, 22, 23)]
+    masks = [[*[1] * 20, *[0] * (len(one) - 20)] for one in rows]
+    assert {"inverted-mask"} == {*codes([row(rows, mask=masks)])} - {"on-policy", "length-cap"}
+    bare = row([[0.0] * 20] * 4)
+    assert "padding" in codes([bare])
+
+
 @each(
     ("prompts", "wanted"),
     [
@@ -1163,6 +1171,8 @@ def test_the_value_of_a_run_is_that_of_the_first_column():
         ({}, False),
         ({"rewards": [1.0]}, True),
         ({"group_ids": [1]}, True),
+        ({"note": None}, False),
+        ({"note": None, "group_ids": [1]}, True),
         ({"rewards": [1.0], "group_ids": [1]}, True),
         ({"rewards": [1.0], "advantages": [1.0]}, False),
     ],

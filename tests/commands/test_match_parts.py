@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from planted import record
 from grpo_cli.batch import Batch
 from grpo_cli.commands.match import fit, logged
 from grpo_cli.commands.match import run as run_module
+from grpo_cli.commands.match.answer import described
 from grpo_cli.commands.match.candidate import Candidate, Families, apart
 from grpo_cli.commands.match.chance import Chance
 from grpo_cli.commands.match.command_line import command, pruned
@@ -30,17 +33,27 @@ from grpo_cli.commands.match.solving import brackets as brackets_module
 from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
 from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.changes import BETAS, STEPS, Change
+from grpo_cli.commands.match.space.changes import (
+    BETAS,
+    STEPS,
+    Change,
+    advantages,
+    aggregates,
+    kls,
+    pairs,
+    rows,
+)
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
 from grpo_cli.commands.match.space.options import DIRECT, correction_key
 from grpo_cli.commands.match.space.parts import MOST_CHANGES
-from grpo_cli.commands.match.sums.data import Few
-from grpo_cli.commands.match.sums.edges import unbound
-from grpo_cli.commands.match.sums.exact import Exactly, exactly, merge
-from grpo_cli.commands.match.sums.terms import Terms, _leaves_out
+from grpo_cli.commands.match.sums.data import Few, Stream
+from grpo_cli.commands.match.sums.edges import edges, unbound
+from grpo_cli.commands.match.sums.exact import Exact, Exactly, exactly, merge
+from grpo_cli.commands.match.sums.passes import measure
+from grpo_cli.commands.match.sums.terms import Terms, _leaves_out, _unclamped
 from grpo_cli.commands.match.typed import Typed
-from grpo_cli.engine import probe
+from grpo_cli.engine import Reader, probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
@@ -49,8 +62,9 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.results import Correction
 from grpo_cli.objective.statistics import ExactMoments
-from grpo_cli.records import Raw, assemble
+from grpo_cli.records import PLAIN, Raw, assemble
 from grpo_cli.records import record as read
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -280,10 +294,10 @@ def test_chance_over_several_numbers() -> None:
 
     made = object.__new__(Run)
     made._chances = [one(0.5, 50.0)]
-    assert (made.chance(2.0), made.chance(2.0, 0.1)) == (1.0, 10.0)
+    assert (made.chance(2.0, 0.0), made.chance(2.0, 0.1)) == (1.0, 10.0)
     made._chances = [one(2.0, 40.0), one(0.5, 0.5), one(3.0, 9.0)]
-    assert made.chance(2.0) == pytest.approx(6.0 * 0.1 * 1.0)
-    assert made.chance(0.25) == pytest.approx(0.75 * 0.0125 * 0.125)
+    assert made.chance(2.0, 0.0) == pytest.approx(6.0 * 0.1 * 1.0)
+    assert made.chance(0.25, 0.0) == pytest.approx(0.75 * 0.0125 * 0.125)
     assert made.chance(2.0, 0.1) == pytest.approx(60.0 * 0.1)
 
 
@@ -567,7 +581,10 @@ BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
     ],
 )
 def test_features_that_the_data_has(more, has) -> None:
+    """Which any of the records gives it."""
     assert present([batch(BARE | more)]) == has
+    assert present([batch(BARE | more), batch(BARE)]) == has
+    assert present([batch(BARE), batch(BARE | more), batch(BARE)]) == has
 
 
 def test_features_of_several_groups() -> None:
@@ -662,9 +679,9 @@ def test_what_a_correction_leaves_out(chunk) -> None:
         (some, one, True, True),
     ):
         found = Correction(part, kl_weight, kept)
-        assert _leaves_out(found) is drops
+        assert _leaves_out(found, of_kl=True) is drops
         assert _leaves_out(found, of_kl=False) is of_tokens
-    assert _leaves_out(None) is False
+    assert _leaves_out(None, of_kl=True) is False
     for name, flags, drops in (
         ("none", {}, False),
         ("ms-swift/token-truncate", {"is_high": 1.02}, True),
@@ -747,6 +764,83 @@ def test_clamps_that_no_log_ratio_reaches_do_nothing(chunk, name) -> None:
             np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13)
 
 
+@each(
+    ("name", "value", "acts"),
+    [
+        ("kl_input_clamp", 1.99, True),
+        ("kl_input_clamp", 2.0, False),
+        ("kl_output_clamp", 14.77, True),  # e²·2
+        ("kl_output_clamp", 14.78, False),
+        ("kl_output_clamp", None, False),
+    ],
+)
+def test_which_clamps_act_where_log_ratios_go_to_2(name, value, acts) -> None:
+    bound = plan("grpo").objective({}, advantages_given=False).kl
+    clamped = replace(bound, values={**bound.values, name: value})
+    assert (_unclamped(clamped, 2.0) != _unclamped(bound, 2.0)) is acts
+    other = replace(bound, values={**bound.values, "beta": 0.9})
+    assert _unclamped(other, 2.0) == _unclamped(bound, 2.0)
+
+
+def said(changes: list[Change]) -> list[tuple[str, int, float]]:
+    return [(" ".join(one.stages.values()), one.count, one.bits) for one in changes]
+
+
+def test_ratios_and_surrogates_are_tried_alone_and_together() -> None:
+    """Four bits each, what is rare more, the second of two one more; none that a flag names."""
+    ratios = [("token", 1, 4.0), ("sequence", 1, 4.0), ("product", 1, 7.0)]
+    surrogates = [("unclipped", 1, 4.0), ("clip", 1, 4.0), ("reinforce", 1, 5.0), ("cispo", 1, 5.0)]
+    both = [
+        (f"{ratio} {surrogate}", 2, one + other + 1.0)
+        for ratio, _, one in ratios[:2]
+        for surrogate, _, other in surrogates
+    ]
+    assert said(pairs(plan("grpo"))) == [*ratios, *surrogates, *both]
+    assert said(pairs(plan("grpo", stages={"ratio": "sequence"}))) == surrogates
+    assert said(pairs(plan("grpo", stages={"surrogate": "cispo"}))) == ratios
+    assert pairs(plan("grpo", stages={"ratio": "token", "surrogate": "clip"})) == []
+
+
+def test_advantages_that_are_tried() -> None:
+    """Of one kind of std with eight eps and ddof; ``given`` where the records have none."""
+    found = advantages(plan("grpo"), rewards=True, given=False)
+    stds = [("group-std", 1, bits) for bits in (4.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0)]
+    plain = [("group-mean", 1, 4.0), ("leave-one-out", 1, 4.0)]
+    assert said(found) == [*plain, *stds, ("raw", 1, 7.0), ("given", 1, 7.0)]
+    assert [(one.flags["std_ddof"], one.flags["std_eps"]) for one in found[2:10]] == [
+        *product((0, 1), (1e-8, 1e-6, 1e-4, 0.0))
+    ]
+    assert {one.flags["std_min"] for one in found[2:10]} == {0.0}
+    assert said(advantages(plan("grpo"), rewards=True, given=True)) == said(found)[:-1]
+    assert advantages(plan("grpo"), rewards=False, given=False) == []
+    named = plan("grpo", stages={"advantage": "raw"})
+    assert advantages(named, rewards=True, given=False) == []
+
+
+def test_kls_that_are_tried() -> None:
+    """The estimators, and three of them weighed by the ratio; of a named one its other weight."""
+    found = kls(plan("grpo"))
+    plain = [*((name, 1, 4.0) for name in ("none", "k1", "k2", "k3")), ("abs", 1, 5.0)]
+    assert said(found) == [*plain, *((name, 1, 6.0) for name in ("k1", "k2", "k3"))]
+    assert [one.flags for one in found] == [{}] * 5 + [{"kl_weight": "ratio"}] * 3
+    named = kls(plan("grpo", stages={"kl": "k2"}))
+    assert (said(named), named[0].flags) == ([("k2", 1, 6.0)], {"kl_weight": "ratio"})
+    assert kls(plan("grpo", stages={"kl": "none"})) == []
+
+
+def test_constant_lengths_are_tried_where_an_aggregation_takes_one() -> None:
+    """Beside the neutral ones; of the one that a flag names without a change of it."""
+    lengths = (64, 512)
+    usual = aggregates(plan("grpo"), lengths)
+    plain = ["response-mean", "token-mean", "token-sum", "prompt-mean", "sum", "token-sum-norm"]
+    assert [one.stages["aggregate"] for one in usual] == [*plain, *["token-sum-norm"] * 2]
+    assert [one.flags for one in usual[6:]] == [{"max_completion_length": n} for n in lengths]
+    assert [(one.count, one.bits) for one in usual] == [(1, 4.0)] * 6 + [(1, 7.0)] * 2
+    named = aggregates(plan("grpo", stages={"aggregate": "token-sum-norm"}), lengths)
+    assert named == [Change({}, {"max_completion_length": n}, 0, 3.0) for n in lengths]
+    assert aggregates(plan("grpo", stages={"aggregate": "token-mean"}), lengths) == []
+
+
 def test_penalties_in_the_reward(chunk) -> None:
     """Each of its own; β counts, and clamps where they are reached."""
     work = Terms(chunk)
@@ -794,6 +888,104 @@ def test_from_where_on_an_epsilon_holds_nothing(variant, flags, reached, wanted)
     """A > 0 is held from above, A < 0 from below; a weight on both sides of either."""
     objective = plan(variant, hyperparameters=flags).objective({}, advantages_given=False)
     assert unbound(objective, np.array(reached)) == pytest.approx(wanted)
+
+
+def test_how_far_ratios_go_by_the_sign_of_the_advantage() -> None:
+    """The least and the greatest of either side; of none, what bounds nothing."""
+    ratio, advantage = np.array([1.5, 0.5, 0.9, 1.1, 7.0]), np.array([1.0, 2.0, -1.0, -3.0, 0.0])
+    inf = math.inf
+    np.testing.assert_array_equal(edges(ratio, advantage), [[0.5, 1.5], [0.9, 1.1]])
+    np.testing.assert_array_equal(edges(ratio, -advantage), [[0.9, 1.1], [0.5, 1.5]])
+    np.testing.assert_array_equal(edges(ratio, np.abs(advantage)), [[0.5, 1.5], [inf, -inf]])
+    np.testing.assert_array_equal(edges(ratio, -np.abs(advantage)), [[inf, -inf], [0.5, 1.5]])
+
+
+# ---- what is tried ------------------------------------------------------------------------------
+
+
+@each(("stages", "flags"), [({}, {}), ({"kl": "k1"}, {"beta": 0.1})])
+def test_every_row_is_tried_once_the_asked_first(stages, flags) -> None:
+    names = [one.variant for one in rows(plan("dapo", stages=stages, hyperparameters=flags))]
+    assert names[0] == "dapo"
+    assert sorted(names) == sorted(VARIANTS)
+
+
+def test_rows_that_lack_a_column_are_named_with_what_they_lack() -> None:
+    one = Chunk((), batch(BARE), {}, advantages_given=False)
+    space = build(plan("grpo"), Natures(one), (), Depth.PLAIN)
+    said = {name: space.reasons[name] for name in VARIANTS if name in space.reasons}
+    for name, reason in said.items():
+        with pytest.raises(GrpoError) as caught:
+            evaluate(one.batch, plan(name).objective({}, advantages_given=False))
+        assert reason == str(caught.value)
+    assert len(said) > 9
+
+
+def test_a_question_without_records_is_an_error() -> None:
+    space = build(plan("grpo", stages=NARROW), Natures(CHUNKS[0]), (), Depth.PLAIN)
+    run = Run(space, [Factor(1.0)], "input")
+    question = Question(Typed.of("loss", "0.1"), Few([]), CHUNKS[0])
+    with pytest.raises(GrpoError, match="no record can be read"):
+        run.ask(question, Exactly([], False, False))
+
+
+def test_statistics_are_of_the_records_that_have_them() -> None:
+    """One that cannot be measured hides none of the others, wherever it stands."""
+    lacking = {"log_probs_new": [[-1.0], [-2.0]], "advantages": [1.0, -1.0]}
+    bare = Chunk((), batch(lacking), {}, advantages_given=False)
+    one = Chunk((), batch(BARE | {"rewards": [1.0, 0.5]}), {}, advantages_given=False)
+    options = build(plan("lite-ppo"), Natures(one), (), Depth.PLAIN).options
+    alone = measure(options, Few([one]))
+    assert alone
+    for chunks in ([one, bare], [bare, one]):
+        both = measure(options, Few(chunks))
+        assert both.keys() == alone.keys()
+        for at, found in both.items():
+            assert found.read() == alone[at].read()
+
+
+def test_bad_records_are_counted_once_however_often_they_are_read(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    good = json.dumps(record(1, [2, 3], [1.0, 0.0]))
+    path.write_text(f"{good}\n{{}}\n{good}\n")
+    reader = Reader([str(path)], PLAIN, skip=True)
+    for _ in range(3):
+        (found,) = Stream(reader).fold(lambda chunk, into: into.append(chunk), list)
+        assert sum(one.batch.records.count for one in found) == 2
+        assert reader.skipped.count == 1
+
+
+def test_a_match_as_it_is_told() -> None:
+    """The factor with its meaning, the sign apart; chance where there is one."""
+    chance = Candidate(plan("grpo"), Factor(-0.25, 3.0, "÷ 4 (steps)"), 5.5, 1.0, 0.125)
+    chance.totals, chance.value, chance.difference = Exact("input"), -0.5, 0.01
+    chance.members, chance.rows = ["b", "a", "b"], ["grpo"]
+    chance.needs, chance.unbound = {"beta": 0.5}, {"epsilon_high": 0.25}
+    for name, flipped in (("loss", "objective"), ("objective", "loss")):
+        found = described(chance, CHUNKS[0], ["x.jsonl"], Typed.of(name, "0.5"))
+        assert found.pop("command").endswith(
+            f"""--only {flipped} | awk '{{printf "%.17g\\n", $1 / 4}}'"""
+        )
+        del found["signature"]
+        assert found == {
+            "value": -0.5,
+            "difference": 0.01,
+            "variants": ["grpo"],
+            "factor": 0.25,
+            "factor_meaning": "÷ 4 (steps)",
+            "sign_flipped": True,
+            "same": ["b", "a"],
+            "bits": 5.5,
+            "hits_expected": 0.125,
+            "would_need": {"beta": 0.5},
+            "any_from": {"epsilon_high": 0.25},
+        }
+    plain = Candidate(plan("grpo"), Factor(1.0))
+    plain.totals = Exact("input")
+    found = described(plain, CHUNKS[0], ["x.jsonl"], Typed.of("loss", "0.5"))
+    assert found["command"].endswith("--only loss")
+    told = ("factor", "factor_meaning", "sign_flipped", "hits_expected")
+    assert [found[name] for name in told] == [1.0, None, False, None]
 
 
 # ---- what is listed -----------------------------------------------------------------------------
@@ -1181,7 +1373,7 @@ def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking, everyt
     both = [whole(**({} if at in lacking else {"entropies": ENTROPIES})) for at in range(2)]
     paid = plan("grpo", hyperparameters={"entropy_coef": 0.1})
     evaluators = [Evaluator(plan("grpo")), Evaluator(paid)]
-    together = exactly(evaluators, Few(both), everything=everything)
+    together = exactly(evaluators, Few(both), everything=everything, reaching=False)
     apart = Exactly(evaluators, everything, False)
     found = apart.zero()
     for one in both:

@@ -12,7 +12,7 @@ import pytest
 
 from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.main import application
-from grpo_cli.commands.trend.beside import beside, compare, framework_of, shift_of
+from grpo_cli.commands.trend.beside import as_logged, beside, compare, framework_of, shift_of
 from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.run import Run
@@ -456,6 +456,16 @@ def test_a_series_that_does_not_change_says_nothing_of_where_a_log_begins() -> N
         shift_of(log | {"nll": {3: 1.0, 4: 2.0, 5: 4.0}}, ours | {"nll": {2: 1.0, 3: 2.0, 4: 4.0}})
         == 1
     )
+
+
+def test_under_trls_names_stand_its_reward_functions_too(tmp_path: Path) -> None:
+    """And nothing else that only we call so; other frameworks do not log them."""
+    row = {"step": 0, "log_probs": [[-1.0], [-0.5]], "rewards": {"x": [1.0, 0.0], "y": [0.5, 1.0]}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    for names, more in (("trl", {"rewards/x/mean": 0.5, "rewards/y/mean": 0.75}), ("verl", {})):
+        made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
+        found = as_logged(names, made, made.read())
+        assert {name: found[0][name] for name in found[0] if name not in NAMES[names]} == more
 
 
 @pytest.mark.parametrize(

@@ -422,6 +422,17 @@ def test_what_has_no_gradient_and_the_same_part_may_be_either() -> None:
     ]
 
 
+def test_masked_tokens_that_are_no_log_probs_did_not_count() -> None:
+    rows = [[-1.0, 0.5], [-0.5, -0.25]]
+    more = {"log_probs_new": rows, "log_probs_old": None, "log_probs_ref": None}
+    more |= {"log_probs_rollout": None, "mask": [[1, 0], [1, 1]], "advantages": [1.0, -1.0]}
+    case = case_of({"loss": 1.0}, stages={"kl": "none"}, flags={"beta": None}, **more)
+    (cause,) = tokens.mask_ignored(case)
+    assert not explains(cause, case)
+    with pytest.raises(ValueError, match="log_probs"):
+        cause.evaluate(case)
+
+
 def test_masked_tokens_that_count() -> None:
     """They are compared where they count, and evaluated all."""
     mask = [[1, 1], [1], [1, 0, 1, 1], [1, 1, 0]]

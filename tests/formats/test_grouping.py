@@ -393,3 +393,18 @@ def test_blocks_end_where_groups_end(size, expected):
     assert [(one.label, one.items[0].line, one.items[0].numbers) for one in again] == [
         *[("x", 1, [1, 2]), ("y", 4, [4]), ("z", 5, [5, 6])],
     ]  # fmt: skip
+
+
+def test_a_key_that_is_nested_too_deeply_is_told_with_its_row(tmp_path):
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        lines([{**row, "q": deep} if at == 2 else row for at, row in enumerate(rows())])
+    )
+    run = evaluation(path, plan("dr"), reading=by("q"), skip=True)
+    assert not any(run)
+    (error,) = run.skipped
+    said = "q: expected a field to group by, got one nested too deeply"
+    assert str(error) == f"{path}:3: {said}"

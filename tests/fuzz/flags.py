@@ -169,8 +169,9 @@ _OF: Mapping[str, Mapping[str, Callable[[Draw], str]]] = {
     },
     "convert": {**_SOURCE, **_PAGE, "--to": _any(("jsonl", "parquet", "x"))},
 }  # fmt: skip
+_LOGGED = [["--logged", f"loss={path}"] for path in ("step", "metrics.kl", "score")]
 _NEEDED: Mapping[str, Callable[[Draw], Words]] = {
-    "match": lambda draw: ["--loss", _number(draw)],
+    "match": lambda draw: draw.choice((["--loss", _number(draw)], *_LOGGED)),
     "split": lambda draw: ["-n", _count(draw)],
     "diff": lambda _: ["FILE"],
 }

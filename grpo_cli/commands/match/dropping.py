@@ -42,7 +42,7 @@ def evaluate(
     policy[wrong] = np.nan
     sign = -1.0 if question.target.name == "loss" else 1.0
     evaluators = [Evaluator(space.plan(row), measured.get(_advantage(space, row))) for row in rows]
-    totals = exactly(evaluators, question.data, everything=False)
+    totals = exactly(evaluators, question.data, everything=False, reaching=False)
     for row, total in zip(rows, totals, strict=True):
         if total is not None:
             parts = total.parts()

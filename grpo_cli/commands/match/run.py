@@ -83,7 +83,7 @@ class Run:
         """Conventions that could be evaluated."""
         return self._scan.tried
 
-    def chance(self, bits: float, room: float = 0.0) -> float:
+    def chance(self, bits: float, room: float) -> float:
         """Conventions of so many bits or fewer that hit all the numbers by chance.
 
         Args:

@@ -143,7 +143,7 @@ class Search:
         beside = [one for one in (released.nearest, released.recorded) if one is not None]
         matches = self._exact(run, questions, [*run.matches()], beside)
         nearest = [] if matches else self._exact(run, questions, run.nearest(), fit=False)
-        chance = run.chance(63.0)
+        chance = run.chance(63.0, 0.0)
         apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
         answer = Answer(matches, nearest, chance, apart_by, space.reasons, run.tried, released)
         return answer, run
@@ -180,7 +180,9 @@ class Search:
         data = question.data.kept()  # it is gone over some sixty times, and is not large
 
         def values(plans: Sequence[Plan]) -> F64:
-            totals = exactly([Evaluator(plan) for plan in plans], data, everything=False)
+            totals = exactly(
+                [Evaluator(plan) for plan in plans], data, everything=False, reaching=False
+            )
             sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
             return sign * np.array(sums)
 

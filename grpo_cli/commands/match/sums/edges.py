@@ -12,7 +12,7 @@ LOW, HIGH = "epsilon_low", "epsilon_high"
 
 def edges(ratio: F64, advantage: F64) -> F64:
     """[2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0."""
-    found = np.array([[np.inf, -np.inf], [np.inf, -np.inf]])
+    found = np.empty((2, 2))
     for side, chosen in zip(found, (advantage > 0, advantage < 0), strict=True):
         side[0] = ratio.min(where=chosen, initial=np.inf)
         side[1] = ratio.max(where=chosen, initial=-np.inf)

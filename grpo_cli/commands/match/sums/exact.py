@@ -116,7 +116,7 @@ class Exactly:
 
 
 def exactly(
-    evaluators: Sequence[Evaluator], data: Data, *, everything: bool, reaching: bool = False
+    evaluators: Sequence[Evaluator], data: Data, *, everything: bool, reaching: bool
 ) -> list[Exact | None]:
     """The totals that ``grpo eval`` gives, to the bit; None where it gives an error.
 

@@ -132,7 +132,7 @@ class Terms:
         inputs = self.scored(objective)
         self.set_ratio(inputs, objective)
         self._set_advantage(inputs, objective, evaluator.measured)
-        return _leaves_out(inputs.call(objective.correction, "correction"))
+        return _leaves_out(inputs.call(objective.correction, "correction"), of_kl=True)
 
     def policy(self, objective: Objective, measured: ExactMoments | None) -> F64:
         """[R] Σ c·s, to the bit as ``grpo eval`` has it."""
@@ -251,7 +251,7 @@ def _weighs_kl(objective: Objective) -> bool:
     return objective.correction.name.startswith("ms-swift/")
 
 
-def _leaves_out(correction: Correction | None, *, of_kl: bool = True) -> bool:
+def _leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
     if correction is None:
         return False
     kept, weight = correction.kept, correction.kl_weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -156,15 +157,13 @@ class Vectors(Terms):
         known: dict[object, F64] = {}
         for at in self._options.by_policy:
             objective = self.objective(plans[at])
-            try:
+            with suppress(InputError, HyperparameterError):
                 inputs = self.scored(objective)
                 self.set_ratio(inputs, objective)
                 same = advantage_key(objective), self.acting(inputs, objective)
                 if same not in known:
                     known[same] = classes @ self._direct(at, inputs, objective, same)
                 found[at] = known[same]
-            except (InputError, HyperparameterError):
-                continue
         return found
 
     def _direct(self, at: int, inputs: Inputs, objective: Objective, same: Same) -> F64:
