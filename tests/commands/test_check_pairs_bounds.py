@@ -667,6 +667,9 @@ def test_two_last_tokens_are_too_few(responses, found):
     if found:
         assert (finding.response, finding.token) == (0, 1999)
         assert finding.evidence["elsewhere"] == pytest.approx(1 / (3 * 1999))
+        assert finding.message.startswith(
+            "logps and old_logps differ by more than 1 nat at the last"
+        )
 
 
 # ---- shifts and extremes -------------------------------------------------------------------------
