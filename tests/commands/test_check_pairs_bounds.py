@@ -716,3 +716,22 @@ def test_a_given_ratio_of_e_to_the_20():
     rules = [rule for rule in record_rules() if rule.code == "extreme-ratio"]
     found = [finding for rule in rules for finding in rule.look(given)]
     assert [(one.record, one.response, one.token) for one in found] == [(1, 0, 0), (2, 0, 1)]
+
+
+def test_entropies_that_tell_no_base():
+    """None of them, none above 0, one that is no number, or no log-probs: nothing is said."""
+    ones, base = np.ones(64), np.full(64, -1.0 / math.log(2.0))
+    hole = np.append(np.ones(63), np.nan)
+    (rule,) = [rule for rule in record_rules() if rule.code == "log-base"]
+
+    def look(**columns: F64) -> list[Any]:
+        return list(rule.look(view(columns, [[64]])))
+
+    (finding,) = look(entropies=ones, log_probs_new=base)
+    assert (finding.severity, finding.evidence["base"], finding.record) == ("error", 2, 0)
+    assert finding.evidence["factor"] == pytest.approx(1.0 / math.log(2.0))
+    assert not look(entropies=0.0 * ones, log_probs_new=base)
+    assert not look(entropies=hole, log_probs_new=base)
+    assert not look(entropies=ones, log_probs_new=base * hole)
+    assert not look(log_probs_new=base)
+    assert not look(entropies=ones, log_probs_old=base)

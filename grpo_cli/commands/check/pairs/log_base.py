@@ -101,7 +101,7 @@ def _look_at_entropies(view: View) -> Iterator[Finding]:
 
 def _alike(view: View, part: slice, cost: np.ndarray) -> bool:
     """Whether the other columns have the same mean, as they do in one base."""
-    means = [-float(column[part].mean()) for column in view.log_probs.values()]
+    means = [float(column[part].mean()) for column in view.log_probs.values()]
     return max(means) - min(means) < 0.05 * float(cost.mean())
 
 
