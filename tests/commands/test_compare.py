@@ -197,6 +197,13 @@ def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
     ]
 
 
+def test_what_is_missing_in_an_array_is_called_as_in_lines(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([made(6), made(0) | {"log_probs_ref": None}]), encoding="utf-8")
+    (skipped,) = compared(path, "grpo", "dr").document()["skipped"]
+    assert (skipped["missing"], skipped["place"]) == ("log_probs_ref", f"{path}: [0]")
+
+
 @pytest.mark.parametrize(
     ("names", "line"),
     [

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from planted import std, write
 
+from grpo_cli.commands.explain.explain import explain
+from grpo_cli.engine import Reader
+from grpo_cli.variants.plan import plan
+
 BETA, BONUS, CAP, LOW, HIGH = 0.3, 0.05, 1.1, 0.2, 0.28
 WORDS = ("-v", "grpo", "--correction", "token-truncate", "-p", f"entropy_coef={BONUS}")
 WORDS += ("-p", f"is_high={CAP}", "--beta", str(BETA), "--epsilon-low", str(LOW))
@@ -175,6 +179,24 @@ def test_what_j_is_made_of(grpo: Any, tmp_path: Any, batch: str) -> None:
             wanted["entropy_bonus"] += BONUS * part * added(rows, "entropy")
     assert found["parts"] == pytest.approx(wanted, rel=1e-11)
     assert math.fsum(wanted.values()) == pytest.approx(found["total"]["objective"], rel=1e-11)
+
+
+@pytest.mark.parametrize("batch", ["input", "record"])
+def test_what_j_is_made_of_whatever_the_blocks(tmp_path: Any, batch: str) -> None:
+    records = [record(f"r{at}", [3, 5, 2, 4], at) for at in range(12)]
+    for at, one in enumerate(records):
+        one["hyperparameters"] = {"beta": 0.1 if at % 3 else 0.04}
+    path = write(tmp_path / "rollouts.jsonl", records)
+    made = plan("grpo", hyperparameters={"entropy_coef": 0.01}, batch=batch)
+    whole, *cut = (
+        explain(made, Reader([str(path)], block_bytes=size)) for size in (1 << 22, 1, 3000)
+    )
+    parts = whole["parts"]
+    assert cut == [whole, whole]
+    assert math.fsum(parts.values()) == pytest.approx(whole["total"]["objective"], rel=1e-14)
+    assert list(parts) == [
+        "positive_advantages", "negative_advantages", "kl_penalty", "entropy_bonus"
+    ]  # fmt: skip
 
 
 def document(grpo: Any, path: Any, *records: Record, flags: tuple[str, ...] = ()) -> Any:

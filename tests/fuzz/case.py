@@ -8,6 +8,7 @@ import json
 import random
 import re
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +162,16 @@ def slug(kind: str) -> str:
 
 
 def keep(kept: Kept, folder: Path = CORPUS) -> Path:
-    """Writes a case into the corpus."""
+    """Writes a case into the corpus, beside another of its kind that was mended before."""
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"{kept.slug}.json"
     value = {"finding": kept.finding, "known": kept.known, **kept.case.saved()}
-    place.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    return place
+    text = json.dumps(value, indent=1) + "\n"
+    for number in count(1):
+        place = folder / (f"{kept.slug}.json" if number == 1 else f"{kept.slug}-{number}.json")
+        if not place.exists() or place.read_text(encoding="utf-8") == text:
+            place.write_text(text, encoding="utf-8")
+            return place
+    raise AssertionError
 
 
 def smaller(case: Case, data: bytes) -> Case:

@@ -28,6 +28,7 @@ OLD = b"what was here before\n"
 
 _YES_OR_NO = ("trend", "diff", "verify", "check", "match")
 _SAID = re.compile(rb"grpo: (note: |skipped \d|\xe2\x80\xa6 )")
+_MISSING = re.compile(rb'(: |"message":")no such file')
 _FRAME = re.compile(r'File "[^"]*grpo_cli[^"]*", line \d+, in (\S+)')
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _STRAY_RETURN = re.compile(r"\r(?!\n)")
@@ -86,12 +87,10 @@ def _errors(case: Case, code: int, err: bytes) -> Iterator[Finding]:
     if _UNSAFE.search(err.decode("utf-8", "replace")):
         yield Finding("unsafe characters on standard error", repr(err[:300]))
     errors = [line for line in lines if not _SAID.match(line)]
-    if all(b": no such file" in line for line in errors):
-        del errors[1:]  # each of several files that are not there has its line
     skipping = case.option("--on-error") == "skip"
     if code == 0 and errors:
         yield Finding("an error, and exit code 0", repr(errors[0][:300]))
-    missing = all(b": no such file" in line for line in errors)  # each has its line
+    missing = all(_MISSING.search(line) for line in errors)  # each has its line
     if code in (2, 3) and (not errors or (len(errors) > 1 and not skipping and not missing)):
         yield Finding(f"{case.command}: {len(errors)} lines for an error", repr(errors[:3]))
 

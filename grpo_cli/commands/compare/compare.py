@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial as bound
@@ -120,4 +121,9 @@ def _lack(reason: InputError) -> dict[str, str | None]:
         return {"missing": None, "place": None, "advice": None}
     what = said.partition(" needs ")[2].removeprefix("it: ") or said
     place = str(reason).removesuffix(f": {reason.path}: {reason.message}")
-    return {"missing": reason.path, "place": place, "advice": what}
+    inside, name = re.fullmatch(_IN_ARRAY, reason.path).groups()  # type: ignore[union-attr]
+    return {"missing": name, "place": f"{place}: {inside}" if inside else place, "advice": what}
+
+
+_IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"
+"""What begins a path where records are of an array or a table: the record's place."""

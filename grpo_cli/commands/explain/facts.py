@@ -9,8 +9,10 @@ import numpy as np
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.explain.rising import Steps
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.totals import TermTotal
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.objective.terms import ENTROPY, KL
 
 _CENTRED = 1e-5
 """Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
@@ -32,14 +34,16 @@ class Extreme:
 
 @dataclass
 class Facts:
-    """Sums over the input. ``above``, ``below`` and ``others`` add up to the batch's J.
+    """Sums over the input, exact whatever it was cut into.
+
+    ``above``, ``below`` and the parts of ``others`` add up to the batch's J.
 
     Attributes:
         above, below: Σ w·c·s of the responses with A > 0 and with A < 0, before the denominator
             that counts.
         size: Σ|w·c·s|, likewise.
-        others: coefficient·Σ w·value of each other term, before its denominator.
-        counted: what each term's weights count.
+        counted: what the policy term's weights count.
+        others: each other term, with what its weights count.
         centred: whether every group's advantages add up to 0.
         lengths: the least and greatest length.
         cancelled: groups whose reward functions differ between responses while their sum does not.
@@ -49,11 +53,11 @@ class Facts:
         largest: the largest single token.
     """
 
-    above: float = 0.0
-    below: float = 0.0
-    size: float = 0.0
-    others: dict[str, float] = field(default_factory=dict)
-    counted: dict[str, float] = field(default_factory=dict)
+    above: ExactSum = field(default_factory=ExactSum)
+    below: ExactSum = field(default_factory=ExactSum)
+    size: ExactSum = field(default_factory=ExactSum)
+    counted: float = 0.0
+    others: dict[str, TermTotal] = field(default_factory=dict)
     centred: bool = True
     lengths: tuple[int, int] | None = None
     cancelled: int = 0
@@ -62,7 +66,7 @@ class Facts:
     plain_clip: bool = True
     steps: Steps = field(default_factory=Steps)
     largest: Extreme | None = None
-    contributions: float = 0.0
+    contributions: ExactSum = field(default_factory=ExactSum)
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the records of a chunk."""
@@ -81,18 +85,19 @@ class Facts:
             own = breakdown.objective.batch == "record"
             factor = breakdown.term_weight(term) if own else term.factor
             counted = breakdown.batch.records.count if own else term.counted()
-            self.counted[term.name] = self.counted.get(term.name, 0.0) + counted
             if term is breakdown.policy:
+                self.counted += counted
                 self._add_policy(breakdown, factor)
             else:
-                part = term.coefficient * float((factor * term.sums).sum()) if term.active else 0.0
-                self.others[term.name] = self.others.get(term.name, 0.0) + part
+                total = self.others.setdefault(term.name, TermTotal())
+                total.counted += counted
+                total.add(term.coefficient, factor * term.sums)
 
     def _add_policy(self, breakdown: Breakdown, factor: F64) -> None:
         part = np.repeat(factor, breakdown.batch.responses.lengths) * breakdown.policy.values
-        self.above += float(part[breakdown.advantage > 0].sum())
-        self.below += float(part[breakdown.advantage < 0].sum())
-        self.size += float(np.abs(part).sum())
+        self.above.add(part[breakdown.advantage > 0])
+        self.below.add(part[breakdown.advantage < 0])
+        self.size.add(np.abs(part))
 
     def _add_lengths(self, batch: Batch) -> None:
         if not batch.responses.count:
@@ -112,7 +117,7 @@ class Facts:
         if not batch.responses.total:
             return
         size = np.abs(breakdown.contribution)
-        self.contributions += float(size.sum())
+        self.contributions.add(size)
         token = int(size.argmax())
         if self.largest is None or size[token] > self.largest.size:
             self.largest = Extreme(
@@ -125,29 +130,31 @@ class Facts:
     @property
     def parts(self) -> dict[str, float]:
         """What J is made of: they add up to it."""
-        count = self._count(POLICY)
+        count = self.counted or 1.0
         found = {
-            "positive_advantages": self.above / count,
-            "negative_advantages": self.below / count,
-            "kl_penalty": self.others.get(KL, 0.0) / self._count(KL) + 0.0,
+            "positive_advantages": self.above.value() / count,
+            "negative_advantages": self.below.value() / count,
+            "kl_penalty": self._part(KL),
         }
         if ENTROPY in self.others:
-            found["entropy_bonus"] = self.others[ENTROPY] / self._count(ENTROPY)
+            found["entropy_bonus"] = self._part(ENTROPY)
         return found
 
-    def _count(self, term: str) -> float:
-        return self.counted.get(term) or 1.0
+    def _part(self, term: str) -> float:
+        """What another term adds to J."""
+        total = self.others.get(term, TermTotal())
+        return total.part(total.counted or 1.0) + 0.0
 
     @property
     def policy_counts(self) -> bool:
         """Whether the policy term is more than rounding."""
-        return abs(self.above + self.below) > _ROUNDING * self.size
+        return abs(self.above.value() + self.below.value()) > _ROUNDING * self.size.value()
 
     @property
     def scale(self) -> float:
         """What a J of 0 is small beside."""
-        others = (abs(part) / self._count(term) for term, part in self.others.items())
-        return self.size / self._count(POLICY) + sum(others)
+        others = sum(abs(self._part(term)) for term in self.others)
+        return self.size.value() / (self.counted or 1.0) + others
 
 
 def _plain_clip(breakdown: Breakdown) -> bool:

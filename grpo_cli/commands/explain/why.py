@@ -46,7 +46,7 @@ def _zero(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             + (", over responses of equal length" if _one_length(facts) else ""),
         )
     else:
-        adding, taking = ("A > 0", "A < 0") if facts.above > 0 else ("A < 0", "A > 0")
+        adding, taking = ("A > 0", "A < 0") if facts.above.value() > 0 else ("A < 0", "A > 0")
         yield Reason(
             "cancels",
             f"the loss is 0: what the responses with {adding} add, those with {taking} take away",
@@ -108,11 +108,11 @@ def _unequal(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
 
 
 def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
-    largest = facts.largest
-    if largest is not None and largest.size > _MOST * facts.contributions:
+    largest, contributions = facts.largest, facts.contributions.value()
+    if largest is not None and largest.size > _MOST * contributions:
         yield Reason(
             "one-token",
-            f"one token makes {largest.size / facts.contributions:.0%} of all contributions: "
+            f"one token makes {largest.size / contributions:.0%} of all contributions: "
             f"{largest.place}, ratio {_number(largest.ratio)}, A {_number(largest.advantage)}"
             + ("; no upper clip acts on a ratio where A < 0" if _free(largest, facts) else ""),
         )
