@@ -43,7 +43,8 @@ def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, 
 
 def test_a_run_that_is_followed_says_it_once(dump):
     path = dump(DAPO, DAPO | {"step": 2})
-    follow = Follow([str(path)], PLAIN, Task(Evaluator(plan("dr")), skip=False, step_of=StepOf()))
+    task = Task(Evaluator(plan("dr")), StepOf(), skip=False, logged=False)
+    follow = Follow([str(path)], PLAIN, task)
     follow.poll()
     assert [f"grpo: note: {note}" for note in follow.notices] == [SAID]
 

@@ -254,6 +254,22 @@ def test_of_records_that_cannot_be_evaluated_the_first_is_told(tmp_path: Path) -
     assert [error.line for error in run.skipped] == [2, 4]
 
 
+def test_a_record_that_is_left_out_makes_no_step_and_says_nothing(tmp_path: Path) -> None:
+    """Whatever stands beside it: another error, or a record that says how it ended."""
+    good = {"rewards": [0.0, 1.0], "truncated": [True, False]}
+    good |= {name: [[-0.1], [-0.1]] for name in COLUMNS}
+    short = {"step": 1, "rewards": [0.0], "log_probs_new": [[-0.1], [-0.1]]}
+    ended = good | {"step": 2, "truncated": [True, True], "log_probs_old": [[-0.1]]}
+    lines = [*map(json.dumps, (short, ended, good | {"step": 2}, short)), "{"]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    for block_bytes in (1 << 22, 1, 300):
+        run = Run(Reader([str(path)], skip=True, block_bytes=block_bytes), no_kl())
+        (found,) = run.read()
+        assert (found.number, found.metrics["truncated"]) == (2, 0.5)
+        assert [error.line for error in run.skipped] == [1, 2, 4, 5]
+
+
 def values_of(step: Step) -> dict[str, tuple[Any, ...]]:
     """Where a step is worst, but for the file."""
     return {

@@ -104,6 +104,11 @@ def says_more(keys: Iterable[str]) -> bool:
     return any(map(tells, keys))
 
 
+def more(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What of a record ``measure_said`` reads; None where there is nothing."""
+    return {key: one for key, one in value.items() if tells(key)} or None
+
+
 def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
     """Adds how responses ended, how old the policy is that sampled them, and reward functions."""
     for name in value:

@@ -11,7 +11,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.trend.logged_sums import measure_logged
 from grpo_cli.commands.trend.measure import Measured
 from grpo_cli.commands.trend.origins import Origins
-from grpo_cli.commands.trend.said import measure_said, rewards_of, says_more, tells
+from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_more, tells
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
@@ -32,31 +32,39 @@ _Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 
 @dataclass
 class Part:
-    """What became of a piece of input: sums by step, and what could not be read.
-
-    ``keys`` are the fields that say a step, by the first record of it; None for a file's name.
-    """
+    """What became of a piece of input: sums by step, and what could not be read."""
 
     steps: dict[int, Sums] = field(default_factory=dict)
-    keys: dict[int, str | None] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
 
-    def sums(self, step: int, file: str) -> Sums:
+    def sums(self, told: Told, file: str) -> Sums:
         """Those of a step; ``file`` has its first record, where it is new."""
-        known = self.steps.get(step)
+        known = self.steps.get(told.step)
         if known is None:
-            known = self.steps[step] = Sums(file, self.keys.get(step))
+            known = self.steps[told.step] = Sums(file, told.field)
         return known
 
 
-class _Stepped(NamedTuple):
-    """Records that follow each other, and the step of each; None beside an error."""
+class _Own(NamedTuple):
+    """A record's step, None beside an error, and what ``measure_said`` adds of the record."""
 
-    numbers: list[int | None]
+    told: Told | None
+    said: Mapping[str, Any] | None
+
+    @property
+    def step(self) -> int | None:
+        """Its number."""
+        return None if self.told is None else self.told.step
+
+
+class _Stepped(NamedTuple):
+    """Records that follow each other, and what is known of each."""
+
+    own: list[_Own]
     few: DecodedChunk
 
 
@@ -83,11 +91,11 @@ class Task:
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""
         part = Part(skipped=Skipped(self.most_errors))
-        for numbers, chunk in self._chunks(decoded, part):
+        for own, chunk in self._chunks(decoded, part):
             if isinstance(chunk, InputError):
                 part.skipped.add(chunk)
             else:
-                self._add(part, numbers, chunk)
+                self._add(part, own, chunk)
             if part.skipped and not self.skip:
                 break
         return part
@@ -104,50 +112,53 @@ class Task:
     def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
         """The first pass: the statistics of each step. What cannot be used is left out."""
         found: dict[int, ExactMoments] = {}
-        for numbers, chunk in self._chunks(decoded, Part()):
+        for own, chunk in self._chunks(decoded, Part()):
             if isinstance(chunk, Chunk):
+                step = _told(own[0]).step
                 for one in chunk.each(self.evaluator.measure):
                     if not isinstance(one, InputError):
-                        found.setdefault(numbers[0], ExactMoments()).merge(one[1])
+                        found.setdefault(step, ExactMoments()).merge(one[1])
         return found
 
     def _chunks(
         self, decoded: Iterable[DecodedChunk], part: Part
-    ) -> Iterator[tuple[list[int], Chunk | InputError]]:
+    ) -> Iterator[tuple[list[_Own], Chunk | InputError]]:
         """Records that are evaluated together, with the step of each: small ones of many steps."""
         runs = (run for few in decoded for run in self._stepped(few, part))
         if self.apart:
             runs = (one for run in runs for one in _of_one_step(run))
-        for _, together in groupby(runs, key=lambda run: run.numbers[0] if self.apart else None):
-            waiting: list[int | None] = []
+        for _, together in groupby(runs, key=lambda run: run.own[0].step if self.apart else None):
+            waiting: list[_Own] = []
             for chunk in chunks(_noted(together, waiting), with_headers=True):
                 count = len(chunk.records) if isinstance(chunk, Chunk) else 1
-                yield [number for number in waiting[:count] if number is not None], chunk
+                yield waiting[:count], chunk
                 del waiting[:count]
 
     def _stepped(self, few: DecodedChunk, part: Part) -> Iterator[_Stepped]:
         """Records with the step of each; in place of those without one stand their errors."""
+        items = few.items
         says: Iterable[Any] = repeat(...)
         if few.shown is not None and all(
             key in few.shown for key in few.keys or () if self.beside(key)
         ):
-            says = map(few.said, range(len(few.items)))
-        found = [self._step(*pair, part) for pair in zip(few.items, says, strict=False)]
-        numbers = [one.step if isinstance(one, Told) else None for one in found]
-        _note_order(part, found, few.items)
+            says = map(few.said, range(len(items)))
+        found = [self._step(*pair, part) for pair in zip(items, says, strict=False)]
+        _note_order(part, found, items)
+        own = [_Own(one if isinstance(one, Told) else None, None) for one in found]
         if few.keys is None or says_more(few.keys):
-            for at, (number, item) in enumerate(zip(numbers, few.items, strict=True)):
-                if number is not None and isinstance(item, Raw):
+            for at, item in enumerate(items):
+                if own[at].told is not None and isinstance(item, Raw):
                     said = item.value if few.shown is None else few.said(at)
-                    measure_said(part.sums(number, item.source), number, said)
-        if None not in numbers:
-            yield _Stepped(numbers, few)
+                    own[at] = own[at]._replace(said=more(said))
+        if all(one.told is not None for one in own):
+            yield _Stepped(own, few)
             return
-        pairs = zip(found, few.items, strict=True)
-        left = [(one, item) for one, item in pairs if one is not None]
-        items = [one if isinstance(one, InputError) else item for one, item in left]
-        numbers = [one.step if isinstance(one, Told) else None for one, _ in left]
-        yield _Stepped(numbers, DecodedChunk(items, None if None in numbers else few.keys))
+        pairs = zip(own, found, items, strict=True)
+        left = [(each, one, item) for each, one, item in pairs if one is not None]
+        kept = [one if isinstance(one, InputError) else item for _, one, item in left]
+        own = [each for each, _, _ in left]
+        keys = None if any(one.told is None for one in own) else few.keys
+        yield _Stepped(own, DecodedChunk(kept, keys))
 
     def _step(self, item: Raw | InputError, said: Any, part: Part) -> Told | InputError | None:
         """A record's step; None for what cannot be evaluated, of which the rest is kept."""
@@ -156,21 +167,20 @@ class Task:
                 return self.step_of.of_record(item, said)
             if not isinstance(item, NoLogProbsError):
                 return item
-            source = item.source or ""
-            step = self.step_of.told(item.signal.step, source, item.line)
+            source, signal = item.source or "", item.signal
+            step = self.step_of.told(signal.step, source, item.line)
             part.origins.add(step, source, item.line)
-            part.keys.setdefault(step, None if item.signal.step is None else item.signal.key)
-            sums = part.sums(step, source)
-            sums.rows.add(item.signal.rewards, item.signal.lengths, item.signal.group)
+            sums = part.sums(Told(step, None if signal.step is None else signal.key), source)
+            sums.rows.add(signal.rewards, signal.lengths, signal.group)
             part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
         except InputError as error:
             return error
         return None
 
-    def _add(self, part: Part, numbers: Sequence[int], chunk: Chunk) -> None:
+    def _add(self, part: Part, own: Sequence[_Own], chunk: Chunk) -> None:
         evaluator = self.evaluator
         if self.measured is not None:
-            evaluator = Evaluator(evaluator.plan, self.measured.get(numbers[0]))
+            evaluator = Evaluator(evaluator.plan, self.measured.get(_told(own[0]).step))
 
         def evaluated(one: Chunk) -> _Evaluated:
             try:
@@ -187,24 +197,34 @@ class Task:
                 continue
             some, result = found
             count = len(some.records)
-            self._add_to(part, numbers[done : done + count], some, result)
+            self._add_to(part, own[done : done + count], some, result)
             done += count
 
-    def _add_to(self, part: Part, numbers: Sequence[int], chunk: Chunk, result: _Evaluated) -> None:
+    def _add_to(self, part: Part, own: Sequence[_Own], chunk: Chunk, result: _Evaluated) -> None:
         breakdown, rewards = result
+        said = [_told(one) for one in own]
         known = None if isinstance(breakdown, MissingColumnError) else breakdown
         if known is not None:
-            part.signatures.setdefault(known.objective.signature, numbers[0])
+            part.signatures.setdefault(known.objective.signature, said[0].step)
         if isinstance(breakdown, MissingColumnError):
             part.missing.setdefault(str(breakdown), breakdown)
-        cuts = [*chunk.batch.cuts(_borders(numbers))]
+        cuts = [*chunk.batch.cuts(_borders([one.step for one in said]))]
         measured = Measured(chunk, known, rewards, cuts)
         for at, cut in enumerate(cuts):
             first = cut.records.start
-            sums = part.sums(numbers[first], chunk.records[first].source)
+            sums = part.sums(said[first], chunk.records[first].source)
             measured.add_to(sums, at, self.evaluator.plan.batch)
             if self.logged:  # then they are of one step
                 measure_logged(sums, chunk, known)
+        for told, one, record in zip(said, own, chunk.records, strict=True):
+            if one.said is not None:  # what a record says counts where the record does
+                measure_said(part.sums(told, record.source), told.step, one.said)
+
+
+def _told(own: _Own) -> Told:
+    """The step of a record that was read."""
+    assert own.told is not None
+    return own.told
 
 
 def _borders(numbers: Sequence[int]) -> list[int]:
@@ -215,19 +235,19 @@ def _borders(numbers: Sequence[int]) -> list[int]:
 
 def _of_one_step(run: _Stepped) -> Iterator[_Stepped]:
     """The same, cut where the step changes."""
-    if len(set(run.numbers)) == 1:
+    if len({one.step for one in run.own}) == 1:
         yield run
         return
-    pairs = zip(run.numbers, run.few.items, strict=True)
-    for number, some in groupby(pairs, key=lambda one: one[0]):
-        items = [item for _, item in some]
-        yield _Stepped([number] * len(items), DecodedChunk(items, run.few.keys))
+    pairs = zip(run.own, run.few.items, strict=True)
+    for _, some in groupby(pairs, key=lambda pair: pair[0].step):
+        own, items = zip(*some, strict=True)
+        yield _Stepped([*own], DecodedChunk([*items], run.few.keys))
 
 
-def _noted(runs: Iterable[_Stepped], waiting: list[int | None]) -> Iterator[DecodedChunk]:
-    """The records alone, their steps being noted in ``waiting``."""
-    for numbers, few in runs:
-        waiting += numbers
+def _noted(runs: Iterable[_Stepped], waiting: list[_Own]) -> Iterator[DecodedChunk]:
+    """The records alone, what is known of them being noted in ``waiting``."""
+    for own, few in runs:
+        waiting += own
         yield few
 
 
@@ -240,5 +260,4 @@ def _note_order(
     for told, item in zip(found, items, strict=True):
         if isinstance(told, Told) and told.step != before and isinstance(item, Raw):
             part.origins.add(told.step, item.source, item.line)
-            part.keys.setdefault(told.step, told.field)
             before = told.step
