@@ -12,6 +12,9 @@ from grpo_cli.errors import GrpoError
 
 Value = float | int | str | None
 
+_MOST = 2**63 - 1
+"""The greatest whole number that arrays and every output hold."""
+
 
 class HyperparameterError(GrpoError):
     """A hyperparameter's value outside its meaning; the caller adds the place."""
@@ -30,7 +33,7 @@ class Hyperparameter(NamedTuple):
         low: the least value.
         open_low: whether ``low`` itself is excluded.
         high: the greatest value.
-        integer: whether only whole numbers are allowed.
+        integer: whether only whole numbers are allowed; without ``high``, those of 64 bits.
         words: the words it may be, for one that is not a number.
         several: whether it may be several of the words, or numbers, joined by commas; a list too.
         form: a regular expression of the texts that it may be beside a number.
@@ -65,7 +68,8 @@ class Hyperparameter(NamedTuple):
         if self.low > -math.inf:
             kind += f" {'>' if self.open_low else '>='} {self.low:g}"
         if self.high < math.inf:
-            kind += f"{' and' if self.low > -math.inf else ''} <= {self.high:g}"
+            high = self.high if isinstance(self.high, int) else f"{self.high:g}"
+            kind += f"{' and' if self.low > -math.inf else ''} <= {high}"
         kind += f", or {self.said}" if self.form else ""
         return kind + (" or null" if self.optional else "")
 
@@ -87,17 +91,30 @@ class Hyperparameter(NamedTuple):
         elif isinstance(value, str) and self.form and re.fullmatch(self.form, value):
             return ",".join(map(_shortest, value.split(","))) if self.several else value
         elif isinstance(value, int | float) and not isinstance(value, bool):
+            value = _within_floats(value)
             inside = self.low < value if self.open_low else self.low <= value
             if math.isfinite(value) and inside and value <= self.high:
                 if not self.integer:
                     return float(value)
                 if float(value).is_integer():
+                    if value > _MOST and self.high == math.inf:
+                        wanted = self._replace(high=_MOST).wanted
+                        raise HyperparameterError(name, f"expected {wanted}, got {_show(value)}")
                     return int(value)
         raise HyperparameterError(name, f"expected {self.wanted}, got {_show(value)}")
 
     def _all_known(self, value: str) -> bool:
         given = value.split(",") if self.several else [value]
         return set(given) <= set(self.words)
+
+
+def _within_floats(value: int | float) -> int | float:
+    """The same number; an infinite one for an integer beyond all floats."""
+    try:
+        float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    return value
 
 
 def _shortest(number: str) -> str:
@@ -263,7 +280,11 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "clip_cov_lb": Hyperparameter("least covariance of a token that Clip-Cov takes out"),
     "clip_cov_ub": Hyperparameter("greatest covariance of a token that Clip-Cov takes out"),
     "clip_cov_seed": Hyperparameter(
-        "seed of Clip-Cov's random choice of tokens", low=0, integer=True, aliases=("seed",)
+        "seed of Clip-Cov's random choice of tokens",
+        low=0,
+        high=2**64 - 1,
+        integer=True,
+        aliases=("seed",),
     ),
     "kl_cov_ratio": Hyperparameter(
         "share of the tokens that KL-Cov penalises",

@@ -42,7 +42,7 @@ class Column(NamedTuple):
     @property
     def width(self) -> int:
         """The widest of its lines."""
-        return max(_header_width(self.name), *(one.cell_len for one in self.cells))
+        return max([_header_width(self.name), *(one.cell_len for one in self.cells)])
 
 
 def column(

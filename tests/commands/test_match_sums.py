@@ -341,6 +341,8 @@ def test_bad_records_are_counted_once_however_often_they_are_read(tmp_path) -> N
         (found,) = Stream(reader).fold(lambda chunk, into: into.append(chunk), list)
         assert sum(one.batch.records.count for one in found) == 2
         assert reader.skipped.count == 1
+        assert len(list(reader.records())) == 2
+        assert reader.skipped.count == 1
 
 
 ENTROPIES = [[0.5] * count for count in (5, 9, 7)]

@@ -104,7 +104,8 @@ RANGES = {
     "a finite number >= 0 or null": "rho_mask_low rho_mask_high is_low is_high ratio_low "
     "ratio_high outlier_token_is_threshold_low outlier_token_is_threshold_high "
     "token_mask_is_threshold_low token_mask_is_threshold_high",
-    "a whole number >= 0": "std_ddof clip_cov_seed",
+    "a whole number >= 0": "std_ddof",
+    "a whole number >= 0 and <= 18446744073709551615": "clip_cov_seed",
     "a whole number >= 1": "gradient_accumulation_steps dp_size num_processes gfpo_keep",
     "a whole number >= 1 or null": "steps_per_generation",
     "a whole number >= 0 and <= 1": "rlsd_negative_only",
@@ -127,6 +128,26 @@ def test_what_hyperparameters_may_be():
     for name, value in (("gamma", 1.0001), ("gamma", -1e-9), ("delta", 0.0), ("dual_clip", 1.0)):
         with pytest.raises(HyperparameterError, match=HYPERPARAMETERS[name].wanted):
             HYPERPARAMETERS[name].check(name, value)
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, 1e308, 10**400])
+def test_a_whole_number_has_at_most_64_bits(value):
+    """Arrays hold no larger one, and JSON's writer none of more than 64 bits."""
+    for name, row in HYPERPARAMETERS.items():
+        if row.integer and name not in ("clip_cov_seed", "rlsd_negative_only"):
+            with pytest.raises(HyperparameterError, match=f"{name}: expected a whole number >= "):
+                row.check(name, value)
+            assert row.check(name, 2**63 - 1) == 2**63 - 1
+    seed = HYPERPARAMETERS["clip_cov_seed"]
+    assert seed.check("clip_cov_seed", 2**64 - 1) == 2**64 - 1
+    with pytest.raises(HyperparameterError, match="<= 9223372036854775807, got "):
+        HYPERPARAMETERS["dp_size"].check("dp_size", min(value, 1e308))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_a_whole_number_beyond_all_floats_is_not_finite(value):
+    with pytest.raises(HyperparameterError, match=r"beta: expected .*, got -?inf"):
+        HYPERPARAMETERS["beta"].check("beta", value)
 
 
 IDS = [{"id": f"a{number}", "step": number} for number in range(7)]

@@ -227,3 +227,19 @@ def test_records_that_cannot_be_read(grpo, tmp_path, variant):
     assert found.exit_code == 3
     assert json.loads(found.stdout)["splits"] == wanted["splits"]
     assert found.stderr.count("malformed JSON") == 1
+
+
+def test_no_aggregation_that_can_be_evaluated(grpo, tmp_path):
+    """The page has no table, and one line says what is missing."""
+    path = str(write(tmp_path / "a", [ON_POLICY]))
+    words = ("-n", "1", "-v", "dr", "--aggregate", "verl/seq-mean-token-sum-norm")
+    outcome = grpo("split", path, *words)
+    assert outcome.exit_code == 3
+    said = outcome.stderr.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"grpo: no aggregation can be evaluated: {path}:1: loss_scale_factor")
+    assert outcome.stdout.splitlines() == [
+        "dr: 2 responses in 2 micro-batches of 1, 2 accumulated on 1 rank",
+        "not tried for want of what they need: verl/seq-mean-token-sum-norm (--json says",
+        "  why)",
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -21,8 +21,17 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     console.print(wrapped(Text(_cutting(document), "bold"), screen.width, 2))
     if document["cuts_nothing"]:
         console.print(wrapped(Text(_NOTHING, "bold"), screen.width))
-    console.print()
-    rows = document["splits"]
+    if document["splits"]:
+        console.print()
+        _print_rows(console, screen, document["splits"])
+    if document["skipped"]:
+        names = [visible(one["aggregate"]) for one in document["skipped"]]
+        text = f"not tried for want of what they need: {', '.join(names)} (--json says why)"
+        console.print(wrapped(Text(text, "dim"), screen.width, 2))
+
+
+def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints a line per aggregation, and what the columns mean."""
     columns = [
         column("aggregate", [_name(row) for row in rows]),
         column("loss_reported", [row["reported"] for row in rows]),
@@ -41,10 +50,6 @@ def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) 
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
     console.print(Text(_MEANING, "dim"))
-    if document["skipped"]:
-        names = [visible(one["aggregate"]) for one in document["skipped"]]
-        text = f"not tried for want of what they need: {', '.join(names)} (--json says why)"
-        console.print(wrapped(Text(text, "dim"), screen.width, 2))
 
 
 _NOTHING = (
