@@ -183,6 +183,25 @@ def test_usage_errors(grpo, dump, flags, said):
     assert said in result.stderr
 
 
+@pytest.mark.parametrize("command", ["show", "trend"])
+@pytest.mark.parametrize(
+    ("svg", "said"),
+    [
+        ("nowhere/picture.svg", "--svg: cannot write"),
+        ("page.html", "--html and --svg name the same file"),
+    ],
+)
+def test_of_a_page_and_a_picture_one_alone_is_not_left(
+    grpo, dump, tmp_path, monkeypatch, command, svg, said
+):
+    path = str(dump(TOKENS | {"step": 1}))
+    monkeypatch.chdir(tmp_path)
+    result = grpo(command, path, "--html", "page.html", "--svg", svg)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_missing_columns_are_bad_input(grpo, dump):
     path = str(dump({"log_probs_ref": None}))
     assert grpo("show", path).exit_code == 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -36,6 +37,33 @@ def destination(path: str | None, flag: str = "--output") -> AbstractContextMana
     from grpo_cli.records.open.upload import uploading  # an extra
 
     return uploading(path, flag)
+
+
+@contextmanager
+def drawings(html: str | None, svg: str | None) -> Iterator[tuple[BinaryIO | None, ...]]:
+    """The streams of ``--html`` and ``--svg``, where they are given: both files appear, or none.
+
+    Raises:
+        UsageError: when one of them cannot be written, or they are one file.
+    """
+    if html is not None and svg is not None and _one_file(html, svg):
+        raise UsageError(f"--html and --svg name the same file, {html}: name another")
+    with ExitStack() as opened:
+        streams = tuple(
+            None if path is None else opened.enter_context(destination(path, flag))
+            for path, flag in ((html, "--html"), (svg, "--svg"))
+        )
+        yield streams
+        for path, stream in zip((html, svg), streams, strict=True):
+            if path is not None and stream is not None:
+                with here.naming(path):
+                    stream.flush()  # a full disk is told before either has its name
+
+
+def _one_file(one: str, other: str) -> bool:
+    place = Path(os.path.realpath(one))
+    device = place.exists() and not place.is_file()
+    return place == Path(os.path.realpath(other)) and not device
 
 
 def to_folder(output: str | None) -> bool:

@@ -11,7 +11,7 @@ from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
-from grpo_cli.commands.options.place import destination
+from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import SourceOptions, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
@@ -58,15 +58,15 @@ def show(
         with advising("show", reader, objective):
             breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
         _check(record, breakdown, options)
-        if options.html is not None:
-            with destination(options.html, "--html") as stream:
+        without = 0
+        with drawings(options.html, options.svg) as (written, drawn):
+            if written is not None:
                 for part in _page(raw, record, breakdown, options):
-                    stream.write(part.encode())
-        if options.svg is not None:
-            with destination(options.svg, "--svg") as stream:
-                drawn, without = figure(_picture(record, breakdown, options))
-                stream.write(drawn.encode())
-            _tell(without, options)
+                    written.write(part.encode())
+            if drawn is not None:
+                text, without = figure(_picture(record, breakdown, options))
+                drawn.write(text.encode())
+        _tell(without, options)
         notes = reader.notes(plan) | others
         if options.html is None and options.svg is None:
             _print(_picture(record, breakdown, options), notes, options)

@@ -9,7 +9,7 @@ import typer
 from grpo_cli.commands.options.advice import unserved
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
-from grpo_cli.commands.options.place import destination
+from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
@@ -74,14 +74,13 @@ def trend(
         shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
         missing = unserved(run.missing.values(), "trend", reader, objective)
         notes = reader.notes(plan) | missing | run.notices
-        if options.html is not None:
-            with destination(options.html, "--html") as stream:
-                head = alone(steps, found, compared)
-                for part in page(steps, places, list(run.signatures), head):
-                    stream.write(part.encode())
-        if options.svg is not None:
-            with destination(options.svg, "--svg") as stream:
-                stream.write(figure(shown_steps, found, columns, list(run.signatures)).encode())
+        signatures = list(run.signatures)
+        with drawings(options.html, options.svg) as (written, drawn):
+            if written is not None:
+                for part in page(steps, places, signatures, alone(steps, found, compared)):
+                    written.write(part.encode())
+            if drawn is not None:
+                drawn.write(figure(shown_steps, found, columns, signatures).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
                 write(stream, shown_steps, found, plan, columns, options, run, compared, notes)
