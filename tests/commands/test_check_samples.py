@@ -13,7 +13,7 @@ from files import each
 from grpo_cli.commands.check.across import duplicates
 from grpo_cli.commands.check.across.facts import facts
 from grpo_cli.commands.check.finding import Finding, Rule
-from grpo_cli.commands.check.packed import views
+from grpo_cli.commands.check.packed import _keys, views
 from grpo_cli.commands.check.partial import Findings
 from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.run import Check, Look, check
@@ -340,3 +340,20 @@ def test_the_rarest_size_of_groups_is_the_odd_one():
     more = [three | {"log_probs_new": [rare(at + 50 * j) for j in range(3)]} for at in (7, 8, 9)]
     (said,) = seen([*more, two(1, 2), two(3, 4)])
     assert said == ("uneven-groups", 3, None, {"sizes": {"2": 2, "3": 3}})
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        ({"a": 1, "b": [2]}, ("a", "b")),
+        ({}, ()),
+        ({"a": None}, None),
+        ([1, 2], None),
+        (3, None),
+        (InputError("bad"), None),
+    ],
+)
+def test_objects_are_compared_by_their_keys(value, keys) -> None:
+    """But for errors, what is no object, and objects with a null."""
+    item = value if isinstance(value, InputError) else Raw(value, "a.jsonl", 1, "", 0)
+    assert _keys(item) == keys

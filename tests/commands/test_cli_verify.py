@@ -145,6 +145,16 @@ def test_records_without_expected_are_counted(grpo, dump):
     assert "1 record agrees: loss" in result.stdout
 
 
+def test_what_was_taken_for_granted_when_reading_is_told(grpo, dump):
+    masks = {"loss_mask": [[1, 1], [1]], "response_mask": [[1, 1], [1]]}
+    one = {"log_probs_new": [[-0.5, -0.2], [-0.3]], "rewards": [1, 0], "expected": {"loss": 9.0}}
+    path = str(dump(one | masks))
+    (note,) = grpo("eval", path, "-v", "grpo", "--beta", "0").stderr.splitlines()[:1]
+    assert "mask" in note
+    assert note in grpo("verify", path, "-v", "grpo", "--beta", "0").stderr.splitlines()
+    assert not grpo("verify", path, "-v", "grpo", "--beta", "0", "--quiet").stderr
+
+
 def test_bad_records_stop_or_are_skipped(grpo, dump):
     path = str(
         dump('{"log_probs_new": [[1.0]], "expected": {"loss": 0}}', {"expected": {"loss": 9}})

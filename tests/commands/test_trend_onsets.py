@@ -161,13 +161,13 @@ def test_what_was_before_the_largest_change_may_have_changed_too(begin: int, at:
     found = onset(values)
     assert found is not None
     assert found.at == at
-    assert found == by_definition(Series(values))._replace(score=found.score)  # type: ignore[union-attr]
+    assert found == by_definition(Series(values, False, False))._replace(score=found.score)  # type: ignore[union-attr]
 
 
 def test_a_line_without_noise_that_turns() -> None:
     """Whatever is left of it is 0: the least number that there is stands for its noise."""
     values = np.concatenate([np.arange(40.0), 39.0 + 3.0 * np.arange(1, 21)])
-    one = Series(values, drift_up=True)
+    one = Series(values, drift_up=True, drift_down=False)
     found, wanted = onsets([one])[0], by_definition(one)
     assert found is not None
     assert wanted is not None
@@ -196,7 +196,7 @@ def test_of_a_long_series_more_is_asked() -> None:
         at = count - 60
         series = [noise[:count] + size * (np.arange(count) >= at) for size in SIZES]
         expected = [scores(one[at - 30 : at], one[at : at + 12], 0.0)[0] for one in series]
-        found = onsets([Series(one) for one in series])
+        found = onsets([Series(one, False, False) for one in series])
         assert [one is not None for one in found] == [score > bound for score in expected]
         assert 3 < sum(one is None for one in found) < len(SIZES) - 3
         near = min(score for score, one in zip(expected, found, strict=True) if one is not None)

@@ -67,8 +67,8 @@ class Series(NamedTuple):
     """
 
     values: F64
-    drift_up: bool = False
-    drift_down: bool = False
+    drift_up: bool
+    drift_down: bool
 
 
 def onset(values: F64, *, drift_up: bool = False, drift_down: bool = False) -> Onset | None:
