@@ -14,7 +14,10 @@ from files import each
 from matched import BARE, batch, chunk_rollout, kl_sums, whole
 from planted import record
 
-from grpo_cli.commands.match.features import present
+from grpo_cli.batch import Batch
+from grpo_cli.commands.match.features import Features
+from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.space.natures import Natures
@@ -24,6 +27,7 @@ from grpo_cli.commands.match.sums.edges import edges, unbound
 from grpo_cli.commands.match.sums.exact import Exactly, exactly, merge
 from grpo_cli.commands.match.sums.passes import measure
 from grpo_cli.commands.match.sums.terms import Terms, _leaves_out, _unclamped
+from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -36,6 +40,18 @@ from grpo_cli.variants.plan import plan
 @pytest.fixture(scope="module")
 def chunk() -> Chunk:
     return whole()
+
+
+def present(batches: list[Batch]) -> set[str]:
+    """The features of batches, added one by one and as sums that merge."""
+    one, merged = Features(), Features()
+    for each_batch in batches:
+        part = Features()
+        part.add(each_batch)
+        merged.merge(part)
+        one.add(each_batch)
+    assert one.names == merged.names
+    return one.names
 
 
 @each(
@@ -54,6 +70,26 @@ def test_features_that_the_data_has(more, has) -> None:
     assert present([batch(BARE | more)]) == has
     assert present([batch(BARE | more), batch(BARE)]) == has
     assert present([batch(BARE), batch(BARE | more), batch(BARE)]) == has
+
+
+def test_what_would_tell_conventions_apart_whatever_the_blocks(tmp_path) -> None:
+    """All records have a part in what the data lacks, not those of the first chunk alone."""
+    path = tmp_path / "rollouts.jsonl"
+    lengths = ([2, 2], [3, 3, 3], [2, 3])
+    rows = [
+        {"log_probs": [[-1.0] * length for length in each], "rewards": [*range(len(each))]}
+        for each in lengths
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = []
+    for block_bytes in (1 << 22, 1):
+        reader = Reader([str(path)], block_bytes=block_bytes)
+        question = Question(Typed.of("loss", "0.5"), Stream(reader), next(iter(reader)))
+        asked.append(Search(plan("grpo")).answer([question]))
+    whole, cut = asked
+    assert whole.matches
+    assert whole.apart == cut.apart
+    assert not [one for one in cut.apart if "lengths" in one or "sizes" in one]
 
 
 def test_features_of_several_groups() -> None:

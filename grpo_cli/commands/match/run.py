@@ -41,6 +41,7 @@ class Run:
         factors: what a loss may have been multiplied by.
         measured: the statistics of each number's records.
         likely: the exact totals on them of what is likely, by what the plan is.
+        has: the probe's features that the records of any number have.
         every: [C] what each convention gives there.
     """
 
@@ -55,6 +56,7 @@ class Run:
         self._advantages = [advantage for advantage, _ in space.options.pairs]
         self.measured: list[Measured] = []
         self.likely: list[Likely] = []
+        self.has: set[str] = set()
 
     def ask(self, question: Question, likely: Exactly) -> None:
         """Keeps what gives this number too; what is likely gets its exact totals on the way."""
@@ -64,6 +66,7 @@ class Run:
         self.likely.append({one.words: totals[at] for at, one in enumerate(likely.evaluators)})
         if not sums.records:
             raise InputError("no record can be read")
+        self.has |= sums.features.names
         sign = -1.0 if question.target.name == "loss" else 1.0
         policy, kl = every(self.space, sums, self._batch, sign)
         dropping.evaluate(self.space, sums, question, measured, (policy, kl))

@@ -18,7 +18,6 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, apart
 from grpo_cli.commands.match.confirm import FEW, all_agree, evaluated, without_chance
 from grpo_cli.commands.match.factors import factors_of
-from grpo_cli.commands.match.features import present
 from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.run import Run
@@ -144,7 +143,7 @@ class Search:
         matches = self._exact(run, questions, [*run.matches()], beside)
         nearest = [] if matches else self._exact(run, questions, run.nearest(), fit=False)
         chance = run.chance(63.0, 0.0)
-        apart_by = apart(matches, first, present([first.batch])) if len(matches) > 1 else []
+        apart_by = apart(matches, first, run.has) if len(matches) > 1 else []
         answer = Answer(matches, nearest, chance, apart_by, space.reasons, run.tried, released)
         return answer, run
 

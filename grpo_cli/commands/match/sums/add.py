@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match.features import Features
 from grpo_cli.commands.match.space.options import DIRECT, Key, Options
 from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.vectors import Measured, Vectors
@@ -33,6 +34,7 @@ class Sums:
         counted: [W] what the denominators count.
         records: how many.
         left_out: the corrections that took tokens out of a denominator, or of the KL.
+        features: which of the probe's features the records have.
     """
 
     policy: F64
@@ -43,6 +45,7 @@ class Sums:
     counted: F64
     records: int = 0
     left_out: set[Key] = field(default_factory=set)
+    features: Features = field(default_factory=Features)
 
     @classmethod
     def zero(cls, options: Options) -> Sums:
@@ -68,6 +71,7 @@ class Sums:
                 setattr(self, name, total + getattr(other, name))
         self.records += other.records
         self.left_out |= other.left_out
+        self.features.merge(other.features)
 
 
 def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
@@ -83,6 +87,7 @@ def add(sums: Sums, options: Options, chunk: Chunk, measured: Measured) -> None:
             (sums.entropy, _by_class(work.entropies(), classes)),
         ):
             into += found[:, member] / divisors
+        sums.features.add(chunk.batch)
     sums.records += chunk.batch.records.count
     sums.left_out |= work.left_out
 
