@@ -210,6 +210,53 @@ def test_what_stands_in_the_column_of_json_counts_as_in_one_of_its_own(tmp_path,
     assert found == wanted
 
 
+def test_nanoseconds_inside_of_other_values(tmp_path):
+    """They are text with all their digits, as in a column of their own; the others stay numbers."""
+    times = pa.array([1, 2001], pa.timestamp("ns"))
+    offsets, rows = pa.array([0, 1, 2], pa.int32()), {"log_probs_new": [[[-0.5]]] * 2}
+    deep = {
+        "when": times,
+        "lists": pa.ListArray.from_arrays(offsets, times),
+        "fixed": pa.FixedSizeListArray.from_arrays(times, 1),
+        "structs": pa.StructArray.from_arrays([times, pa.array([1, 2])], ["at", "count"]),
+        "maps": pa.MapArray.from_arrays(offsets, pa.array(["a", "b"]), times),
+        "words": times.dictionary_encode(),
+    }
+    pq.write_table(pa.table(rows | deep), tmp_path / "in.parquet")
+    result = CliRunner().invoke(application(), ["convert", str(tmp_path / "in.parquet")])
+    first, second = ("1970-01-01 00:00:00.000000001", "1970-01-01 00:00:00.000002001")
+    for line, at, letter in zip(result.stdout.splitlines(), (first, second), "ab", strict=True):
+        found = json.loads(line)
+        assert (found["when"], found["lists"], found["fixed"], found["words"]) == (
+            at,
+            [at],
+            [at],
+            at,
+        )
+        assert found["structs"] == {"at": at, "count": "ab".index(letter) + 1}
+        assert found["maps"] == [[letter, at]]
+
+
+@pytest.mark.parametrize("key", ["id", "tokens", "uid", "framework"])
+@pytest.mark.parametrize("deep", [False, True])
+def test_text_that_is_no_utf_8(tmp_path, key, deep):
+    """The column is named, whichever way the file is read."""
+    buffers = [None, pa.py_buffer(np.array([0, 2, 4], np.int32)), pa.py_buffer(b"\xe7aab")]
+    column = pa.Array.from_buffers(pa.string(), 2, buffers)
+    rows = {"log_probs_new": [[[-0.5, -1.0]]] * 2, "advantages": [[1.0]] * 2}
+    if deep:
+        offsets = pa.array([0, 1, 2], pa.int32())
+        column = pa.ListArray.from_arrays(offsets, column)
+    if key == "framework":
+        column = pa.StructArray.from_arrays([column], ["name"])
+    pq.write_table(pa.table(rows | {key: column}), tmp_path / "in.parquet")
+    said = (
+        rf"in.parquet: {key}: cannot read .* \('utf-8' codec .*\); cast the column or leave it out"
+    )
+    with pytest.raises(InputError, match=said):
+        evaluate(tmp_path / "in.parquet")
+
+
 def test_damaged_files(tmp_path):
     path = written(tmp_path / "in.parquet", RECORDS)
     data = path.read_bytes()

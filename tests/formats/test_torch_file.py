@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -195,6 +196,14 @@ def test_a_zip_that_is_none_of_torchs(files: dict[str, bytes], said: str, tmp_pa
         for name, data in files.items():
             archive.writestr(name, data)
     assert said in message(tmp_path / "a.pt")
+
+
+def test_a_zip_of_several_disks(tmp_path: Path) -> None:
+    """Its end is there, so that it is not said to be cut off."""
+    several = struct.pack("<4sIQI", b"PK\6\7", 0, 0, 2)
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 46, 0, 0)
+    (tmp_path / "a.pt").write_bytes(b"PK\3\4" + several + end)
+    assert "zipfiles that span multiple disks are not supported" in message(tmp_path / "a.pt")
 
 
 def test_what_is_plain_is_taken_as_it_is(tmp_path: Path) -> None:

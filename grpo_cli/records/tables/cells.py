@@ -18,6 +18,7 @@ JSON = "grpo_json"
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "token_ids"}
 _BY_RESPONSE = {"rewards", "reward_baselines", "advantages", "group_ids"}
+_LONGEST = 60
 Cells = Callable[[int], Any]
 
 
@@ -31,10 +32,14 @@ def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputEr
         first: the 0-based number of the first row.
     """
     single = is_single(pa, batch.schema)
-    columns = {
-        field.name: _cells(pa, batch.column(at), field.name, single=single)
-        for at, field in enumerate(batch.schema)
-    }
+    try:
+        columns = {
+            field.name: _cells(pa, batch.column(at), field.name, single=single)
+            for at, field in enumerate(batch.schema)
+        }
+    except InputError as error:
+        error.source = source
+        raise
     size = max(1, batch.nbytes // max(1, batch.num_rows))
     for row in range(batch.num_rows):
         value = {name: cell for name, cells in columns.items() if (cell := cells(row)) is not None}
@@ -108,17 +113,44 @@ def listed(pa: Any, column: Any, name: str) -> list[Any]:
     """A column as Python's values; as text where those lack the digits of its nanoseconds.
 
     Raises:
-        InputError: for times that Python's calendar has not.
+        InputError: for times that Python's calendar has not, and text that is no UTF-8.
     """
     values: list[Any]
     try:
-        values = column.to_pylist()
-    except ValueError:
-        values = column.cast(pa.string()).to_pylist()
-    except OverflowError as error:
-        advice = "cast the column or leave it out"
-        raise InputError(f"cannot read {column.type} ({error}); {advice}", path=name) from None
+        try:
+            values = column.to_pylist()
+        except UnicodeDecodeError:
+            raise
+        except ValueError:
+            values = column.cast(_in_text(pa, column.type)).to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        what, advice = str(error).partition("\n")[0], "cast the column or leave it out"
+        raise InputError(
+            f"cannot read {_brief(column.type)} ({what}); {advice}", path=name
+        ) from None
     return values
+
+
+def _in_text(pa: Any, kind: Any) -> Any:
+    """The type with text in the place of times of nanoseconds, however deep they stand."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_in_text(pa, field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _in_text(pa, kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_in_text(pa, kind.value_type), kind.list_size)
+    if is_list(pa, kind):
+        large = types.is_large_list(kind)
+        return (pa.large_list if large else pa.list_)(_in_text(pa, kind.value_type))
+    of_text = types.is_dictionary(kind) and _in_text(pa, kind.value_type) == pa.string()
+    fine = types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
+    return pa.string() if of_text or fine else kind
+
+
+def _brief(kind: Any) -> str:
+    text = str(kind)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _is_number(pa: Any, kind: Any) -> bool:

@@ -140,7 +140,7 @@ def _decoded(
         for stretch in found:
             try:
                 columns = Columns(package(), stretch)
-            except Unusual:
+            except (Unusual, package().ArrowException):  # group labels that are no UTF-8, say
                 yield from in_chunks(by_rows(stretch))
             else:
                 yield DecodedChunk(Lazily(stretch, by_rows), columns=columns)

@@ -6,7 +6,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.address import Address
@@ -59,9 +59,16 @@ def damage_of(error: Exception, path: str) -> str:
     """What is wrong with a file, in a few words; of a zip without its end, that this is missing."""
     if isinstance(error, zipfile.BadZipFile) and not isinstance(path, Address):
         with opened(path) as stream:
-            if not zipfile.is_zipfile(stream):
+            if not _has_end(stream):
                 return "its zip has no end; is the file cut off?"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _has_end(stream: BinaryIO) -> bool:
+    try:
+        return zipfile.is_zipfile(stream)
+    except zipfile.BadZipFile:  # it has one, which Python 3.11 and older refuse here as well
+        return True
 
 
 _ENDS = {"parquet": b"PAR1", "arrow": b"ARROW1"}

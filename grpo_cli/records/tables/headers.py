@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
+from grpo_cli.errors import InputError
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.record import Record
 from grpo_cli.records.tables.cells import listed
@@ -14,7 +15,19 @@ from grpo_cli.records.tables.files import package
 
 
 def headers(columns: Columns) -> list[Record]:
-    """The records of a stretch without their numbers."""
+    """The records of a stretch without their numbers.
+
+    Raises:
+        InputError: for a column that cannot be read.
+    """
+    try:
+        return _headers(columns)
+    except InputError as error:
+        error.source = columns.rows.source
+        raise
+
+
+def _headers(columns: Columns) -> list[Record]:
     stretch = columns.rows
     grouped = stretch.bounds is not None
     names = columns.fields.names
@@ -58,7 +71,7 @@ def _ids(columns: Columns) -> Iterator[str | int | float | None]:
 def _labels(columns: Columns) -> Iterator[list[Any] | None]:
     """What the groups of each record are called."""
     if columns.written.labels is not None:
-        names = columns.written.by_record(columns.written.labels.to_pylist())
+        names = columns.written.by_record(_group_labels(columns))
         return (list(dict.fromkeys(labels)) for labels in names)
     stretch = columns.rows
     if stretch.bounds is None or not stretch.kind.by:
@@ -69,6 +82,11 @@ def _labels(columns: Columns) -> Iterator[list[Any] | None]:
     if len(by) == 1:
         return ([name] for name in by[0])
     return (["/".join(map(str, parts))] for parts in zip(*by, strict=True))
+
+
+def _group_labels(columns: Columns) -> list[Any]:
+    name = columns.fields.names.get("group_ids", "group_ids")
+    return listed(package(), columns.written.labels, name)
 
 
 def _words(columns: Columns, name: str) -> Iterator[Any]:
