@@ -212,13 +212,13 @@ def test_an_integer_beyond_64_bits(tmp_path: Path) -> None:
     rest = {"log_probs_new": NEW, "advantages": ADVANTAGES}
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr(
-            "data.pkl", pickle.dumps(rest | {"id": 2**70, "seed": [2**70, -(10**400)]})
+            "data.pkl", pickle.dumps(rest | {"id": 2**70, "note": [2**70, -(10**400)]})
         )
     (record,) = records(tmp_path / "a.pt", {})
     assert record.id == str(2**70)
     (raw,) = raws("a.pt", str(tmp_path / "a.pt"))
     assert isinstance(raw, Raw)
-    assert raw.value["seed"] == [2**70, -math.inf]
+    assert raw.value["note"] == [2**70, -math.inf]
 
 
 def test_what_is_plain_is_taken_as_it_is(tmp_path: Path) -> None:

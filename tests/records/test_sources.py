@@ -390,6 +390,19 @@ def test_a_block_is_what_was_read_to_the_last_end_of_a_line(data, size, expected
     assert list(blocks(io.BytesIO(data), size)) == expected
 
 
+@pytest.mark.parametrize("head", [b"", b"x" * 700_000 + b"\n", (b"x" * 99 + b"\n") * 9000])
+@pytest.mark.parametrize("tail", [b"", b"{}", b"y" * 700_000])
+def test_short_lines_come_in_small_blocks(tmp_path, head, tail):
+    """Each is an object of 50 bytes: 4 MiB of ``{}`` took 80 MB, of which some are read ahead."""
+    data = head + b"{}\n" * 900_000 + tail
+    (tmp_path / "a").write_bytes(data)
+    made = list(spans(Source.of(str(tmp_path / "a"))))
+    for found in (list(blocks(io.BytesIO(data))), [(one.line, one.fetch().lines) for one in made]):
+        assert b"\n".join(line for _, lines in found for line in lines) == data.removesuffix(b"\n")
+        assert max(len(lines) for _, lines in found) < 200_000
+        assert all(one + len(lines) == other for (one, lines), (other, _) in pairwise(found))
+
+
 def test_pieces_that_are_larger_than_the_room_for_them():
     stream = sources._Pieces(iter([b"abc", b"", b"d"]))
     assert [stream.read(2) for _ in range(4)] == [b"ab", b"c", b"d", b""]

@@ -46,6 +46,7 @@ _LARGE = 16 << 20
 _OBJECTS = 8
 """Bytes of objects for a byte of text: a number of four characters takes 32."""
 _JOINED = 1 << 16
+_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes beside its own
 _FETCH = 1 << 18  # read at once where spans are cut
 
 
@@ -192,7 +193,7 @@ def _spans(source: Source, size: int) -> Iterator[Span]:
                 found = data.find(b"\n", found + 1, read)
             at += read
             too_long = at - end >= LIMIT
-            if end > start and (too_long or end - start >= size):
+            if end > start and (too_long or end - start >= size or lines >= _MANY):
                 yield Span(source.name, source.path, line, start, end - start, file)
                 line, lines, start = line + lines, 0, end
             if too_long:

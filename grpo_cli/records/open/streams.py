@@ -30,6 +30,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _STEP = 128 << 10  # unpacked at once
 _SHORT = 64  # bytes of a line that is short
+_SHORT_BLOCK = 1 << 19  # bytes of short lines
 _FIRST = 1 << 14  # bytes by which lines are told to be short
 _BUFFER = 1 << 20  # of packed data; no more is read at once, so that a fault takes nothing with it
 
@@ -225,6 +226,7 @@ def blocks(
 
     Memory is flat: a block, or one line where a line is longer than a block, is read into the
     same memory again and again, since new pages would cost as much as what is copied into them.
+    Short lines come in smaller blocks.
 
     Args:
         stream: the bytes. A UTF-8 byte order mark at the very start is dropped.
@@ -246,8 +248,8 @@ def blocks(
         filled, fault = _fill(stream, data, held)
         ended = filled < len(data) and fault is None
         end = filled if ended else data.rfind(b"\n", 0, filled) + 1
-        if end:
-            lines = split(data, end)
+        for part, size_of_part in _parts(data, end):
+            lines = split(part, size_of_part)
             yield number, lines
             number += len(lines)
         if fault is not None:
@@ -273,6 +275,28 @@ def _fill(stream: Any, data: bytearray, held: int) -> tuple[int, Exception | Non
     return held, None
 
 
+def _parts(data: bytearray, end: int) -> Iterator[tuple[bytearray, int]]:
+    """The first ``end`` bytes, whole lines; where some are short, so many as memory has room for.
+
+    A line is an object of some 50 bytes beside its own: 4 MiB of ``{}`` would take 80 MB.
+    """
+    start = 0
+    if any(_are_short(data, at, end) for at in range(0, end, _SHORT_BLOCK)):
+        while end - start > _SHORT_BLOCK:
+            cut = data.rfind(b"\n", start, start + _SHORT_BLOCK) + 1
+            cut = cut or data.find(b"\n", start, end) + 1 or end
+            yield data[start:cut], cut - start
+            start = cut
+    if start < end:
+        yield (data[start:end] if start else data), end - start
+
+
+def _are_short(data: bytes | bytearray, start: int, end: int) -> bool:
+    """Whether lines are short, as the first of them tell."""
+    end = min(end, start + _FIRST)
+    return data.count(b"\n", start, end) * _SHORT > end - start
+
+
 def split(data: bytes | bytearray, end: int) -> list[bytes]:
     """The lines of the first ``end`` bytes, without their ends.
 
@@ -280,8 +304,7 @@ def split(data: bytes | bytearray, end: int) -> list[bytes]:
     several times as slow where they are a few bytes. The first lines tell which they are, since
     counting all newlines takes as long as a tenth of decoding.
     """
-    first = min(end, _FIRST)
-    if data.count(b"\n", 0, first) * _SHORT > first:
+    if _are_short(data, 0, end):
         few = bytes(data[:end]).split(b"\n")
         return few if few[-1] else few[:-1]
     lines, start = [], 0
