@@ -75,16 +75,20 @@ def test_features_that_the_data_has(more, has) -> None:
 def test_what_would_tell_conventions_apart_whatever_the_blocks(tmp_path) -> None:
     """All records have a part in what the data lacks, not those of the first chunk alone."""
     path = tmp_path / "rollouts.jsonl"
-    lengths = ([2, 2], [3, 3, 3], [2, 3])
     rows = [
-        {"log_probs": [[-1.0] * length for length in each], "rewards": [*range(len(each))]}
-        for each in lengths
+        {
+            "log_probs_new": [[-1.0 + 0.1 * at] * length for at in range(count)],
+            "log_probs_old": [[-1.0] * length] * count,
+            "log_probs_ref": [[-1.1] * length] * count,
+            "rewards": [*range(count)],
+        }
+        for length, count in ((2, 2), (3, 3))
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = []
     for block_bytes in (1 << 22, 1):
         reader = Reader([str(path)], block_bytes=block_bytes)
-        question = Question(Typed.of("loss", "0.5"), Stream(reader), next(iter(reader)))
+        question = Question(Typed.of("loss", "-0.03"), Stream(reader), next(iter(reader)))
         asked.append(Search(plan("grpo")).answer([question]))
     whole, cut = asked
     assert whole.matches

@@ -1,5 +1,6 @@
 """Rows of one response each, put together by a field or by their number."""
 
+import gzip
 import json
 from dataclasses import replace
 
@@ -393,6 +394,19 @@ def test_blocks_end_where_groups_end(size, expected):
     assert [(one.label, one.items[0].line, one.items[0].numbers) for one in again] == [
         *[("x", 1, [1, 2]), ("y", 4, [4]), ("z", 5, [5, 6])],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("reading", [by("q"), Reading(grouping=Grouping(size=2))])
+@pytest.mark.parametrize("size", [1, 300, 1 << 20])
+def test_groups_before_a_fault_are_read_whatever_the_blocks(tmp_path, reading, size):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(rows("aabbc"))) + gzip.compress(b"{}")[:-4])
+    found: list[int] = []
+    with pytest.raises(InputError, match="end too early"):
+        found.extend(
+            number for block in reading.pieces(str(path), size) for number in block.numbers
+        )
+    assert found == [1, 2, 3, 4]
 
 
 def test_a_key_that_is_nested_too_deeply_is_told_with_its_row(tmp_path):

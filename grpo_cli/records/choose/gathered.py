@@ -15,14 +15,24 @@ Items = Iterator[Raw | InputError]
 
 
 def whole(source: str, groups: Iterable[Group[tuple[int, bytes]]], size: int) -> Iterator[Block]:
-    """Blocks of at least ``size`` bytes that end where a group ends; lines have their numbers."""
+    """Blocks of at least ``size`` bytes that end where a group ends; lines have their numbers.
+
+    Raises:
+        InputError: where reading fails, behind the groups before, whatever the size is.
+    """
     block = _Building(source)
-    for group in groups:
-        block.add(group)
-        if block.size >= size:
-            yield block.done()
+    fault: InputError | None = None
+    try:
+        for group in groups:
+            block.add(group)
+            if block.size >= size:
+                yield block.done()
+    except InputError as error:
+        fault = error
     if block.lines:
         yield block.done()
+    if fault is not None:
+        raise fault
 
 
 @dataclass
