@@ -116,7 +116,7 @@ class Run:
         weight = np.bincount(group, weights=2.0**-bits)
         place = np.empty(len(weight), np.int32)
         place[np.argsort(-weight, kind="stable")] = np.arange(len(weight), dtype=np.int32)
-        order = np.lexsort((keys[0], bits, place[group]))
+        order = np.lexsort((bits, place[group]))  # what is equal stays as it was tried
         yield from self._listed(order, group, keys, bits, off, size)
 
     def _costs(self, value: Index, keys: Sequence[Index]) -> tuple[F64, F64, F64]:
