@@ -899,6 +899,7 @@ def test_the_end_of_text_that_a_mask_takes(end):
     wanted = {"responses": 2, "of": 5, "token_id": end}
     assert (found["record"], found["response"], found["token"]) == (1, 2, 2)
     assert found["evidence"] == wanted
+    assert " of 2 of 5 responses: " in found["message"]
     ids[2][3] = end  # the same again is padding
     assert findings([plain, given], "end-of-text") == []
 
@@ -1070,6 +1071,13 @@ def test_which_rewards_differ_by_noise(rewards, low, high):
 )
 def test_the_bounds_of_scales_of_reward_functions(rows, is_told):
     assert bool(findings([rewarded(rows)], "reward-scale")) is is_told
+
+
+@each(("largest", "is_told"), [(1000.0, False), (1000.1, True), (-1000.1, True), (-999.0, False)])
+def test_the_bound_of_advantages_without_rewards(largest, is_told):
+    row = {"log_probs_new": [[-1.0], [-2.0], [-0.5]], "advantages": [0.5, largest, -0.5]}
+    found = told(row, "advantage-scale")
+    assert bool(found) is is_told
 
 
 @each("functions", [1, 2])

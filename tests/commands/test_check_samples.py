@@ -268,6 +268,17 @@ def test_the_first_record_that_cannot_be_read_ends_it(tmp_path, jobs):
         check(Reader([str(path)], jobs=jobs))
 
 
+def test_what_stands_behind_what_cannot_be_read_is_not_looked_at():
+    """Unless such records are to be skipped: then all of them are counted."""
+    rows = [single(1), {"log_probs_new": [["x"]]}, single(2), {"log_probs_new": [["y"]]}]
+    decoded = [
+        DecodedChunk([Raw(row, "dump", at + 1, "", 100)], None) for at, row in enumerate(rows)
+    ]
+    for skip, records, bad in ((False, 1, 1), (True, 2, 2)):
+        partial = Look(0, skip)(decoded)
+        assert (partial.records, partial.skipped.count) == (records, bad)
+
+
 def test_three_findings_of_a_kind_are_kept_unless_told_otherwise(tmp_path):
     rows = [single(at) | {"log_probs_new": [[0.5, -1.0, -1.0]]} for at in range(5)]
     found = check(Reader(written(tmp_path, rows)))

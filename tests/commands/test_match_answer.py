@@ -15,7 +15,8 @@ from grpo_cli.commands.match.candidate import Candidate, Families, apart
 from grpo_cli.commands.match.confirm import all_agree, evaluated, without_chance
 from grpo_cli.commands.match.fit import FLOAT32, Factor
 from grpo_cli.commands.match.question import Question
-from grpo_cli.commands.match.search import Answer, Released
+from grpo_cli.commands.match.search import Answer, Released, Search
+from grpo_cli.commands.match.space.known import Depth
 from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.exact import Exact
 from grpo_cli.commands.match.typed import Typed
@@ -118,6 +119,20 @@ def test_what_was_logged_beside_a_number_agrees(name, text, times, value, agrees
     for others, wanted in (([Typed.of(name, text)], agrees), ([], True), ([fits], False)):
         question: Any = SimpleNamespace(others=others)
         assert all_agree(one, question) is wanted
+
+
+def test_totals_are_whole_where_any_question_has_numbers_beside_it() -> None:
+    alone = Question(Typed.of("loss", "0.1"), Few(CHUNKS), CHUNKS[0])
+    beside = Question(alone.target, alone.data, alone.first, [Typed.of("kl", "0.1")])
+    for questions, whole_totals in (
+        ([alone], False),
+        ([beside], True),
+        ([alone, beside], True),
+        ([beside, alone, alone], True),
+    ):
+        likely = Search(plan("grpo"))._likely(questions, Depth.QUICK)
+        assert likely.everything is whole_totals
+        assert likely.reaching is (len(questions) == 1)
 
 
 @pytest.mark.parametrize("of", ["loss", "objective"])

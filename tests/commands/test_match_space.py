@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -281,6 +281,28 @@ def test_the_nearest_are_plain_and_what_they_would_need_is_told() -> None:
     assert needs == pytest.approx({"factor": 0.1234 / 0.9, "beta": (1.0 - 0.1234) / 0.5})
     needs = run_module._needs(values((0.0, 0.0, 0.0, 0.0, 1.0)), 0, 0.0, run._question.target)
     assert needs == {}
+
+
+def test_what_fits_is_listed_group_by_group_the_plainest_first(monkeypatch) -> None:
+    """Those of one value, factor and β: the likeliest group first, then by bits, then as tried."""
+    run = asked(0, "0.0305")
+    seen: dict[str, Any] = {}
+
+    def listed(self, order, group, keys, bits, off, size):
+        seen.update(order=order, group=group, keys=keys, bits=bits)
+        yield from ()
+
+    monkeypatch.setattr(Run, "_listed", listed)
+    assert list(run.matches()) == []
+    group, bits, conventions = seen["group"], seen["bits"], seen["keys"][0]
+    weight = [sum(2.0 ** -bits[group == one]) for one in range(group.max() + 1)]
+    rows = [(-weight[group[at]], bits[at], conventions[at]) for at in seen["order"].tolist()]
+    assert len(rows) == len(conventions) > 500
+    for one, other in pairwise(rows):
+        assert other[0] > one[0] - 1e-12
+    for at, other in pairwise(seen["order"].tolist()):
+        if group[at] == group[other]:
+            assert (bits[at], conventions[at]) < (bits[other], conventions[other])
 
 
 def test_hits_are_expanded_to_the_names_of_their_values() -> None:

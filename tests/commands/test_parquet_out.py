@@ -114,6 +114,18 @@ def test_ids_of_several_types_are_text(both, tmp_path, level):
     assert table.column("id").to_pylist() == [str(row["id"]) for row in rows]
 
 
+@pytest.mark.parametrize("level", ["record", "token"])
+@pytest.mark.parametrize("ids", [(2**63, 2**64 - 1), (2**64 - 1, 7), (2**64 - 1, -7)])
+def test_ids_of_64_bits(both, tmp_path, level, ids):
+    """Hashes are often such; beside a negative one they are text."""
+    path, rest = tmp_path / "in.jsonl", {"log_probs": [[-0.5]], "advantages": [1.0]}
+    path.write_bytes(b"\n".join(orjson.dumps({"id": one} | rest) for one in ids))
+    table, lines = both(path, "-v", "dr", "--level", level)
+    found = [line["id"] for line in lines]
+    assert found == [*ids]
+    assert table["id"].to_pylist() == (found if min(ids) >= 0 else [str(one) for one in ids])
+
+
 def test_a_type_that_changes_is_one_line(grpo, tmp_path):
     records = [{**one, "id": "b" if at == 2 else at} for at, one in enumerate(RECORDS * 2)]
     path = written(tmp_path / "in.jsonl", records)

@@ -715,6 +715,12 @@ def test_a_record_without_a_step_is_told() -> None:
         StepOf(("when",))(Raw({"step": 1}, "a.jsonl", 3, "", 0))
 
 
+@pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 2**70, 1e300, "9" * 5000])
+def test_a_step_beyond_64_bits(step: object) -> None:
+    with pytest.raises(InputError, match=r"a.jsonl:3: expected a step of at most 64 bits, got "):
+        StepOf()(Raw({"step": step}, "a.jsonl", 3, "", 1))
+
+
 # ---- which run ------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from files import each
+from formats import dumps
 from typer.testing import CliRunner
 
 from grpo_cli.commands.trend import follow as follow_module
@@ -374,3 +375,17 @@ def test_ctrl_c_prints_the_last_step(tmp_path: Path) -> None:
         rest = process.stdout.read()
     assert json.loads(rest)["step"] == 1
     assert process.returncode == 130
+
+
+def test_a_first_line_with_settings_is_of_all_lines_whenever_they_come(tmp_path: Path) -> None:
+    """UNIPO's: lines of later polls have them too."""
+    header, step = dumps.unipo_lines()
+    path, text = tmp_path / "a.jsonl", json.dumps(header) + "\n"
+    follow = following(path)
+    for number in range(1, 4):
+        text += json.dumps({**step, "step": number}) + "\n"
+        path.write_text(text)
+        assert follow.poll()
+    assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+    path.write_text(text.partition("\n")[2])
+    assert follow.steps() != steps(Reader([str(path)]), plan("dapo"))

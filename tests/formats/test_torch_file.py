@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pickle
 import struct
@@ -16,7 +17,7 @@ from files import records
 
 from formats.dumps import ADVANTAGES, IDS, NEW, OLD, REF, REWARDS
 from grpo_cli.errors import InputError
-from grpo_cli.records import assemble
+from grpo_cli.records import Raw, assemble
 from grpo_cli.records.tables import torch_file
 from grpo_cli.records.tables.torch_file import _Plain, raws
 from grpo_cli.records.tables.torch_file import _Storage as TorchStorage
@@ -204,6 +205,20 @@ def test_a_zip_of_several_disks(tmp_path: Path) -> None:
     end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 46, 0, 0)
     (tmp_path / "a.pt").write_bytes(b"PK\3\4" + several + end)
     assert "zipfiles that span multiple disks are not supported" in message(tmp_path / "a.pt")
+
+
+def test_an_integer_beyond_64_bits(tmp_path: Path) -> None:
+    """As an id it is text; beyond all floats it is infinite, as in JSON."""
+    rest = {"log_probs_new": NEW, "advantages": ADVANTAGES}
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr(
+            "data.pkl", pickle.dumps(rest | {"id": 2**70, "note": [2**70, -(10**400)]})
+        )
+    (record,) = records(tmp_path / "a.pt", {})
+    assert record.id == str(2**70)
+    (raw,) = raws("a.pt", str(tmp_path / "a.pt"))
+    assert isinstance(raw, Raw)
+    assert raw.value["note"] == [2**70, -math.inf]
 
 
 def test_what_is_plain_is_taken_as_it_is(tmp_path: Path) -> None:

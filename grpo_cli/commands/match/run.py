@@ -114,7 +114,7 @@ class Run:
         del share
         place = np.empty(len(weight), np.int32)
         place[np.argsort(-weight, kind="stable")] = np.arange(len(weight), dtype=np.int32)
-        order = np.lexsort((keys[0], bits, place[group]))
+        order = np.lexsort((bits, place[group]))  # what is equal stays as it was tried
         yield from self._listed(order, group, keys, bits, value)
 
     def _below_convention(self) -> NDArray[np.int64]:

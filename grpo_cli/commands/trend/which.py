@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
+from grpo_cli.records.places import got
 
 KEYS = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
@@ -101,7 +102,7 @@ class StepOf:
         """The step that an object says itself, or else its file.
 
         Raises:
-            InputError: where nothing says it.
+            InputError: where nothing says it, or a number beyond 64 bits.
         """
         if self.files is not None:
             return self.files[source]
@@ -109,6 +110,11 @@ class StepOf:
             own = of_name(source)
         if own is None:
             raise self._missing(source, line, prefix)
+        if not -_MOST - 1 <= own <= _MOST:
+            message = (
+                f"expected a step of at most 64 bits, got {got(own)}; --step FIELD names another"
+            )
+            raise InputError(message, path=prefix.rstrip("."), source=source, line=line)
         return own
 
     def _own(self, value: dict[str, Any]) -> tuple[int | None, Path]:
@@ -148,7 +154,14 @@ def _whole(value: object) -> int | None:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() else None
+    if isinstance(value, str) and value.isdecimal():
+        return int(value.lstrip("0")[:_DIGITS] or "0")  # Python reads no thousands of digits
+    return None
+
+
+_MOST = 2**63 - 1
+_DIGITS = 40
+"""More than a step may have."""
 
 
 @lru_cache(maxsize=4096)

@@ -87,6 +87,9 @@ def _of_any_type(name: str, values: Sequence[Any]) -> Any:
         return pa.array(values, pa.float64() if name == "reward" else pa.int64())
     if kinds == {int, float}:
         return pa.array([None if one is None else float(one) for one in values], pa.float64())
+    if kinds == {int} and max(one for one in values if one is not None) >= 2**63:
+        unsigned = all(one is None or one >= 0 for one in values)
+        return pa.array(values, pa.uint64()) if unsigned else pa.array(texts(values))
     return pa.array(values if len(kinds) == 1 else texts(values))
 
 

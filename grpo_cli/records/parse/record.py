@@ -151,8 +151,10 @@ def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int)
 
 
 def record_id(record: Mapping[str, Any]) -> str | int | float | None:
-    """The record's own ``id``, if it is one that can be shown."""
+    """The record's own ``id``, if it is one that can be shown; as text beyond 64 bits."""
     value = record.get("id")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
     return value if isinstance(value, str | int | float) else None
 
 

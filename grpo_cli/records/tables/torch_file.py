@@ -17,6 +17,7 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.streams import most_unpacked, opened
+from grpo_cli.records.places import as_float
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.files import damage_of
 
@@ -151,6 +152,8 @@ class _Plain:
             return {str(key): self.of(one) for key, one in value.items()}
         if isinstance(value, list | tuple | set):
             return [self.of(one) for one in value]
+        if isinstance(value, int) and math.isinf(as_float(value)):
+            return as_float(value)  # as such a number in JSON
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise ValueError(f"a {type(value).__name__} in it")
