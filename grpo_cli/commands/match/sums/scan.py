@@ -99,7 +99,7 @@ def _term(rows: F64, number: Index, weight: Index, counted: F64) -> F64:
 def scan(space: Space, sums: Sums, batch: str, policy: F64, kl: F64) -> Scan:
     """Conventions of one policy term, one KL and one β are one value."""
     finite = np.flatnonzero(np.isfinite(policy) & np.isfinite(kl)).astype(np.int32)
-    mixed = _mixed(space, policy, kl, finite)
+    mixed = _mixed(space, sums, batch, (policy, kl), finite)
     order = np.lexsort((space.bits[finite], mixed)).astype(np.int32)
     mixed = mixed[order]
     new = np.ones(len(mixed), np.bool_)
@@ -117,14 +117,23 @@ def scan(space: Space, sums: Sums, batch: str, policy: F64, kl: F64) -> Scan:
     return Scan(values, order, starts, len(finite))
 
 
-def _mixed(space: Space, policy: F64, kl: F64, chosen: Index) -> NDArray[np.uint64]:
+_NOISE = 2.0**-46
+"""Of the magnitude that a sum is made of: below it, it is 0 but for the order of its additions."""
+
+
+def _mixed(
+    space: Space, sums: Sums, batch: str, values: tuple[F64, F64], chosen: Index
+) -> NDArray[np.uint64]:
     """[n] a number for each convention, the same for those that are equal but for rounding."""
     mixed = np.zeros(len(chosen), np.uint64)
     for start in range(0, len(chosen), _BLOCK):
         part = mixed[start : start + _BLOCK]
         some = chosen[start : start + _BLOCK]
-        beta = np.where(kl[some] == 0.0, 0.0, space.beta[some])
-        for column in (policy[some], kl[some], beta):
+        policy, kl = (column[some] for column in values)
+        size = _values(space, sums, batch, some.astype(np.int64))[2]
+        policy = np.where(np.abs(policy) <= _NOISE * size, 0.0, policy)
+        beta = np.where(kl == 0.0, 0.0, space.beta[some])
+        for column in (policy, kl, beta):
             part[:] = (part ^ _rounded(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             part ^= part >> np.uint64(29)
     return mixed
