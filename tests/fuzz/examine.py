@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fuzz.case import Case
-from fuzz.oracle import MEGABYTES, OLD, Finding, findings
+from fuzz.oracle import OLD, Finding, findings, megabytes
 from fuzz.product import run, watched
 from fuzz.relations import related
 
@@ -76,7 +76,8 @@ def _confirmed(case: Case) -> bool:
     """Whether a process of its own takes too much as well."""
     if len(case.data) >= 1 << 20:
         return False
-    return watched(case.words_for(case.name), MEGABYTES).megabytes > MEGABYTES
+    most = megabytes(case)
+    return watched(case.words_for(case.name), most).megabytes > most
 
 
 def _clear(folder: Path) -> None:
