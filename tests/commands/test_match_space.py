@@ -288,7 +288,7 @@ def test_what_fits_is_listed_group_by_group_the_plainest_first(monkeypatch) -> N
     run = asked(0, "0.0305")
     seen: dict[str, Any] = {}
 
-    def listed(self, order, group, keys, bits, off, size):
+    def listed(self, order, group, keys, bits, value):
         seen.update(order=order, group=group, keys=keys, bits=bits)
         yield from ()
 
