@@ -227,6 +227,18 @@ def test_how_many_would_hit_by_chance(monkeypatch) -> None:
     assert Chance(values(*rows), factors, Typed.of("loss", "77")).below(63.0) == 0.0
 
 
+def test_values_at_the_end_of_the_window_are_in_it_however_they_were_rounded() -> None:
+    """A fifth of 0.5 on either side: 0.4 and 0.6, and their neighbours among doubles."""
+    target = Typed.of("loss", "0.5")
+    for edge in (0.4, 0.6):
+        for value in (edge, math.nextafter(edge, 0.0), math.nextafter(edge, 1.0)):
+            made = Chance(values((value, 0.0, 0.0, 1.0, 2.0)), [Factor(1.0)], target)
+            assert made.tried == 1.0
+    for value in (0.399, 0.601):
+        made = Chance(values((value, 0.0, 0.0, 1.0, 2.0)), [Factor(1.0)], target)
+        assert made.tried == 0.0
+
+
 def test_chance_over_several_numbers() -> None:
     """Of the last those that hit it; of each before it the share of what was tried."""
 

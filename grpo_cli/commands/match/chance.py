@@ -13,6 +13,8 @@ from grpo_cli.commands.match.typed import Typed
 
 _WINDOW = 0.2
 """The part of the number around it in which tried values are counted."""
+_AT_ITS_END = 1.0 + 2.0**-36
+"""A value at the window's very end is in it, whichever way its sum was rounded."""
 
 
 class Chance:
@@ -32,12 +34,12 @@ class Chance:
 
     def _count(self, values: Values, factor: Factor, target: Typed, window: float) -> None:
         off = factor.times * (values.policy - values.beta * values.kl) - target.value
-        near = np.abs(off) <= window
+        near = np.abs(off) <= window * _AT_ITS_END
         self._add(values.bits[near] + factor.bits, np.ones(int(near.sum())))
         chosen = np.flatnonzero(values.kl)
         kl = values.kl[chosen]
         exact = (values.policy[chosen] - target.value / factor.times) / kl
-        room = window / np.abs(factor.times * kl)
+        room = _AT_ITS_END * window / np.abs(factor.times * kl)
         every = np.array(sorted(BETAS))
         low, high = np.searchsorted(every, exact - room), np.searchsorted(every, exact + room)
         some = np.flatnonzero(high > low)
