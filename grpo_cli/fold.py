@@ -16,18 +16,18 @@ two pieces. Where an objective wants statistics of the whole batch (``batch-std`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from grpo_cli.engine.evaluation import Outcome, Task
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import Evaluator, FirstPass
 from grpo_cli.engine.fold import Told
 from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
+from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.decode.chunks import in_chunks
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.tables.pieces import Rows
@@ -60,6 +60,11 @@ class Partial:
         return self._outcome.totals.row()
 
     @property
+    def batches(self) -> list[dict[str, Any]]:
+        """The numbers of each batch behind the fields that name it, where ``batch`` names some."""
+        return self._outcome.batches.rows()
+
+    @property
     def signature(self) -> str:
         """One line that names every choice which changes a number."""
         return self._outcome.totals.signature()
@@ -82,7 +87,7 @@ def partial(
     *,
     stages: Mapping[str, str] | None = None,
     batch: str = "input",
-    measured: ExactMoments | None = None,
+    measured: FirstPass | None = None,
     skip: bool = False,
     reading: Reading = PLAIN,
     source: str = "",
@@ -96,7 +101,8 @@ def partial(
             or objects: each a dict, or its JSON.
         variant: a variant's name or alias.
         stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
-        batch: what denominators span: "input", all that is merged, or each "record".
+        batch: which records form one batch: "input", all that is merged; each "record"; or those
+            with the same values of fields, as "step" or "step,rank".
         measured: what ``measure`` merged to over all records, where the variant needs it.
         skip: whether to go on behind a record that cannot be evaluated.
         reading: how objects become records.
@@ -114,6 +120,7 @@ def partial(
     if evaluator.wants_first_pass and measured is None:
         raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
     told = Told()
+    reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):  # what is not finite is told where it is shown
         decoded = _decoded(records, reading, told.notices, source, first)
         outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded))
@@ -127,16 +134,18 @@ def measure(
     variant: str,
     *,
     stages: Mapping[str, str] | None = None,
+    batch: str = "input",
     reading: Reading = PLAIN,
     **hyperparameters: float | int | str | None,
-) -> ExactMoments:
+) -> FirstPass:
     """The part that some records have in the statistics of the whole batch, as in ``partial``."""
-    made = plan(variant, stages=stages, hyperparameters=hyperparameters)
+    made = plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
+    reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):
         return Task(Evaluator(made), None, skip=True).measure(_decoded(records, reading, {}, "", 1))
 
 
-M = TypeVar("M", Partial, ExactMoments)
+M = TypeVar("M", Partial, FirstPass)
 
 
 def merge(parts: Iterable[M]) -> M:
@@ -157,11 +166,11 @@ def merge(parts: Iterable[M]) -> M:
 
 
 def _empty(like: M) -> M:
-    if isinstance(like, ExactMoments):
-        return ExactMoments()
-    totals = like._outcome.totals
+    if isinstance(like, FirstPass):
+        return FirstPass()
+    batches = like._outcome.batches
     skipped = type(like._outcome.skipped)(like._outcome.skipped.most)
-    outcome = Outcome(type(totals)(totals.batch, totals.plan), skipped=skipped)
+    outcome = Outcome(type(batches)(batches.batch, batches.plan), skipped=skipped)
     return Partial(outcome, Told(), like._variant)
 
 

@@ -21,20 +21,23 @@ class Evaluated:
 
     ``ratio``, ``kl`` and the others below are lists with one array per response, a number for each
     token that counts; ``columns`` has the same and more, all tokens in one array. Weight, gradient
-    and contribution are those of the token's record by itself, as every row of ``grpo eval`` is;
-    of a single record they are the batch's.
+    and contribution are of the batch that ``total`` is of: contributions add up to its objective.
+    With ``batch="record"``, or fields, they are of the record's own batch.
 
     Attributes:
         total: the batch's numbers by name, as ``grpo eval --level batch`` prints them.
         signature: one line that names every choice which changes the number.
         notices: what was taken for granted, as a missing log_probs_old.
         parts: the records, and every number of theirs; empty where only totals were asked for.
+        batches: with ``batch="step"`` or other fields, the numbers of each batch behind those that
+            name it; ``total`` is then their mean.
     """
 
     total: Mapping[str, Any]
     signature: str
     notices: Sequence[str] = ()
     parts: Sequence[Part] = field(default=(), repr=False)
+    batches: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         return f"Evaluated(objective={self.objective!r}, signature={self.signature!r})"
@@ -126,12 +129,12 @@ class Evaluated:
 
     @property
     def gradient(self) -> list[F64]:
-        """∂J/∂(log_probs_new), J being the record's."""
+        """∂J/∂(log_probs_new), J being the objective of the token's batch."""
         return self._tokens("gradient")
 
     @property
     def contribution(self) -> list[F64]:
-        """Each token's part of its record's J; they add up to it."""
+        """Each token's part of its batch's J; they add up to it."""
         return self._tokens("contribution")
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from grpo_cli.api.columns import Part
 from grpo_cli.api.data import Data, plain, reader_of
@@ -25,7 +25,7 @@ def evaluate(
     variant: str = "grpo",
     *,
     stages: Mapping[str, str] | None = None,
-    batch: Literal["input", "record"] = "input",
+    batch: str = "input",
     totals_only: bool = False,
     **hyperparameters: Hyperparameter,
 ) -> Evaluated:
@@ -41,7 +41,8 @@ def evaluate(
             ``hyperparameters``. Or several of them, a path, or several paths.
         variant: a variant's name or alias.
         stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
-        batch: what denominators span: all records, or each on its own.
+        batch: which records form one batch: "input", all of them; each "record"; or those with
+            the same values of fields, as "step" or "step,rank".
         totals_only: whether to keep no numbers of tokens: files of any size are read in flat
             memory.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
@@ -62,11 +63,13 @@ def evaluate(
             parts.append(Part(records, breakdown))
             return []
 
-        run = Evaluation(reader, made, encode=None if totals_only else keep)
+        run = Evaluation(
+            reader, made, encode=None if totals_only else keep, rows=not totals_only
+        )
         for _ in run:
             pass
         notices = [of_arguments(note) for note in run.notices]
-        return Evaluated(run.total, run.signature, notices, parts)
+        return Evaluated(run.total, run.signature, notices, parts, run.batches)
 
 
 def planned(

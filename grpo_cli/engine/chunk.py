@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
-from grpo_cli.batch import Batch
+import numpy as np
+
+from grpo_cli.batch import I64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.records import Raw, Record, assemble, layout, record
+from grpo_cli.records import Raw, Record, assemble, key_of, layout, record
 from grpo_cli.records.fields import unknown_keys
 
 T = TypeVar("T")
@@ -30,6 +33,7 @@ class Chunk:
         settings: their hyperparameters.
         advantages_given: whether they give advantages themselves.
         packed: the decoded objects that were packed; empty where records were read one by one.
+        of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
     records: Sequence[Record]
@@ -37,6 +41,7 @@ class Chunk:
     settings: Mapping[str, Value]
     advantages_given: bool
     packed: Sequence[Raw] = ()
+    of_batches: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Chunk:
@@ -46,7 +51,22 @@ class Chunk:
             InputError: for the first with a value that counts and is out of range.
         """
         first = records[0]
-        return cls(records, assemble(records), first.hyperparameters, first.advantages is not None)
+        of = [one.batch for one in records if one.batch is not None]
+        given = first.advantages is not None
+        return cls(records, assemble(records), first.hyperparameters, given, of_batches=of)
+
+    @cached_property
+    def keys(self) -> list[Hashable]:
+        """The key of each record's batch; none where ``--batch`` names no field."""
+        return [key_of(one) for one in self.of_batches]
+
+    @property
+    def batches(self) -> tuple[Sequence[Hashable], I64]:
+        """The keys of the batches that its records belong to, and [M] which each belongs to."""
+        if not self.keys:
+            return [()], np.zeros(self.batch.records.count, dtype=np.int64)
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys))}
+        return [*numbers], np.array([numbers[key] for key in self.keys], dtype=np.int64)
 
     @property
     def first(self) -> Chunk:

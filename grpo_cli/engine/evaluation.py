@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import Evaluator, FirstPass
 from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
@@ -19,8 +20,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Record
+from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
@@ -39,7 +40,7 @@ class Outcome:
     """What became of a piece of input.
 
     Attributes:
-        totals: what its records add up to.
+        batches: what its records add up to, batch by batch.
         pieces: output in order, one piece per evaluated record or for several of them.
         skipped: the records that could not be evaluated.
         error: the one at which work stopped, when it was not to be skipped.
@@ -47,7 +48,7 @@ class Outcome:
         of_first: those of its first record; None where it has none.
     """
 
-    totals: Totals
+    batches: BatchTotals
     pieces: Pieces = field(default_factory=Pieces)
     skipped: Skipped = field(default_factory=Skipped)
     error: InputError | None = None
@@ -58,7 +59,7 @@ class Outcome:
         """Adds what became of the input that follows; of nothing that follows an error."""
         if self.error is not None:
             return
-        self.totals.merge(later.totals)
+        self.batches.merge(later.batches)
         self.pieces += later.pieces
         self.skipped.merge(later.skipped)
         self.error = later.error
@@ -69,7 +70,12 @@ class Outcome:
     @property
     def records(self) -> int:
         """How many records were evaluated."""
-        return self.totals.records
+        return self.batches.records
+
+    @property
+    def totals(self) -> Totals:
+        """The totals of the batch; of several, their mean."""
+        return self.batches.whole
 
     @property
     def told(self) -> Notices:
@@ -98,8 +104,8 @@ class Task:
     def nothing(self) -> Outcome:
         """What becomes of no input: what outcomes are merged into."""
         evaluator = self.evaluator
-        totals = Totals(evaluator.plan.batch, evaluator.words)
-        return Outcome(totals, skipped=Skipped(self.most_errors))
+        batches = BatchTotals(evaluator.plan.batch, evaluator.words)
+        return Outcome(batches, skipped=Skipped(self.most_errors))
 
     def evaluate(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
@@ -118,19 +124,21 @@ class Task:
             if look is not None:
                 outcome.of_first |= dict.fromkeys(look(chunk))
                 look = None
-            outcome.totals.add(breakdown)
+            outcome.batches.add(chunk, breakdown)
+            if self.evaluator.rows and self.evaluator.plan.batch != "record":
+                outcome.batches.add_sizes(chunk, breakdown)
             outcome.notices |= dict.fromkeys(_notices(breakdown))
             if self.encode is not None:
                 outcome.pieces += self.encode(chunk.records, breakdown)
         return outcome
 
-    def measure(self, decoded: Iterable[DecodedChunk]) -> ExactMoments:
-        """The first pass: the statistics of a piece. Records that cannot be used are left out."""
-        moments = ExactMoments()
+    def measure(self, decoded: Iterable[DecodedChunk]) -> FirstPass:
+        """The first pass: what a piece adds to it. Records that cannot be used are left out."""
+        found = FirstPass()
         for part in _each(chunks(decoded, with_headers=False), self.evaluator.measure):
             if not isinstance(part, InputError):
-                moments.merge(part[1])
-        return moments
+                found.merge(part[1])
+        return found
 
     def _breakdown(self, chunk: Chunk) -> Breakdown:
         return self.evaluator.evaluate(chunk)
@@ -160,6 +168,8 @@ class Evaluation:
         progress: called with the bytes and tokens of each piece that is done.
         manifest: of the parts to which workers of a cluster write the output.
         look: what there is to tell of the first record; it travels between processes.
+        rows: whether ``encode`` reads weights of tokens or responses, so that the denominators of
+            their batches have to be known first.
     """
 
     def __init__(
@@ -171,9 +181,12 @@ class Evaluation:
         progress: Progress | None = None,
         manifest: Manifest | None = None,
         look: Look | None = None,
+        rows: bool = False,
     ) -> None:
         self._reader = reader
-        self._task = Task(Evaluator(plan), encode, reader.skip, reader.most_errors, look)
+        reader.batch_by(plan.batch)
+        evaluator = Evaluator(plan, rows=rows, skip=reader.skip)
+        self._task = Task(evaluator, encode, reader.skip, reader.most_errors, look)
         self._progress = progress
         self._manifest = manifest
         self._outcome = self._task.nothing()
@@ -185,10 +198,8 @@ class Evaluation:
             for name in self._reader.keep_input():
                 kept = "standard input" if name == "<stdin>" else name
                 self._notices[f"{kept} was kept in a temporary file: two passes"] = None
-            moments = ExactMoments()
-            for _, part in self._reader.map(task.measure, together=True, by_columns=True):
-                moments.merge(part)
-            task = replace(task, evaluator=replace(task.evaluator, measured=moments))
+            evaluator = measured(task.evaluator, self._reader)
+            task = replace(task, evaluator=evaluator)
         yield from self._evaluate(task)
 
     def _evaluate(self, task: Task) -> Iterator[list[Any]]:
@@ -198,19 +209,20 @@ class Evaluation:
             task.evaluate,
             together=task.encode is None,
             by_columns=True,
+            beside=_says_step,
             manifest=self._manifest,
         ):
             outcome.merge(part)
             rows, outcome.pieces = outcome.pieces, Pieces()
             if self._progress is not None:
-                self._progress(piece.size, part.totals.tokens)
+                self._progress(piece.size, part.batches.tokens)
             yield rows
             if outcome.error is not None:
                 raise outcome.error
         if self._manifest is not None and self._manifest.kept:
             kept = f"{self._manifest.kept} parts were there, and are in no number told here"
             self._notices[kept] = None
-        elif not outcome.totals.records and not outcome.skipped:
+        elif not outcome.records and not outcome.skipped:
             raise self._reader.nothing()
 
     @property
@@ -220,8 +232,17 @@ class Evaluation:
 
     @property
     def total(self) -> dict[str, object]:
-        """The batch's numbers by name, in the order of ``TOTAL_FIELDS``."""
+        """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
         return self._outcome.totals.row()
+
+    @property
+    def batches(self) -> list[dict[str, object]]:
+        """The numbers of each batch behind the fields that name it; none where all is one batch."""
+        return self._outcome.batches.rows()
+
+    def gradient_size(self, row: Mapping[str, object]) -> float:
+        """Σ |gradient| over the tokens of the batch that a record's row belongs to."""
+        return self._outcome.batches.size(row)
 
     @property
     def signature(self) -> str:
@@ -234,7 +255,10 @@ class Evaluation:
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
         replaced = dict.fromkeys(self._replaced())
-        return list(reader.notices | self._notices | other | self._outcome.told | replaced)
+        plan = self._task.evaluator.plan
+        pooled = reader.pooled(plan.batch)
+        told = self._outcome.told
+        return list(reader.notices | self._notices | other | told | replaced | pooled)
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
@@ -246,6 +270,23 @@ class Evaluation:
         ]
         if values:
             yield f"from the records, not {plan.variant}'s own: {', '.join(values)}"
+
+
+def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
+    """The evaluator that knows of whole batches what it needs to: after one pass, or two."""
+    while evaluator.wants_first_pass:
+        task = Task(evaluator, None, reader.skip, reader.most_errors)
+        found = FirstPass()
+        for _, part in reader.map(task.measure, together=True, by_columns=True):
+            found.merge(part)
+        if not found.moments and not found.counts:
+            return evaluator  # there is no record, which the next pass says
+        evaluator = evaluator.after(found)
+    return evaluator
+
+
+def _says_step(key: str) -> bool:
+    return key in STEP_FIELDS
 
 
 def _of_another_scale(own: Value, used: Value) -> bool:

@@ -1,15 +1,58 @@
-"""A plan on chunks of records: what it makes of each, and the batch statistics that it needs."""
+"""A plan on chunks of records: what it makes of each, and what it needs to know before."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective import pipeline, statistics
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.objective.statistics import BatchSums, Whole
 from grpo_cli.variants.plan import Plan
+
+
+@dataclass
+class FirstPass:
+    """What a pass over the input finds before records are evaluated; it merges.
+
+    Attributes:
+        batches: a batch's key, () where all is one → its sums.
+        moments: whether they hold the statistics that the advantage needs.
+        counts: whether they hold the denominators of the terms.
+    """
+
+    batches: dict[Hashable, BatchSums] = field(default_factory=dict)
+    moments: bool = False
+    counts: bool = False
+
+    def merge(self, other: FirstPass) -> None:
+        """Adds what was found in other records."""
+        self.moments |= other.moments
+        self.counts |= other.counts
+        for key, sums in other.batches.items():
+            self.sums(key).merge(sums)
+
+    def sums(self, key: Hashable) -> BatchSums:
+        """Those of a batch."""
+        return self.batches.setdefault(key, BatchSums())
+
+    def whole(self, chunk: Chunk) -> Whole:
+        """The batches of a chunk's records."""
+        keys, index = chunk.batches
+        return Whole([self.sums(key) for key in keys], index)
+
+    @property
+    def words(self) -> str:
+        """What tells its statistics from others."""
+        read = sorted((repr(key), sums.moments.read()) for key, sums in self.batches.items())
+        if len(read) == 1:
+            return f"{read[0][1]}"
+        return hashlib.sha256(repr(read).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -18,16 +61,31 @@ class Evaluator:
 
     Attributes:
         plan: which objective.
-        measured: the statistics of the whole input from a first pass, where the plan wants one.
+        measured: what a first pass found; None before it, and where none is wanted.
+        rows: whether weights of tokens or responses are wanted, which need the denominators of
+            their whole batch.
+        skip: whether records that cannot be evaluated are left out, of denominators too.
     """
 
     plan: Plan
-    measured: ExactMoments | None = None
+    measured: FirstPass | None = None
+    rows: bool = False
+    skip: bool = False
 
     @property
     def wants_first_pass(self) -> bool:
-        """Whether the objective needs statistics of the whole input before it can begin."""
-        return self.plan.batch == "input" and self.plan.wants_moments
+        """Whether something of whole batches has to be known that is not known yet."""
+        return self._wants_moments or self._wants_counts
+
+    @property
+    def _wants_moments(self) -> bool:
+        known = self.measured is not None and self.measured.moments
+        return self.plan.batch != "record" and self.plan.wants_moments and not known
+
+    @property
+    def _wants_counts(self) -> bool:
+        known = self.measured is not None and self.measured.counts
+        return self.plan.batch != "record" and self.rows and not known
 
     @property
     def words(self) -> str:
@@ -35,21 +93,65 @@ class Evaluator:
         plan = self.plan
         chosen = {**plan.swapped, **plan.flags}
         words = [plan.variant, *(f"{name}={chosen[name]!r}" for name in sorted(chosen))]
-        if self.measured is not None:
-            words.append(f"measured={self.measured.read()}")
+        if self.measured is not None and self.measured.moments:
+            words.append(f"measured={self.measured.words}")
         return " ".join(words)
+
+    def after(self, found: FirstPass) -> Evaluator:
+        """The evaluator that knows what a pass over the whole input found."""
+        if self.measured is not None:
+            found.merge(self.measured)
+        return replace(self, measured=found)
 
     def objective(self, chunk: Chunk) -> Objective:
         """The objective of a chunk's records."""
         return self.plan.objective(chunk.settings, advantages_given=chunk.advantages_given)
 
-    def measure(self, chunk: Chunk) -> ExactMoments:
-        """A chunk's part of the statistics of the whole input."""
-        moments = ExactMoments()
+    def measure(self, chunk: Chunk) -> FirstPass:
+        """A chunk's part of the first pass: the statistics, the denominators, or both.
+
+        Where records have to be evaluated for their denominators, the statistics come first: then
+        there are two such passes.
+        """
+        found = FirstPass()
         objective = self.objective(chunk)
-        if statistics.wanted(objective):
-            moments.add(statistics.sample(chunk.batch, objective))
-        return moments
+        if self._wants_moments:
+            found.moments = True
+            if statistics.wanted(objective):
+                self._add_moments(found, chunk, objective)
+        lengths_say_it = not self.skip and objective.correction.choice.absent
+        if self._wants_counts and (lengths_say_it or not found.moments):
+            found.counts = True
+            self._add_counts(found, chunk, objective, lengths_say_it=lengths_say_it)
+        return found
+
+    def _add_moments(self, found: FirstPass, chunk: Chunk, objective: Objective) -> None:
+        sample = statistics.sample(chunk.batch, objective)
+        keys, index = chunk.batches
+        if len(keys) == 1:
+            found.sums(keys[0]).moments.add(sample)
+            return
+        batch = chunk.batch
+        lengths = statistics.record_tokens(batch) if sample.per_token else batch.records.lengths
+        owner = np.repeat(index, lengths)
+        for at, key in enumerate(keys):
+            found.sums(key).moments.add(sample.of(owner == at))
+
+    def _add_counts(
+        self, found: FirstPass, chunk: Chunk, objective: Objective, *, lengths_say_it: bool
+    ) -> None:
+        keys, index = chunk.batches
+        whole = None if self.measured is None else self.measured.whole(chunk)
+        counted = pipeline.counts(
+            chunk.batch, objective, whole, lengths_say_it=lengths_say_it
+        )
+        for key in keys:
+            found.sums(key)
+        for term, counts in counted.items():
+            sums = np.bincount(index, counts, len(keys))
+            for key, count in zip(keys, sums.tolist(), strict=True):
+                own = found.sums(key).counts
+                own[term] = own.get(term, 0.0) + count
 
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown.
@@ -58,4 +160,5 @@ class Evaluator:
             InputError: where the records lack what the plan needs; ``Chunk.run`` says which.
             HyperparameterError: where a value cannot be used with their groups.
         """
-        return pipeline.evaluate(chunk.batch, self.objective(chunk), self.measured)
+        whole = None if self.measured is None else self.measured.whole(chunk)
+        return pipeline.evaluate(chunk.batch, self.objective(chunk), whole)

@@ -7,7 +7,7 @@ business (``Reader.map``). What needs statistics of the whole input is a fold be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pickle import PickleBuffer
@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.records.buffers import Beside
+from grpo_cli.records.choose.batches import steps_in
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.trainer import named_row
 
@@ -45,14 +46,17 @@ class Told:
     Attributes:
         notices: sentences, and the line that first gave rise to each.
         named: the row that its first object names, "" for none; None where it has no object.
+        steps: a field that says steps → the steps of the records.
     """
 
     notices: Notices = field(default_factory=dict)
     named: str | None = None
+    steps: dict[str, set[Any]] = field(default_factory=dict)
 
     def merge(self, later: Told) -> None:
         """Adds what there is to tell of the input that follows."""
         self.notices |= later.notices
+        self._add_steps(later.steps)
         self.named = later.named if self.named is None else self.named
 
     def stop(self, line: int | None) -> None:
@@ -67,7 +71,12 @@ class Told:
         for few in decoded:
             if self.named is None:
                 self.named = _named(few)
+            self._add_steps(steps_in(few))
             yield few
+
+    def _add_steps(self, found: Mapping[str, set[Any]]) -> None:
+        for name, steps in found.items():
+            self.steps.setdefault(name, set()).update(steps)
 
 
 def _named(few: DecodedChunk) -> str:

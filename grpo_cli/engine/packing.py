@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class _Packing:
         packed: their columns, piece by piece.
         headers: what a report shows of them beside their numbers; empty where none is wanted.
         size: about how many bytes of text they were.
+        of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
     raws: list[Sequence[Raw]]
@@ -46,6 +47,7 @@ class _Packing:
     packed: list[Packed]
     headers: list[Record]
     size: int
+    of_batches: list[Mapping[str, Any]] = field(default_factory=list)
 
     def takes(self, part: _Packing, most: int) -> bool:
         """Whether it can be evaluated together with what follows it."""
@@ -58,6 +60,7 @@ class _Packing:
         self.packed += part.packed
         self.headers += part.headers
         self.size += part.size
+        self.of_batches += part.of_batches
 
     def chunks(self) -> Iterator[Chunk | InputError]:
         """The records side by side; one by one where a value is out of range."""
@@ -67,7 +70,7 @@ class _Packing:
             return
         fields, settings = self.shared
         given = "advantages" in fields.names
-        yield Chunk(self.headers, batch, settings, given, Joined(self.raws))
+        yield Chunk(self.headers, batch, settings, given, Joined(self.raws), self.of_batches)
 
 
 def chunks(
@@ -147,7 +150,8 @@ def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packin
         return _Packing([raws], shared, [packed], shown, raws.size)
     for raw in raws:
         raw.drop()
-    return _Packing([raws], shared, [packed], shown, sum([raw.size for raw in raws]))
+    size, of_batches = sum([raw.size for raw in raws]), [raw.batch for raw in raws if raw.batch]
+    return _Packing([raws], shared, [packed], shown, size, of_batches)
 
 
 def _values(raws: Sequence[Raw]) -> Sequence[Any]:

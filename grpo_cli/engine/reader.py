@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,7 @@ from grpo_cli.records import (
     record,
 )
 from grpo_cli.records.buffers import Beside
+from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_EACH = "--batch FIELD evaluates each step as a batch of its own"
+ONE_STEP = "--where 'FIELD==N' takes the records of one step"
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
 
@@ -101,6 +105,23 @@ class Reader:
         """The same, and that the records name another row than those that were evaluated."""
         other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
         return self.notices | other
+
+    def pooled(self, batch: str, advice: str = _EACH) -> Notices:
+        """That records of several steps were evaluated as one batch, where they were.
+
+        Args:
+            batch: as ``--batch`` has it.
+            advice: what to do about it; ``FIELD`` stands for the field that says the step.
+        """
+        for field, steps in self.told.steps.items():
+            if len(steps) > 1 and batch == "input":
+                said = f"the records of {len(steps):,} steps are evaluated as one batch"
+                return {f"{said}; {advice.replace('FIELD', field)}": None}
+        return {}
+
+    def batch_by(self, batch: str) -> None:
+        """Has each record say which batch it belongs to, where ``batch`` names fields."""
+        self.reading = replace(self.reading, batch=batch_fields(batch))
 
     # ---- in this process ----------------------------------------------------------------------
 

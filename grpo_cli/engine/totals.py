@@ -55,11 +55,12 @@ class TermTotal:
 
 @dataclass
 class Totals:
-    """What a batch adds up to. ``batch`` is "input" or "record", as ``--batch`` has it.
+    """What a batch adds up to, or the mean over several batches.
 
-    Over the input, a term's sum is divided by what its weights count over all records; record by
-    record, the totals are means over the records' own values. ``plan`` says in words which
-    objective they are of; totals of different ones do not merge.
+    Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
+    "record", or the fields of ``--batch``, the totals are means over the batches' own values, and
+    ``units`` says over how many. ``plan`` says in words which objective they are of; totals of
+    different ones do not merge.
     """
 
     batch: str
@@ -83,6 +84,7 @@ class Totals:
     of: set[str] = field(default_factory=set)
     kl_known: bool = True
     signatures: dict[str, Parts] = field(default_factory=dict)
+    units: int = 0
 
     # ---- adding -------------------------------------------------------------------------------
 
@@ -122,6 +124,7 @@ class Totals:
         self.ratio.add(summary.ratio_sums[cut.responses])
 
     def _add_record_means(self, summary: Summary, records: slice) -> None:
+        self.units += records.stop - records.start
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
             self._term(term.name).add(term.coefficient, values[records])
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
@@ -133,6 +136,16 @@ class Totals:
             total.counted += term.counted(responses)
         for name, other, product in summary.products:
             self._product(name, other).add(product[responses])
+
+    def add_batch(self, other: Totals) -> None:
+        """Adds the totals of one more batch to those of which these are the mean."""
+        self.units += 1
+        self._add_facts_of(other)
+        for name, term in other.terms.items():
+            for coefficient, part in term.sums.items():
+                value = np.array([part.value() / other.count(name)])
+                self._term(name).add(coefficient, value)
+        self._product(POLICY, POLICY).add(np.array([other.gradient_norm**2]))
 
     def _term(self, name: str) -> TermTotal:
         return self.terms.setdefault(name, TermTotal())
@@ -160,15 +173,19 @@ class Totals:
         mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, other))
         if mine != theirs:
             raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+        self.units += other.units
+        for term, total in other.terms.items():
+            self._term(term).merge(total)
+        for pair, product in other.products.items():
+            self._product(*pair).merge(product)
+        self._add_facts_of(other)
+
+    def _add_facts_of(self, other: Totals) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ratio.merge(other.ratio)
         self.ratio_min = min(self.ratio_min, other.ratio_min)
         self.ratio_max = max(self.ratio_max, other.ratio_max)
-        for term, total in other.terms.items():
-            self._term(term).merge(total)
-        for pair, product in other.products.items():
-            self._product(*pair).merge(product)
         self.divisors |= other.divisors
         self.kl_known &= other.kl_known
         self.counts &= other.counts
@@ -180,8 +197,8 @@ class Totals:
 
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
-        if self.batch == "record":
-            return max(self.records, 1)
+        if self.batch != "input":
+            return max(self.units, 1)
         return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
 
     def value(self, term: str) -> float:
@@ -217,8 +234,8 @@ class Totals:
     @property
     def denominator(self) -> float | int | None:
         """What the policy sum is divided by; None where the records' constants differ."""
-        if self.batch == "record":
-            return self.records
+        if self.batch != "input":
+            return self.units
         if len(self.divisors) != 1:
             return None  # the records' own constants differ
         (divisor,) = self.divisors
@@ -229,7 +246,9 @@ class Totals:
     def denominator_of(self) -> str:
         """The same in words; ``or`` where it differs between records."""
         words = " or ".join(sorted(self.of))
-        return f"records, each by its own {words}" if self.batch == "record" else words
+        if self.batch == "input":
+            return words
+        return f"{'records' if self.batch == 'record' else 'batches'}, each by its own {words}"
 
     @property
     def signed(self) -> Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,9 +25,10 @@ class Breakdown:
 
     N tokens in R responses in M records.
 
-    ``weight``, ``contribution``, ``gradient`` and everything of a record apply the aggregation to
-    that record alone. Weights are per response, because no aggregation of the family tells two
-    tokens of one response apart.
+    ``weight``, ``contribution`` and ``gradient`` are of the batch that a record belongs to: with
+    D the denominator that counts, they are those of the record alone times D_record / D_batch.
+    What begins with ``record_`` applies the aggregation to each record alone. Weights are per
+    response, because no aggregation of the family tells two tokens of one response apart.
 
     Attributes:
         batch: what went in.
@@ -40,6 +41,8 @@ class Breakdown:
         clip: [N] int8, the side on which the clip bound the token: −1, 0 or 1.
         correction: [N] c, or None where nothing corrects (c = 1).
         terms: the policy term, the KL where one was estimated, the entropy bonus where asked for.
+        denominators: term → [M] what its weights count over the batch of each record; None where
+            each record is a batch of its own.
     """
 
     batch: Batch
@@ -52,6 +55,7 @@ class Breakdown:
     clip: NDArray[np.int8]
     correction: F64 | None
     terms: tuple[Term, ...]
+    denominators: Mapping[str, F64] | None = None
 
     # ---- the terms --------------------------------------------------------------------------
 
@@ -141,19 +145,30 @@ class Breakdown:
         """[M] J of each record."""
         return _total(self.active, self._record_values)
 
+    @cached_property
+    def record_gradient(self) -> F64:
+        """[N] ∂J/∂(log π_θ), J being the record's own objective."""
+        return self._gradient(None)
+
     # ---- per response -----------------------------------------------------------------------
 
     @cached_property
     def weight(self) -> F64:
-        """[R] w of each response's tokens in the policy term, for its record alone."""
-        return self._weight(self.policy.weights)
+        """[R] w of each response's tokens in the policy term."""
+        return self._weight(self.policy.name, self.policy.weights, self.denominators)
 
     def term_weight(self, term: Term) -> F64:
         """[R] the same for any term."""
-        return self.weight if term.weights is self.policy.weights else self._weight(term.weights)
+        if term.weights is self.policy.weights:
+            return self.weight
+        return self._weight(term.name, term.weights, self.denominators)
 
-    def _weight(self, weights: Weights) -> F64:
-        denominator = weights.divisor * np.maximum(self.count(weights), 1)
+    def _weight(self, term: str, weights: Weights, denominators: Mapping[str, F64] | None) -> F64:
+        if denominators is None:
+            counted = np.maximum(self.count(weights), 1)
+        else:
+            counted = denominators.get(term, np.ones(self.batch.records.count))
+        denominator = weights.divisor * counted
         return weights.numerator / np.repeat(denominator, self.batch.records.lengths)
 
     @cached_property
@@ -174,7 +189,7 @@ class Breakdown:
 
     @cached_property
     def contribution(self) -> F64:
-        """[N] Σ over terms of coefficient·w·value; a record's add up to its objective."""
+        """[N] Σ over terms of coefficient·w·value; those of a batch add up to its objective."""
         return _sum_of([self._contribution(term) for term in self.active])
 
     def _contribution(self, term: Term) -> F64:
@@ -185,13 +200,18 @@ class Breakdown:
 
     @cached_property
     def gradient(self) -> F64:
-        """[N] ∂J/∂(log π_θ), J being the record's own objective."""
+        """[N] ∂J/∂(log π_θ), J being the objective of the record's batch."""
+        return self._gradient(self.denominators)
+
+    def _gradient(self, denominators: Mapping[str, F64] | None) -> F64:
         parts = []
         for part in self.gradient_parts:
-            if part.weights is self.policy.weights and part.scale == 1.0:
+            shared = part.weights is self.policy.weights and part.scale == 1.0
+            if shared and denominators is self.denominators:
                 parts.append(self.token_weight * part.slope)
             else:
-                parts.append(part.spread(self._weight(part.weights), self.batch.responses))
+                weight = self._weight(part.name, part.weights, denominators)
+                parts.append(part.spread(weight, self.batch.responses))
         return _sum_of(parts) if parts else np.zeros(self.batch.responses.total)
 
 

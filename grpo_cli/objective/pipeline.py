@@ -24,29 +24,60 @@ from grpo_cli.objective.results import (
     Weights,
     of_tokens,
 )
-from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.objective.statistics import Whole
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 
 
-def evaluate(batch: Batch, objective: Objective, measured: ExactMoments | None = None) -> Breakdown:
+def evaluate(batch: Batch, objective: Objective, whole: Whole | None = None) -> Breakdown:
     """Evaluates an objective: J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ and ∂J/∂(log π_θ) per token.
 
     Args:
         batch: the records, as flat arrays.
         objective: a bound choice per stage.
-        measured: the statistics of the whole input, for an advantage that asks for some and an
-            objective whose batch is the input; None where ``batch`` is all of it.
+        whole: what a first pass found of the batches that the records belong to: statistics for
+            an advantage that asks for some, and denominators. None where ``batch`` is all of one
+            batch, or each record is one; weights are then those of each record alone.
 
     Raises:
         InputError: where the records lack what a stage needs, or a result is not finite.
         HyperparameterError: where a value cannot be used with these groups.
     """
     inputs = Inputs(batch)
-    inputs["moments"] = statistics.moments(batch, objective, measured)
+    inputs["moments"] = statistics.moments(batch, objective, whole)
     with np.errstate(over="ignore", invalid="ignore"):
         breakdown = _stages(batch, objective, inputs)
+        breakdown.denominators = None if whole is None else whole.denominators()
         check_finite(breakdown)
     return breakdown
+
+
+def counts(
+    batch: Batch, objective: Objective, whole: Whole | None = None, *, lengths_say_it: bool
+) -> dict[str, F64]:
+    """Term → [M] what the denominators of its weights count in each record.
+
+    Args:
+        batch: the records.
+        objective: a bound choice per stage.
+        whole: as in ``evaluate``.
+        lengths_say_it: whether the lengths of responses are enough; if not, the records are
+            evaluated, since a correction may take tokens out of the denominators.
+    """
+    if lengths_say_it and objective.correction.choice.absent:
+        inputs = Inputs(batch)
+        policy: Weights = inputs.call(objective.aggregate, "aggregate")
+        found = {
+            POLICY: policy,
+            KL: _weights(objective.kl_aggregate, inputs, policy),
+            ENTROPY: _weights(objective.entropy_aggregate, inputs, policy),
+        }
+    else:
+        found = {term.name: term.weights for term in evaluate(batch, objective, whole).terms}
+    return {
+        name: batch.records.sum(weights.counts)
+        for name, weights in found.items()
+        if weights.counts is not None
+    }
 
 
 def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:

@@ -45,6 +45,10 @@ class Sample(NamedTuple):
     times: F64
     per_token: bool = False
 
+    def of(self, wanted: NDArray[np.bool_]) -> Sample:
+        """Those of the values that are wanted."""
+        return self._replace(values=self.values[wanted], times=self.times[wanted])
+
 
 class Ratio(NamedTuple):
     """[N] log ρ (nats), [N] ρ, and ``pull``: [N] ∂/∂log ρ → [N] ∂/∂log π_θ."""

@@ -1,17 +1,19 @@
-"""Statistics of a whole batch, for advantages that are normalised over it.
+"""What a first pass finds of a whole batch: statistics for advantages, and denominators of terms.
 
-A first pass over the input adds up the sample exactly; the second evaluates. So the statistics
-do not depend on how the input was cut, nor on the order of its records.
+The first pass adds them up exactly; the second evaluates. So neither depends on how the input was
+cut, nor on the order of its records.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import I64, Batch
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, two_product
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
@@ -52,6 +54,56 @@ class ExactMoments:
         return self.count, _float(total / self.count), _float(squares - total * total / self.count)
 
 
+@dataclass
+class BatchSums:
+    """What a first pass adds up of one batch.
+
+    Attributes:
+        moments: of the sample that its advantage measures.
+        counts: term → Σ of what the term's weights count, a whole number.
+    """
+
+    moments: ExactMoments = field(default_factory=ExactMoments)
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def merge(self, other: BatchSums) -> None:
+        """Adds the sums of other records of the batch."""
+        self.moments.merge(other.moments)
+        for term, count in other.counts.items():
+            self.counts[term] = self.counts.get(term, 0.0) + count
+
+
+class Whole(NamedTuple):
+    """The batches that some records belong to.
+
+    Attributes:
+        batches: their sums.
+        index: [M] the batch of each record.
+    """
+
+    batches: Sequence[BatchSums]
+    index: I64
+
+    def moments(self, records: Segments) -> Moments:
+        """The statistics of its batch for each response."""
+        found = [batch.moments.read() for batch in self.batches]
+        table = np.array(found, dtype=np.float64).reshape(-1, 3)[self.index]
+        spread = np.repeat(table, records.lengths, axis=0)
+        return Moments(spread[:, 0], spread[:, 1], spread[:, 2])
+
+    def denominators(self) -> Mapping[str, F64] | None:
+        """Term → [M] what its weights count over the record's batch; None where not counted."""
+        terms = {term for batch in self.batches for term in batch.counts}
+        if not terms:
+            return None
+        return {
+            term: np.array([batch.counts.get(term, 0.0) or 1.0 for batch in self.batches])[
+                self.index
+            ]
+            for term in terms
+        }
+
+
 def _float(number: Fraction) -> float:
     """The number rounded once; infinity for one beyond the largest double."""
     try:
@@ -65,22 +117,23 @@ def wanted(objective: Objective) -> bool:
     return objective.advantage.choice.measure is not None
 
 
-def moments(batch: Batch, objective: Objective, measured: ExactMoments | None) -> Moments | None:
+def moments(batch: Batch, objective: Objective, whole: Whole | None) -> Moments | None:
     """The statistics that the objective's advantage reads; None where it needs none.
 
     Args:
         batch: the records.
-        objective: its batch is each record, or the input.
-        measured: the statistics of the whole input; None where ``batch`` is all of it.
+        objective: its batch is each record, or spans several.
+        whole: the batches of the records; None where ``batch`` is all of one.
     """
     if not wanted(objective):
         return None
     if objective.batch == "record":
         return of_records(batch, objective)
-    if measured is None:
-        measured = ExactMoments()
-        measured.add(sample(batch, objective))
-    return of_input(measured, batch)
+    if whole is None:
+        sums = BatchSums()
+        sums.moments.add(sample(batch, objective))
+        whole = Whole([sums], np.zeros(batch.records.count, dtype=np.int64))
+    return whole.moments(batch.records)
 
 
 def sample(batch: Batch, objective: Objective) -> Sample:
@@ -91,15 +144,10 @@ def sample(batch: Batch, objective: Objective) -> Sample:
     return measured
 
 
-def of_input(moments: ExactMoments, batch: Batch) -> Moments:
-    """The same statistics for every response."""
-    return Moments(*(np.full(batch.responses.count, float(value)) for value in moments.read()))
-
-
 def of_records(batch: Batch, objective: Objective) -> Moments:
     """Each record's own statistics, for its responses."""
     whole = sample(batch, objective)
-    ends = np.cumsum(_tokens(batch) if whole.per_token else batch.records.lengths)
+    ends = np.cumsum(record_tokens(batch) if whole.per_token else batch.records.lengths)
     found = []
     start = 0
     for end in ends.tolist():
@@ -112,5 +160,6 @@ def of_records(batch: Batch, objective: Objective) -> Moments:
     return Moments(spread[:, 0], spread[:, 1], spread[:, 2])
 
 
-def _tokens(batch: Batch) -> I64:
+def record_tokens(batch: Batch) -> I64:
+    """[M] tokens of each record."""
     return batch.records.sum(batch.responses.lengths)

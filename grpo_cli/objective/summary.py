@@ -95,7 +95,7 @@ class Summary:
                 (part,) = self.breakdown.gradient_parts
                 counts = np.maximum(self.breakdown.count(part.weights), 1)
                 return record_sums(self.gradient_squares, self.records) / (counts * counts)
-            squares = self.responses.sum(np.square(self.breakdown.gradient))
+            squares = self.responses.sum(np.square(self.breakdown.record_gradient))
             return record_sums(squares, self.records)
 
     @cached_property

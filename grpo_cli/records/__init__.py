@@ -1,5 +1,6 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
+from grpo_cli.records.choose.batches import key_of
 from grpo_cli.records.decode.chunks import DecodedChunk
 from grpo_cli.records.fast import Packed, gather, headers, lay, pack
 from grpo_cli.records.open.blocks import (
@@ -33,6 +34,7 @@ __all__ = [
     "cut",
     "gather",
     "headers",
+    "key_of",
     "lay",
     "layout",
     "pack",

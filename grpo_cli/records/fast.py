@@ -352,4 +352,5 @@ def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -
         tokens=value[names["tokens"]] if "tokens" in names else None,
         token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
         origin=raw.origin,
+        batch=raw.batch,
     )

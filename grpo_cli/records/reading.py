@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose import select, where
+from grpo_cli.records.choose.batches import batch_of
 from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
 from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
@@ -44,6 +45,7 @@ class Reading:
         grouping: how rows of one response go together; None: an object is a record.
         record: the id or number of the only record that is read.
         group: the id of the only group that is read.
+        batch: the fields that say which batch a record belongs to, where ``--batch`` names some.
     """
 
     format: str | None = None
@@ -52,6 +54,7 @@ class Reading:
     grouping: Grouping | None = None
     record: str | None = None
     group: str | None = None
+    batch: tuple[Path, ...] = ()
 
     @property
     def selects(self) -> bool:
@@ -81,7 +84,8 @@ class Reading:
     @property
     def _takes_all(self) -> bool:
         """Whether objects stay what they are: none is left out, or read in another way."""
-        return self.format is None and not self.mapped and not self.where
+        plain = self.format is None and not self.mapped
+        return plain and not self.where and not self.batch
 
     def decoded(
         self,
@@ -188,7 +192,7 @@ class Reading:
         return any(key in text for key in _NAMING) or str(line - 1) == self.record
 
     def _read(self, objects: Iterable[Raw | InputError], notices: Notices) -> Items:
-        if not self.where and self.grouping is None:
+        if not self.where and self.grouping is None and not self.batch:
             return translated(objects, self.format, self.mapped, notices)
         return (one for raw in objects for one in self._read_one(raw, notices))
 
@@ -202,6 +206,7 @@ class Reading:
                     continue
                 try:
                     one.key = self._key(raw, one)
+                    one.batch = batch_of(raw, one, self.batch) if self.batch else None
                 except InputError as error:
                     yield error
                     continue

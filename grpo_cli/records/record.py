@@ -28,6 +28,8 @@ class Raw:
         origin: where its parts stand in the file, where it was made from something else.
         arrays: whether lists of numbers in it are arrays.
         key: what rows of one group have in common; None where they are not put together.
+        batch: field → value, of the fields that say which batch it belongs to; None where none
+            are asked for.
     """
 
     kept: Any
@@ -39,6 +41,7 @@ class Raw:
     origin: Origin | None = None
     arrays: bool = False
     key: Any = None
+    batch: Mapping[str, Any] | None = None
 
     @property
     def number(self) -> int:
@@ -120,6 +123,7 @@ class Record:
         tokens, token_ids: [R] lists for display, or None.
         expected: what the record says the result should be, as it stands, or None.
         origin: where its parts stand in the file, where it was made from something else.
+        batch: as ``Raw`` has it.
     """
 
     source: str
@@ -145,6 +149,7 @@ class Record:
     token_ids: list[list[int]] | None = None
     expected: dict[str, Any] | None = None
     origin: Origin | None = None
+    batch: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str | int | float:

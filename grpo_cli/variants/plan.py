@@ -28,7 +28,7 @@ class Plan:
         row: its stages.
         swapped: stage → choice that a flag put in the place of the variant's.
         flags: hyperparameters given as flags, canonical.
-        batch: "input" or "record".
+        batch: "input", "record", or the fields whose values records of one batch share.
     """
 
     variant: str
@@ -206,7 +206,8 @@ def plan(
         stages: stage → choice (or a framework's name for it) to put in the variant's place;
             ``kl_aggregate`` and ``entropy_aggregate`` are those of these two terms alone.
         hyperparameters: name → value, as given by flags; they win over a record's.
-        batch: "input" (all records are one batch) or "record".
+        batch: "input" (all records are one batch), "record" (each is one), or fields of the
+            records, as "step" or "step,rank": those with the same values are one batch.
 
     Raises:
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
@@ -217,8 +218,9 @@ def plan(
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
-    if batch not in ("input", "record"):
-        raise UsageError(f"unknown batch {batch!r}; expected input or record")
+    batch = ",".join(part.strip() for part in batch.split(","))
+    if not all(batch.split(",")):
+        raise UsageError(f"--batch: expected input, record or FIELD[,FIELD], got {batch!r}")
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
     given = hyperparameters or {}

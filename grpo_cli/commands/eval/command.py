@@ -14,6 +14,8 @@ from grpo_cli.commands.options.objective import Files, ObjectiveOptions, Reading
 from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import RecordOption
 from grpo_cli.engine import Evaluation
+from grpo_cli.records.choose.batches import batch_fields
+from grpo_cli.records.choose.paths import spelled
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.progress import Bar
 
@@ -38,7 +40,8 @@ def evaluate(
     and errors to standard error. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
-        wanted, plan, format = printing.printing(), objective.plan(), format_of(printing.kind)
+        plan, format = objective.plan(), format_of(printing.kind)
+        wanted = printing.printing(tuple(map(spelled, batch_fields(plan.batch))))
         places = paths(files)
         reader = reading.reader(places, chosen.record)
         bar = Bar(places, wanted=printing.bar(format), nodes=lambda: reader.nodes)
@@ -55,6 +58,7 @@ def evaluate(
             progress=bar.advance,
             manifest=manifest,
             look=None if printing.quiet else cheap,
+            rows=wanted.weighs,
         )
         run = Run(
             evaluation,

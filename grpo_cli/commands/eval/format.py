@@ -23,6 +23,7 @@ class Printing:
         limit: how many rows; None for the format's own limit, 0 for all.
         nested: whether rows stay inside their record.
         quiet: whether notes are wanted.
+        by: the fields that ``--batch`` names.
     """
 
     level: Level
@@ -30,11 +31,17 @@ class Printing:
     limit: int | None
     nested: bool = False
     quiet: bool = False
+    by: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The fields of a row."""
-        return self.fields or COLUMNS[self.level]
+        return self.fields or (*self.by, *COLUMNS[self.level])
+
+    @property
+    def weighs(self) -> bool:
+        """Whether rows have weights, which are of the batch that they belong to."""
+        return self.level in ("response", "token")
 
 
 Write = Callable[[Run, Printing, str, BinaryIO], None]
@@ -64,10 +71,10 @@ def lines_format(lines: Lines, write: Write) -> Format:
     return Format(encode, write)
 
 
-def total_of(run: Run, printing: Printing, variant: str) -> dict[str, Any]:
-    """The row of level ``batch``."""
-    row = {"variant": variant, "signature": run.signature, **run.total}
-    return {name: row[name] for name in printing.names}
+def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
+    """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
+    rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
+    return [{name: {"variant": variant, **row}[name] for name in printing.names} for row in rows]
 
 
 def limited(
@@ -120,9 +127,9 @@ def write_lines(
         return
     stream.write(head)
     if printing.level == "batch":
-        row = total_of(run, printing, variant)
-        cells = [lines.cell(value) for value in row.values()]
-        stream.write(lines.line(cells, [*row]).encode() + b"\n")
+        for row in totals_of(run, printing, variant):
+            cells = [lines.cell(value) for value in row.values()]
+            stream.write(lines.line(cells, [*row]).encode() + b"\n")
 
 
 def first_quoted(piece: bytes, most: int) -> tuple[bytes, int]:

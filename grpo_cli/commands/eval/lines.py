@@ -15,7 +15,6 @@ import numpy as np
 from grpo_cli.commands.eval.numbers import END, Column, Sides, neighbours
 from grpo_cli.commands.eval.spans import Span, spans
 from grpo_cli.engine.rows.fields import (
-    RECORD,
     RECORD_CONTEXT,
     RESPONSE,
     RESPONSE_CONTEXT,
@@ -79,14 +78,15 @@ def encode_lines(
 
 
 def _records(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
-    columns = _read(RECORD, fields, source)
+    columns = _read(source.record_fields, fields, source)
     for row in zip(*(columns[name] for name in fields), strict=True):
         yield _line(row, fields, lines)
 
 
 def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
     columns = _read(RESPONSE, fields, source)
-    shared = _read([field for field in RECORD if field.name not in columns], fields, source)
+    about = [field for field in source.record_fields if field.name not in columns]
+    shared = _read(about, fields, source)
     for at, (begin, end) in enumerate(pairwise(bounds(source.summary.records))):
         own: list[Iterable[Any]] = [
             columns[name][begin:end] if name in columns else repeat(shared[name][at], end - begin)
@@ -121,7 +121,7 @@ def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
 def _shared(source: Source, fields: tuple[str, ...], lines: Lines) -> dict[str, list[str]]:
     """[R] the cells of what a record, or a response, says of all its tokens."""
     counts = source.summary.records.lengths.tolist()
-    about = _read(_of(RECORD, RECORD_CONTEXT), fields, source)
+    about = _read(_of(source.record_fields, (*source.by, *RECORD_CONTEXT)), fields, source)
     of_records = {name: list(map(lines.cell, values)) for name, values in about.items()}
     own = _read(_of(RESPONSE, RESPONSE_CONTEXT), fields, source)
     return {name: _each(cells, counts) for name, cells in of_records.items()} | {

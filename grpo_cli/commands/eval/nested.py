@@ -45,7 +45,8 @@ def encode_nested(
     """
     result = rows(records, breakdown, level)
     if fields is not None:
-        result = [_selected(row, level, fields) for row in result]
+        by = tuple(records[0].batch or ())
+        result = [_selected(row, level, fields, by) for row in result]
     if level == "token":
         for row in result:
             for response in row["responses"]:
@@ -71,10 +72,10 @@ def _fitted(piece: bytes) -> bytes:
     return memoryview(piece).tobytes() if len(piece) < _LARGE else piece
 
 
-def _selected(row: Row, level: Level, fields: tuple[str, ...]) -> Row:
+def _selected(row: Row, level: Level, fields: tuple[str, ...], by: tuple[str, ...]) -> Row:
     if level == "record":
         return {name: row[name] for name in fields}
-    selected = _picked(row, "id", fields, RECORD_CONTEXT)
+    selected = _picked(row, "id", fields, (*by, *RECORD_CONTEXT))
     inside = names("response") if level == "response" else RESPONSE_CONTEXT
     selected["responses"] = [
         _picked(response, "response", fields, inside) for response in row["responses"]

@@ -86,8 +86,11 @@ class PrintingOptions:
             return ONLY
         return format_of(self.format, as_json=self.json)
 
-    def printing(self) -> Printing:
+    def printing(self, by: tuple[str, ...] = ()) -> Printing:
         """What to print, checked.
+
+        Args:
+            by: the fields that ``--batch`` names.
 
         Raises:
             UsageError: for flags that contradict each other, or an unknown field.
@@ -95,8 +98,8 @@ class PrintingOptions:
         self._check()
         given = self.fields if self.only is None else self.only
         flag = "--fields" if self.only is None else "--only"
-        names = None if given is None else self._names(flag, given)
-        return Printing(self.level, names, self.limit, self.nest, self.quiet)
+        names = None if given is None else self._names(flag, given, by)
+        return Printing(self.level, names, self.limit, self.nest, self.quiet, by)
 
     def bar(self, format: Format) -> bool:
         """Whether a progress bar would help: not where results stream to the same terminal."""
@@ -126,7 +129,7 @@ class PrintingOptions:
         if self.nest and self.kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
 
-    def _names(self, flag: str, given: str) -> tuple[str, ...]:
-        where, known = f"{flag} at --level {self.level}", FIELDS[self.level]
+    def _names(self, flag: str, given: str, by: tuple[str, ...]) -> tuple[str, ...]:
+        where, known = f"{flag} at --level {self.level}", (*by, *FIELDS[self.level])
         names = (complete.known(where, name.strip(), known) for name in given.split(","))
         return tuple(dict.fromkeys(names))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.eval.format import Printing
 from grpo_cli.commands.eval.totals_view import SUMS, chosen, summary
 from grpo_cli.engine.rows.fields import (
     COLUMNS,
@@ -18,12 +18,15 @@ from grpo_cli.engine.rows.fields import (
     Level,
     spare,
 )
+from grpo_cli.engine.rows.fields import names as names_of
 from grpo_cli.engine.rows.lists import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, shown_among, token_text
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
+Size = Callable[[Row], float]
 
 ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
 """What the rows of a level are called, and counted as in the totals."""
@@ -42,16 +45,53 @@ def print_totals(
     console.print(summary(total, signature, screen.edge) if only is None else chosen(total, only))
 
 
+def print_batches(
+    console: Console,
+    screen: Screen,
+    printing: Printing,
+    batches: Sequence[Row],
+    signature: str,
+    mean: Row,
+) -> None:
+    """Prints a line of totals for each batch, and their mean."""
+    usual = [name for name in COLUMNS["batch"] if name not in ("variant", "signature")]
+    columns = [_column(name, batches) for name in printing.fields or (*printing.by, *usual)]
+    kept, hidden = fitting(columns, () if printing.fields else _SPARE_TOTALS, screen.width)
+    console.print(grid(kept))
+    print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
+    if printing.fields is None:
+        loss = shown_among(mean["loss"], mean["gradient_norm"])
+        console.print(Text(f"\nmean loss of {len(batches):,} batches  {loss}"))
+        console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
+
+
+_SPARE_TOTALS = (
+    *("denominator_of", "empty_responses", "on_policy_records", "entropy", "clip_fraction_low"),
+    *("clip_fraction_high", "ratio_min", "denominator", "dead_groups", "groups", "ratio_max"),
+    *("policy", "ratio_mean", "responses", "kl", "objective", "tokens", "clip_fraction"),
+)
+"""What a narrow terminal leaves out of a batch's line, the first to go first."""
+
+
 def print_rows(
     console: Console,
     screen: Screen,
-    level: Level,
-    fields: tuple[str, ...] | None,
+    printing: Printing,
     records: Sequence[Row],
     limit: int,
+    size: Size | None = None,
 ) -> int:
-    """Prints at most ``limit`` rows of the records (0 for all) and returns how many it printed."""
-    tables = _tables(level, fields, records, limit)
+    """Prints at most ``limit`` rows of the records (0 for all) and returns how many it printed.
+
+    Args:
+        console, screen: where to.
+        printing: which rows.
+        records: those that hold them.
+        limit: how many rows; 0 for all.
+        size: Σ |gradient| over the batch of a record's row, which ``share`` is of.
+    """
+    level, fields = printing.level, printing.fields
+    tables = _tables(printing, records, limit, size)
     hidden: dict[str, None] = {}
     printed = 0
     for title, columns in tables:
@@ -65,14 +105,17 @@ def print_rows(
 
 
 def _tables(
-    level: Level, fields: tuple[str, ...] | None, records: Sequence[Row], limit: int
+    printing: Printing, records: Sequence[Row], limit: int, size: Size | None
 ) -> Iterator[tuple[str, list[Column]]]:
+    level, fields = printing.level, printing.fields
     if level == "token":
-        yield from _token_tables(fields, records, limit)
+        assert size is not None
+        yield from _token_tables(fields, records, limit, size)
         return
-    rows = list(records if level == "record" else _responses(records))[: limit or None]
+    by = printing.by
+    rows = list(records if level == "record" else _responses(records, by))[: limit or None]
     if rows:
-        columns = [_column(name, rows) for name in fields or COLUMNS[level]]
+        columns = [_column(name, rows) for name in printing.names]
         yield "", columns if fields is not None else [*_telling(columns, rows, level)]
 
 
@@ -83,9 +126,9 @@ def _column(name: str, rows: Sequence[Row]) -> Column:
     return column(name, [row[name] for row in rows])
 
 
-def _responses(records: Sequence[Row]) -> Iterator[Row]:
+def _responses(records: Sequence[Row], by: Sequence[str]) -> Iterator[Row]:
     for record in records:
-        about = {name: record[name] for name in RECORD_CONTEXT}
+        about = {name: record[name] for name in (*by, *RECORD_CONTEXT)}
         yield from (about | response for response in record["responses"])
 
 
@@ -103,11 +146,11 @@ def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> It
 
 
 def _token_tables(
-    fields: tuple[str, ...] | None, records: Sequence[Row], limit: int
+    fields: tuple[str, ...] | None, records: Sequence[Row], limit: int, size: Size
 ) -> Iterator[tuple[str, list[Column]]]:
     room = limit or None
     for record in records:
-        whole = sum(abs(one) for one in _gradients(record))
+        whole = size(record)
         for response in record["responses"]:
             count = len(response["tokens"]["position"])
             count = count if room is None else min(count, room)
@@ -117,10 +160,6 @@ def _token_tables(
                     _token_columns(fields, record, response, count, whole),
                 )
             room = None if room is None else room - count
-
-
-def _gradients(record: Row) -> Iterator[float]:
-    return chain.from_iterable(one["tokens"]["gradient"] for one in record["responses"])
 
 
 def _title(record: Row, response: Row) -> str:
@@ -140,10 +179,12 @@ def _token_columns(
     names = fields or [name for name in COLUMNS["token"] if tokens.get(name) is not None]
     columns = []
     for name in names:
-        if name in (*RECORD_CONTEXT, *RESPONSE_CONTEXT):
-            values = [(record if name in RECORD_CONTEXT else response)[name]] * count
-        else:
+        if name in RESPONSE_CONTEXT:
+            values = [response[name]] * count
+        elif name in names_of("token"):
             values = (tokens.get(name) or [None] * count)[:count]
+        else:  # what the record says of itself and its batch
+            values = [record[name]] * count
         columns.append(_token_column(name, values))
     if fields is None:
         columns.append(
@@ -172,7 +213,7 @@ _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
 
 
 def _share(gradients: Sequence[float], whole: float, tokens: int) -> Column:
-    """Each token's part of the record's update, |gradient| / Σ |gradient|, in percent."""
+    """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
     parts = [abs(one) / whole if whole else 0.0 for one in gradients]
     style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
     return column("share", parts, show=lambda part: f"{part:.2%}", style=style, numeric=True)

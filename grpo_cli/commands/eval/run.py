@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from grpo_cli.commands.eval.notes import notes
@@ -50,6 +50,15 @@ class Run:
     def total(self) -> dict[str, Any]:
         """The totals of everything evaluated."""
         return self._evaluation.total
+
+    @property
+    def batches(self) -> list[dict[str, Any]]:
+        """The totals of each batch, where ``--batch`` names fields."""
+        return self._evaluation.batches
+
+    def gradient_size(self, row: Mapping[str, Any]) -> float:
+        """Σ |gradient| over the tokens of the batch that a record's row belongs to."""
+        return self._evaluation.gradient_size(row)
 
     @property
     def signature(self) -> str:

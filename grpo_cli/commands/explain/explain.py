@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
@@ -12,10 +11,10 @@ from grpo_cli.commands.explain.why import why
 from grpo_cli.commands.explain.worked import worked
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.variants.plan import Plan
 
 
@@ -31,13 +30,10 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         InputError: where the data lack what the plan needs.
         UsageError: for a response that there is not.
     """
-    evaluator, totals, facts = Evaluator(plan), Totals(plan.batch), Facts()
+    totals, facts = Totals(plan.batch), Facts()
     first: Chunk | None = None
-    if evaluator.wants_first_pass:
-        moments = ExactMoments()
-        for chunk in source:
-            moments.merge(chunk.run(evaluator.measure))
-        evaluator = replace(evaluator, measured=moments)
+    source.keep_input()
+    evaluator = measured(Evaluator(plan, skip=source.skip), source)
     for chunk in source:
         first = first or chunk.first
         breakdown = chunk.run(evaluator.evaluate)

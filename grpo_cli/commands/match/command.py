@@ -105,7 +105,7 @@ def match_number(
         kl, objective = _kl_number(objective)
         given = {"loss": loss, "objective": target_objective, "kl": kl}
         given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
-        plan, places = objective.plan(), paths(files)
+        plan, places = objective.of_one_batch(), paths(files)
         source = loading.reader(places, work)
         made = ask(
             plan,

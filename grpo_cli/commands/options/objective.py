@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -93,8 +93,12 @@ class StageOptions:
         ),
     ] = None
     batch: Annotated[
-        Literal["input", "record"],
-        typer.Option("--batch", help="What denominators span: all records, or each on its own."),
+        str,
+        typer.Option(
+            "--batch",
+            metavar="input|record|FIELD,…",
+            help="Which records form one batch: all, each alone, or those that share FIELDs.",
+        ),
     ] = "input"
 
     @property
@@ -120,6 +124,19 @@ class StageOptions:
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveOptions(StageOptions, VariantOption):
     """Which objective: a variant, the stages swapped, the hyperparameters set."""
+
+    def of_one_batch(self) -> Plan:
+        """The objective, checked, for a command that answers for one batch.
+
+        Raises:
+            UsageError: also where ``--batch`` names fields.
+        """
+        if self.batch not in ("input", "record"):
+            raise UsageError(
+                f"--batch {self.batch}: this command answers for one batch; "
+                f"--where '{self.batch.partition(',')[0]}==N' chooses its records"
+            )
+        return self.plan()
 
     def plan(self) -> Plan:
         """The objective, checked.

@@ -113,7 +113,7 @@ def report(
         named, output = _page_among(files or [], options.output)
         if output is None and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("a page is not for a terminal: -o FILE writes it")
-        plan, places = objective.plan(), paths(named)
+        plan, places = objective.of_one_batch(), paths(named)
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)

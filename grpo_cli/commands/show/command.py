@@ -50,7 +50,7 @@ def show(
     record is evaluated on its own. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        plan = objective.plan()
+        plan = objective.of_one_batch()
         reader = Reader(_paths(files, options), source.reading(options.record))
         records = reader.records()
         raw, record = next(records)

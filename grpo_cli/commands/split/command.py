@@ -16,6 +16,7 @@ from grpo_cli.commands.split.microbatches import cut
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
 from grpo_cli.commands.split.view import print_splits
+from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say, tell
 
@@ -71,7 +72,7 @@ def split_batch(
     batch's gradient, `norm` how much longer it is. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        plan = objective.plan()
+        plan = objective.of_one_batch()
         source = loading.reader(paths(files), work)
         with advising("split", source, objective):
             responses = gather(plan, source)
@@ -83,7 +84,7 @@ def split_batch(
             failed=not rows,
             rows=rows,
             beyond="cut",
-            notes=source.notes(plan),
+            notes=source.notes(plan) | source.pooled(plan.batch, ONE_STEP),
         )
         code = finish(source, plan, as_json=page.json, quiet=page.quiet)
         if not page.quiet:

@@ -11,13 +11,12 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.split.work import Gather, Gathered, columns_of
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluation import Task
+from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.variants.plan import Plan
 
 
@@ -57,10 +56,10 @@ def gather(plan: Plan, source: Reader) -> Responses:
     first = next(iter(source), None)
     if first is None:
         raise InputError("no record can be read")
-    measured = _measured(plan, source)
+    known = measured(Evaluator(plan), source).measured
     objective = plan.objective(first.settings, advantages_given=first.advantages_given)
     skip, most = source.skip, source.most_errors
-    work = Gather(objective, first.settings, columns_of(first.batch), measured, skip, most)
+    work = Gather(objective, first.settings, columns_of(first.batch), known, skip, most)
     whole, source.skipped = Gathered(skipped=Skipped(most)), Skipped(most)
     for _, part in source.map(work, together=True, by_columns=True):
         whole.merge(part)
@@ -73,13 +72,3 @@ def gather(plan: Plan, source: Reader) -> Responses:
     lengths = joined.pop("lengths").astype(np.int64)
     groups = joined.pop("groups").astype(np.int64)
     return Responses(objective, first.first, lengths, groups, joined, whole.differing)
-
-
-def _measured(plan: Plan, source: Reader) -> ExactMoments | None:
-    task = Task(Evaluator(plan), None, source.skip, source.most_errors)
-    if not task.evaluator.wants_first_pass:
-        return None
-    measured = ExactMoments()
-    for _, part in source.map(task.measure, together=True, by_columns=True):
-        measured.merge(part)
-    return measured

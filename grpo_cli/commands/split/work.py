@@ -9,6 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import FirstPass
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -17,7 +18,6 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.objective.terms import ENTROPY, KL, Term
 from grpo_cli.records import DecodedChunk
 from grpo_cli.variants import STAGES
@@ -71,7 +71,7 @@ class Gather:
     objective: Objective
     settings: Mapping[str, Value]
     columns: frozenset[str]
-    measured: ExactMoments | None
+    measured: FirstPass | None
     skip: bool
     most_errors: int = FEW
 
@@ -104,7 +104,8 @@ class Gather:
         )
 
     def _sums(self, chunk: Chunk) -> dict[str, F64]:
-        return _sums(evaluate(chunk.batch, counting(self.objective), self.measured))
+        whole = None if self.measured is None else self.measured.whole(chunk)
+        return _sums(evaluate(chunk.batch, counting(self.objective), whole))
 
     def _add(self, made: Gathered, chunk: Chunk, sums: dict[str, F64]) -> None:
         groups = (chunk.batch.groups + made.groups).astype(np.float64)

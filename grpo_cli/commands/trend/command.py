@@ -58,7 +58,7 @@ def trend(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.json or options.format == "json"):
         conditions = [read_condition(one) for one in options.fail_on or ()]
-        columns, plan = options.columns(), objective.plan()
+        columns, plan = options.columns(), objective.of_one_batch()
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)

@@ -15,10 +15,9 @@ from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import Evaluator, FirstPass
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
@@ -99,7 +98,7 @@ class Run:
         return values(own)
 
     @property
-    def measured(self) -> Mapping[int, ExactMoments]:
+    def measured(self) -> Mapping[int, FirstPass]:
         """The statistics of each step that was read, where the plan wants some."""
         return self._task.measured or {}
 
@@ -108,10 +107,10 @@ class Run:
         if not task.evaluator.wants_first_pass:
             return task
         self._reader.keep_input()
-        measured: dict[int, ExactMoments] = {}
+        measured: dict[int, FirstPass] = {}
         for _, part in self._reader.map(task.measure, bundles=True):
             for step, moments in part.items():
-                measured.setdefault(step, ExactMoments()).merge(moments)
+                measured.setdefault(step, FirstPass()).merge(moments)
         return replace(task, measured=measured)
 
 

@@ -15,13 +15,12 @@ from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_mo
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import Evaluator, FirstPass
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
@@ -86,7 +85,7 @@ class Task:
     skip: bool
     logged: bool
     most_errors: int = FEW
-    measured: Mapping[int, ExactMoments] | None = None
+    measured: Mapping[int, FirstPass] | None = None
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""
@@ -109,15 +108,15 @@ class Task:
         """Whether records are evaluated with those of their step alone."""
         return self.logged or self.evaluator.wants_first_pass
 
-    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, ExactMoments]:
+    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, FirstPass]:
         """The first pass: the statistics of each step. What cannot be used is left out."""
-        found: dict[int, ExactMoments] = {}
+        found: dict[int, FirstPass] = {}
         for own, chunk in self._chunks(decoded, Part()):
             if isinstance(chunk, Chunk):
                 step = _told(own[0]).step
                 for one in chunk.each(self.evaluator.measure):
                     if not isinstance(one, InputError):
-                        found.setdefault(step, ExactMoments()).merge(one[1])
+                        found.setdefault(step, FirstPass()).merge(one[1])
         return found
 
     def _chunks(

@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
+from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
-
-KEYS = (
-    *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
-    *("iteration", "rollout_id"),
-)
-"""Fields that say it, the first that is there."""
 
 _NAMED = re.compile(
     r"(?:steps?|global[_-]?steps?|iter(?:ation)?|rollouts?|update|batch)[_-]?(\d+)(?!\d)", re.I
@@ -48,7 +43,7 @@ class StepOf:
     """How records say their step.
 
     Attributes:
-        field: where it stands in a record; None: in one of ``KEYS``, or in the file's name.
+        field: where it stands in a record; None: in one of ``STEP_FIELDS``, or in the file's name.
         files: file → its place in order, where each file is a step of its own.
     """
 
@@ -96,7 +91,7 @@ class StepOf:
 
     def reads(self, key: str) -> bool:
         """Whether a record's step may stand under a key."""
-        return key in KEYS if self.field is None else key == self.field[0]
+        return key in STEP_FIELDS if self.field is None else key == self.field[0]
 
     def told(self, own: int | None, source: str, line: int | None, prefix: str = "") -> int:
         """The step that an object says itself, or else its file.
@@ -126,7 +121,7 @@ class StepOf:
                 return None, self.field
         for above, holder in (((), value), (("meta",), value.get("meta"))):
             if isinstance(holder, dict):
-                for key in KEYS:
+                for key in STEP_FIELDS:
                     if key in holder and (number := _whole(holder[key])) is not None:
                         return number, (*above, key)
         return None, ()
@@ -134,7 +129,7 @@ class StepOf:
     def _missing(self, source: str, line: int | None, prefix: str) -> InputError:
         path = prefix + ("" if self.field is None else spelled(self.field))
         looked = (
-            f"no field ({', '.join(KEYS[:3])}, …) and no number in the file's name says it; "
+            f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file's name says it; "
             "--step FIELD names one, --step file takes each file as a step"
             if self.field is None
             else "expected a whole number here (--step)"

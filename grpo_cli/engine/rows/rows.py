@@ -6,7 +6,7 @@ Arrays stay arrays (contiguous slices), so that no loop runs over tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,16 @@ class Source:
         self.records = records
         self.breakdown = breakdown
         self.summary = Summary(breakdown)
+
+    @cached_property
+    def record_fields(self) -> tuple[Field, ...]:
+        """The fields of a record: those that name its batch, then ``RECORD``."""
+        return (*(Field(name, partial(_of_batch, name), kind="any") for name in self.by), *RECORD)
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The fields that ``--batch`` names."""
+        return tuple(self.records[0].batch or ()) if self.records else ()
 
     @property
     def records_count(self) -> int:
@@ -62,6 +72,10 @@ class Source:
         return np.arange(responses.total) - np.repeat(responses.starts, responses.lengths)
 
 
+def _of_batch(name: str, source: Source) -> list[Any]:
+    return [None if record.batch is None else record.batch[name] for record in source.records]
+
+
 def rows(records: Sequence[Record], breakdown: Breakdown, level: Level) -> list[Row]:
     """One dict per record, in the order of its fields.
 
@@ -72,7 +86,7 @@ def rows(records: Sequence[Record], breakdown: Breakdown, level: Level) -> list[
     if not records:
         return []
     source = Source(records, breakdown)
-    result = _rows(RECORD, source)
+    result = _rows(source.record_fields, source)
     if level in ("response", "token"):
         responses = _rows(RESPONSE, source)
         if level == "token":

@@ -14,12 +14,12 @@ import orjson
 from grpo_cli.batch import I64
 from grpo_cli.engine.rows.fields import (
     KINDS,
-    RECORD,
     RECORD_CONTEXT,
     RESPONSE,
     RESPONSE_CONTEXT,
     TOKEN,
     Field,
+    Kind,
     Level,
 )
 from grpo_cli.engine.rows.rows import Source
@@ -64,7 +64,7 @@ def column(name: str, values: Sequence[Any]) -> Any:
     pa = package()
     if isinstance(values, np.ndarray):
         return pa.array(values)
-    if KINDS[name] == "any":
+    if _kind_of(name) == "any":
         return _of_any_type(name, values)
     return pa.array(values, _kind(name))
 
@@ -72,7 +72,12 @@ def column(name: str, values: Sequence[Any]) -> Any:
 def _kind(name: str) -> Any:
     pa = package()
     types = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}
-    return types[KINDS[name]]
+    return types[_kind_of(name)]
+
+
+def _kind_of(name: str) -> Kind:
+    """What a column's values are; of a field that names a batch, what the user's data have."""
+    return KINDS.get(name, "any")
 
 
 def _nothing(name: str, count: int) -> Any:
@@ -101,21 +106,23 @@ def texts(values: Sequence[Any]) -> list[str | None]:
 
 
 def _records(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
-    return {name: column(name, values) for name, values in _read(RECORD, fields, source)}
+    found = _read(source.record_fields, fields, source)
+    return {name: column(name, values) for name, values in found}
 
 
 def _responses(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
     columns = {name: column(name, values) for name, values in _read(RESPONSE, fields, source)}
     counts = source.summary.records.lengths
-    return _about(RECORD, [*{*fields} - {*columns}], source, counts) | columns
+    return _about(source.record_fields, [*{*fields} - {*columns}], source, counts) | columns
 
 
 def _tokens(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
     summary = source.summary
-    own = [name for name in fields if name not in (*RECORD_CONTEXT, *RESPONSE_CONTEXT)]
-    about = [name for name in RECORD_CONTEXT if name in fields]
+    context = (*source.by, *RECORD_CONTEXT)
+    own = [name for name in fields if name not in (*context, *RESPONSE_CONTEXT)]
+    about = [name for name in context if name in fields]
     of_response = [name for name in RESPONSE_CONTEXT if name in fields]
-    columns = _about(RECORD, about, source, summary.record_tokens.lengths)
+    columns = _about(source.record_fields, about, source, summary.record_tokens.lengths)
     columns |= _about(RESPONSE, of_response, source, summary.responses.lengths)
     count = summary.responses.total
     for name, values in _read(TOKEN, [name for name in own if name != "clip"], source):

@@ -47,7 +47,20 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         sum(raw.size for raw in rows),
         origin=_origin(rows, parts[0][0], parts),
         arrays=any(raw.arrays for raw in rows),
+        batch=_batch(rows),
     )
+
+
+def _batch(rows: Sequence[Raw]) -> Mapping[str, Any] | None:
+    """The batch of all rows."""
+    first = rows[0]
+    for raw in rows:
+        if raw.batch != first.batch:
+            of, mine = (", ".join(f"{k} {v}" for k, v in (one.batch or {}).items()) for one in (first, raw))
+            message = f"this row is of {mine} and {_where(first)} of {of}, in one group"
+            fields = ",".join(first.batch or {})
+            raise _at(raw, f"{message}; --group-by {fields},FIELD keeps them apart")
+    return first.batch
 
 
 def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:

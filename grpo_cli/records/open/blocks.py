@@ -340,11 +340,13 @@ def _of_document(block: Block) -> Iterator[Raw | InputError]:
 def record(raw: Raw) -> Record | InputError:
     """The record that was decoded, or what is wrong with it."""
     try:
-        return parse(
+        made = parse(
             raw.plain(), source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
         )
     except InputError as error:
         return error
+    made.batch = raw.batch
+    return made
 
 
 def records(block: Block | Span) -> Iterator[Record | InputError]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
+from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.fast import PLAIN
 from grpo_cli.records.fields import ACTION, GROUPS, canonical_name, read_fields
 from grpo_cli.records.record import Raw
@@ -59,7 +60,8 @@ def kind_of(pa: Any, schema: Any, by: Sequence[str]) -> Kind | None:
         return None
     if fields.hyperparameters or not fields.names.keys() <= PLAIN - {"hyperparameters"}:
         return None
-    needed = [one for one in names if canonical_name(one) or one in (ACTION, FRAMEWORK, *by)]
+    beside = (ACTION, FRAMEWORK, *STEP_FIELDS, *by)
+    needed = [one for one in names if canonical_name(one) or one in beside]
     return Kind(keys, tuple(by), is_single(pa, schema), None if JSON in names else needed)
 
 

@@ -54,10 +54,10 @@ class Document:
         self._empty = False
 
     def write(
-        self, stream: BinaryIO, head: Mapping[str, Any], total: Mapping[str, Any] | None
+        self, stream: BinaryIO, head: Mapping[str, Any], totals: Mapping[str, Any]
     ) -> None:
         """Writes ``head``, the totals and the records."""
-        opening = orjson.dumps({**head, "total": total}, option=orjson.OPT_SERIALIZE_NUMPY)
+        opening = orjson.dumps({**head, **totals}, option=orjson.OPT_SERIALIZE_NUMPY)
         stream.write(opening[:-1])
         if self._records:
             stream.write(b',"records":[\n')
@@ -79,12 +79,18 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
         if run.empty or (printing.level == "batch" and not run.complete):
             return
         head: Mapping[str, Any] = {"variant": variant, "signature": run.signature}
-        document.write(stream, head, _total(run, printing) if run.complete else None)
+        document.write(stream, head, _totals(run, printing) if run.complete else {"total": None})
 
 
-def _total(run: Run, printing: Printing) -> Mapping[str, Any]:
+def _totals(run: Run, printing: Printing) -> Mapping[str, Any]:
+    """The totals; with ``--batch FIELD`` their mean over the batches, and those of each."""
     chosen = printing.fields if printing.level == "batch" else None
-    return run.total if chosen is None else {name: run.total[name] for name in chosen}
+
+    def picked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return row if chosen is None else {name: row[name] for name in chosen if name in row}
+
+    totals = {"total": picked(run.total)}
+    return totals | {"batches": list(map(picked, run.batches))} if printing.by else totals
 
 
 FORMAT = Format(_encode, _write, streams=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from grpo_cli.commands.eval.format import Format, Printing, limited, total_of
+from grpo_cli.commands.eval.format import Format, Printing, limited, totals_of
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.tables import batch_of, column, none_of, row_of, texts
@@ -31,7 +31,7 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
         if run.empty or not run.complete:
             return
         if printing.level == "batch":
-            sink.add(row_of(total_of(run, printing, variant)))
+            _add(sink, [row_of(row) for row in totals_of(run, printing, variant)], None)
         elif schema is None:
             sink.add(none_of(printing.names))
 

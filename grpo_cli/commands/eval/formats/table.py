@@ -10,7 +10,7 @@ from rich.console import Console
 
 from grpo_cli.commands.eval.format import Format, Printing
 from grpo_cli.commands.eval.nested import encode_nested
-from grpo_cli.commands.eval.rows_view import ROWS, print_rows, print_totals
+from grpo_cli.commands.eval.rows_view import ROWS, print_batches, print_rows, print_totals
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import Level
@@ -39,12 +39,13 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
     counted = []
 
     def draw(console: Console, screen: Screen) -> None:
-        if run.complete:
+        if run.complete and printing.by:
+            print_batches(console, screen, printing, run.batches, run.signature, run.total)
+        elif run.complete:
             print_totals(console, screen, printing.level, printing.fields, run.total, run.signature)
         if printing.level != "batch":
-            counted.append(
-                print_rows(console, screen, printing.level, printing.fields, records, limit)
-            )
+            size = run.gradient_size if printing.weighs else None
+            counted.append(print_rows(console, screen, printing, records, limit, size))
 
     print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)
     if printing.level != "batch" and not printing.quiet:

@@ -1,0 +1,118 @@
+"""The totals of batches: of the whole input, or one for each value of the fields of ``--batch``."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import UsageError
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.summary import Summary
+from grpo_cli.records import key_of
+
+
+@dataclass
+class BatchTotals:
+    """Totals by the key of a batch, in the order in which the batches begin; they merge.
+
+    Attributes:
+        batch: "input", "record", or the fields of ``--batch``.
+        plan: in words, which objective they are of.
+        totals: key → totals; only () where all records are one batch, or each is one.
+        names: key → field → value, as the first record of the batch has them.
+        sizes: key → Σ |gradient| over the batch's tokens, where rows of tokens are made.
+    """
+
+    batch: str
+    plan: str = ""
+    totals: dict[Hashable, Totals] = field(default_factory=dict)
+    names: dict[Hashable, Mapping[str, Any]] = field(default_factory=dict)
+    sizes: dict[Hashable, ExactSum] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
+        """Adds the records of a chunk."""
+        if not self.by_field:
+            self._of(()).add(breakdown)
+            return
+        summary = Summary(breakdown)
+        keys = chunk.keys
+        changes = [at for at, (one, other) in enumerate(pairwise(keys), 1) if one != other]
+        bounds = [0, *changes, len(keys)]
+        for cut in breakdown.batch.cuts(bounds):
+            key = keys[cut.records.start]
+            self.names.setdefault(key, chunk.of_batches[cut.records.start])
+            self._of(key).add_some(summary, cut)
+
+    def add_sizes(self, chunk: Chunk, breakdown: Breakdown) -> None:
+        """Adds the gradients of a chunk's tokens to the sizes of their batches."""
+        sums = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
+        keys, index = chunk.batches
+        owner = np.repeat(index, breakdown.batch.records.lengths)
+        for at, key in enumerate(keys):
+            self.sizes.setdefault(key, ExactSum()).add(sums[owner == at])
+
+    def size(self, names: Mapping[str, Any]) -> float:
+        """Σ |gradient| over the batch of a record that has these values of the fields."""
+        key = key_of({name: names[name] for name in next(iter(self.names.values()), {})})
+        return self.sizes[key].value()
+
+    def _of(self, key: Hashable) -> Totals:
+        if key not in self.totals:
+            self.totals[key] = Totals("input" if self.by_field else self.batch, self.plan)
+        return self.totals[key]
+
+    def merge(self, later: BatchTotals) -> None:
+        """Adds the totals of records that follow.
+
+        Raises:
+            UsageError: where they are of another objective.
+        """
+        mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, later))
+        if mine != theirs:
+            raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+        for key, totals in later.totals.items():
+            self._of(key).merge(totals)
+        for key, size in later.sizes.items():
+            self.sizes.setdefault(key, ExactSum()).merge(size)
+        self.names = {**later.names, **self.names} if later.names else self.names
+
+    @property
+    def by_field(self) -> bool:
+        """Whether fields of the records say which batch they belong to."""
+        return self.batch not in ("input", "record")
+
+    @property
+    def records(self) -> int:
+        """How many records were added."""
+        return sum(totals.records for totals in self.totals.values())
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens they have."""
+        return sum(totals.tokens for totals in self.totals.values())
+
+    @property
+    def whole(self) -> Totals:
+        """The totals of the only batch; with ``--batch FIELD`` the mean over the batches."""
+        if not self.by_field:
+            return self._of(())
+        whole = Totals(self.batch, self.plan)
+        for totals in self.totals.values():
+            whole.add_batch(totals)
+        return whole
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each batch: its fields, then its totals by name; none without fields."""
+        if not self.by_field:
+            return []
+        return [
+            {**self.names[key], "signature": totals.signature(), **totals.row()}
+            for key, totals in self.totals.items()
+        ]
