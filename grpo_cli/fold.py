@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grpo_cli.engine.evaluation import Outcome, Task
-from grpo_cli.engine.evaluator import Evaluator, FirstPass
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Told
 from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError, UsageError
@@ -87,7 +87,7 @@ def partial(
     *,
     stages: Mapping[str, str] | None = None,
     batch: str = "input",
-    measured: FirstPass | None = None,
+    measured: BatchStatistics | None = None,
     skip: bool = False,
     reading: Reading = PLAIN,
     source: str = "",
@@ -137,7 +137,7 @@ def measure(
     batch: str = "input",
     reading: Reading = PLAIN,
     **hyperparameters: float | int | str | None,
-) -> FirstPass:
+) -> BatchStatistics:
     """The part that some records have in the statistics of the whole batch, as in ``partial``."""
     made = plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
     reading = replace(reading, batch=batch_fields(made.batch))
@@ -145,7 +145,7 @@ def measure(
         return Task(Evaluator(made), None, skip=True).measure(_decoded(records, reading, {}, "", 1))
 
 
-M = TypeVar("M", Partial, FirstPass)
+M = TypeVar("M", Partial, BatchStatistics)
 
 
 def merge(parts: Iterable[M]) -> M:
@@ -166,8 +166,8 @@ def merge(parts: Iterable[M]) -> M:
 
 
 def _empty(like: M) -> M:
-    if isinstance(like, FirstPass):
-        return FirstPass()
+    if isinstance(like, BatchStatistics):
+        return BatchStatistics()
     batches = like._outcome.batches
     skipped = type(like._outcome.skipped)(like._outcome.skipped.most)
     outcome = Outcome(type(batches)(batches.batch, batches.plan), skipped=skipped)

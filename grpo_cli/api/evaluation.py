@@ -63,9 +63,7 @@ def evaluate(
             parts.append(Part(records, breakdown))
             return []
 
-        run = Evaluation(
-            reader, made, encode=None if totals_only else keep, rows=not totals_only
-        )
+        run = Evaluation(reader, made, encode=None if totals_only else keep, rows=not totals_only)
         for _ in run:
             pass
         notices = [of_arguments(note) for note in run.notices]

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator, FirstPass
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
@@ -21,7 +21,6 @@ from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
 from grpo_cli.records import DecodedChunk, Record
-from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
@@ -132,9 +131,9 @@ class Task:
                 outcome.pieces += self.encode(chunk.records, breakdown)
         return outcome
 
-    def measure(self, decoded: Iterable[DecodedChunk]) -> FirstPass:
+    def measure(self, decoded: Iterable[DecodedChunk]) -> BatchStatistics:
         """The first pass: what a piece adds to it. Records that cannot be used are left out."""
-        found = FirstPass()
+        found = BatchStatistics()
         for part in _each(chunks(decoded, with_headers=False), self.evaluator.measure):
             if not isinstance(part, InputError):
                 found.merge(part[1])
@@ -209,7 +208,6 @@ class Evaluation:
             task.evaluate,
             together=task.encode is None,
             by_columns=True,
-            beside=_says_step,
             manifest=self._manifest,
         ):
             outcome.merge(part)
@@ -276,17 +274,13 @@ def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
     """The evaluator that knows of whole batches what it needs to: after one pass, or two."""
     while evaluator.wants_first_pass:
         task = Task(evaluator, None, reader.skip, reader.most_errors)
-        found = FirstPass()
+        found = BatchStatistics()
         for _, part in reader.map(task.measure, together=True, by_columns=True):
             found.merge(part)
         if not found.moments and not found.counts:
             return evaluator  # there is no record, which the next pass says
         evaluator = evaluator.after(found)
     return evaluator
-
-
-def _says_step(key: str) -> bool:
-    return key in STEP_FIELDS
 
 
 def _of_another_scale(own: Value, used: Value) -> bool:

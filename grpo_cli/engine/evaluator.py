@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from grpo_cli.batch import Batch
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective import pipeline, statistics
 from grpo_cli.objective.breakdown import Breakdown
@@ -17,7 +18,7 @@ from grpo_cli.variants.plan import Plan
 
 
 @dataclass
-class FirstPass:
+class BatchStatistics:
     """What a pass over the input finds before records are evaluated; it merges.
 
     Attributes:
@@ -30,7 +31,7 @@ class FirstPass:
     moments: bool = False
     counts: bool = False
 
-    def merge(self, other: FirstPass) -> None:
+    def merge(self, other: BatchStatistics) -> None:
         """Adds what was found in other records."""
         self.moments |= other.moments
         self.counts |= other.counts
@@ -45,6 +46,10 @@ class FirstPass:
         """The batches of a chunk's records."""
         keys, index = chunk.batches
         return Whole([self.sums(key) for key in keys], index)
+
+    def single(self, batch: Batch) -> Whole:
+        """The only batch, for records that are a part of it."""
+        return Whole([self.sums(())], np.zeros(batch.records.count, dtype=np.int64))
 
     @property
     def words(self) -> str:
@@ -68,7 +73,7 @@ class Evaluator:
     """
 
     plan: Plan
-    measured: FirstPass | None = None
+    measured: BatchStatistics | None = None
     rows: bool = False
     skip: bool = False
 
@@ -97,7 +102,7 @@ class Evaluator:
             words.append(f"measured={self.measured.words}")
         return " ".join(words)
 
-    def after(self, found: FirstPass) -> Evaluator:
+    def after(self, found: BatchStatistics) -> Evaluator:
         """The evaluator that knows what a pass over the whole input found."""
         if self.measured is not None:
             found.merge(self.measured)
@@ -107,13 +112,13 @@ class Evaluator:
         """The objective of a chunk's records."""
         return self.plan.objective(chunk.settings, advantages_given=chunk.advantages_given)
 
-    def measure(self, chunk: Chunk) -> FirstPass:
+    def measure(self, chunk: Chunk) -> BatchStatistics:
         """A chunk's part of the first pass: the statistics, the denominators, or both.
 
         Where records have to be evaluated for their denominators, the statistics come first: then
         there are two such passes.
         """
-        found = FirstPass()
+        found = BatchStatistics()
         objective = self.objective(chunk)
         if self._wants_moments:
             found.moments = True
@@ -125,7 +130,7 @@ class Evaluator:
             self._add_counts(found, chunk, objective, lengths_say_it=lengths_say_it)
         return found
 
-    def _add_moments(self, found: FirstPass, chunk: Chunk, objective: Objective) -> None:
+    def _add_moments(self, found: BatchStatistics, chunk: Chunk, objective: Objective) -> None:
         sample = statistics.sample(chunk.batch, objective)
         keys, index = chunk.batches
         if len(keys) == 1:
@@ -138,13 +143,11 @@ class Evaluator:
             found.sums(key).moments.add(sample.of(owner == at))
 
     def _add_counts(
-        self, found: FirstPass, chunk: Chunk, objective: Objective, *, lengths_say_it: bool
+        self, found: BatchStatistics, chunk: Chunk, objective: Objective, *, lengths_say_it: bool
     ) -> None:
         keys, index = chunk.batches
         whole = None if self.measured is None else self.measured.whole(chunk)
-        counted = pipeline.counts(
-            chunk.batch, objective, whole, lengths_say_it=lengths_say_it
-        )
+        counted = pipeline.counts(chunk.batch, objective, whole, lengths_say_it=lengths_say_it)
         for key in keys:
             found.sums(key)
         for term, counts in counted.items():

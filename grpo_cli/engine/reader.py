@@ -32,7 +32,7 @@ from grpo_cli.records import (
     record,
 )
 from grpo_cli.records.buffers import Beside
-from grpo_cli.records.choose.batches import batch_fields
+from grpo_cli.records.choose.batches import STEP_FIELDS, batch_fields
 from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
@@ -275,6 +275,7 @@ class Reader:
             bundles: whether small pieces, as of small files, are worked on together.
             manifest: of the parts to which workers of a cluster write rows.
         """
+        beside = _says_step if by_columns and beside is None else beside
         if self._on is not None:
             on_piece = OnPiece(work, self.reading, by_columns, beside)
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
@@ -328,6 +329,10 @@ class Reader:
     def _pieces(self, *, apart: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+
+
+def _says_step(key: str) -> bool:
+    return key in STEP_FIELDS
 
 
 def _remove(path: str, owner: int) -> None:

@@ -78,16 +78,16 @@ class Whole(NamedTuple):
 
     Attributes:
         batches: their sums.
-        index: [M] the batch of each record.
+        of_record: [M] the batch of each record.
     """
 
     batches: Sequence[BatchSums]
-    index: I64
+    of_record: I64
 
     def moments(self, records: Segments) -> Moments:
         """The statistics of its batch for each response."""
         found = [batch.moments.read() for batch in self.batches]
-        table = np.array(found, dtype=np.float64).reshape(-1, 3)[self.index]
+        table = np.array(found, dtype=np.float64).reshape(-1, 3)[self.of_record]
         spread = np.repeat(table, records.lengths, axis=0)
         return Moments(spread[:, 0], spread[:, 1], spread[:, 2])
 
@@ -98,7 +98,7 @@ class Whole(NamedTuple):
             return None
         return {
             term: np.array([batch.counts.get(term, 0.0) or 1.0 for batch in self.batches])[
-                self.index
+                self.of_record
             ]
             for term in terms
         }

@@ -14,7 +14,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, StageOptions, paths
 from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import WorkOptions
+from grpo_cli.commands.options.source import WorkOptions, tell_notes
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say
 
@@ -65,8 +65,9 @@ def compare(
             failed=not rows,
             rows=rows,
             beyond="cut",
-            notes=source.notes(*made),
+            notes=source.notes(*made) | source.pooled(stages.batch),
         )
+        tell_notes(source.pooled(stages.batch), quiet=page.quiet)
         code = finish(source, *made, as_json=page.json, quiet=page.quiet)
         if not rows:
             code = InputError.exit_code

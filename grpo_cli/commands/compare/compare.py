@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial as bound
 from typing import Any
 
@@ -13,7 +12,6 @@ from grpo_cli.commands.compare.sides import Partial, S, Side, Work
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.skipped import Skipped
-from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 from grpo_cli.variants.plan import Plan
@@ -35,6 +33,7 @@ class Comparison:
         self.skipped: dict[str, InputError] = {}
         self._order = [plan.variant for plan in plans]
         source.keep_input()
+        source.batch_by(plans[0].batch if plans else "input")
         evaluators = self._measured([Evaluator(plan) for plan in plans])
         self.sides: list[Side] = []
         while evaluators:
@@ -50,7 +49,7 @@ class Comparison:
         wanting = [one for one in evaluators if one.wants_first_pass]
         moments = self._fold(wanting, Work.moments) if wanting else {}
         return [
-            replace(one, measured=moments[one.plan.variant]) if one.wants_first_pass else one
+            one.after(moments[one.plan.variant]) if one.wants_first_pass else one
             for one in evaluators
             if one.plan.variant not in self.skipped
         ]
@@ -82,8 +81,9 @@ class Comparison:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """One line per variant that the data serves, in the order asked for."""
-        return [side.row(self.sides[0]) for side in self.sides]
+        """One line per variant that the data serves, in the order asked for, batch by batch."""
+        lines = [side.rows(self.sides[0]) for side in self.sides]
+        return [line for batch in zip(*lines, strict=True) for line in batch]
 
     def reasons(self) -> list[dict[str, Any]]:
         """The variants that the data cannot serve, in the order asked for.
@@ -111,8 +111,8 @@ class Comparison:
     def counts(self) -> dict[str, int]:
         """Records, groups, responses and tokens of the data."""
         names = ("records", "groups", "responses", "tokens")
-        totals = self.sides[0].totals if self.sides else Totals("input")
-        return {name: getattr(totals, name) for name in names}
+        batches = self.sides[0].batches.values() if self.sides else ()
+        return {name: sum(getattr(one.totals, name) for one in batches) for name in names}
 
 
 def _lack(reason: InputError) -> dict[str, str | None]:

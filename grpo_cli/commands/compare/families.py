@@ -48,7 +48,7 @@ def differences(sides: Sequence[Side]) -> list[dict[str, Any]]:
 
 def replaced(sides: Sequence[Side]) -> list[dict[str, Any]]:
     """For each row the surrogate's hyperparameters whose own value the records replace: both."""
-    pairs = [(side.plan.variant, side.plan.replaced(side.totals.signed)) for side in sides]
+    pairs = [(side.plan.variant, side.plan.replaced(side.signed)) for side in sides]
     return [
         {"variant": variant, "hyperparameters": {name: list(both) for name, both in values.items()}}
         for variant, values in pairs
@@ -73,7 +73,7 @@ def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:
 
 def _pieces(side: Side) -> dict[str, Part]:
     """The pieces of the signature that have a part in J, by key."""
-    found = {part.key: part for part in side.totals.signed}
+    found = {part.key: part for part in side.signed}
     for key, (coefficient, without) in _OFF.items():
         if key in found and not dict(found[key].values).get(coefficient):
             found = {name: part for name, part in found.items() if name not in without}

@@ -1,25 +1,27 @@
-"""What each variant comes to on a piece of the data, and how pieces merge."""
+"""What each variant comes to on a piece of the data, batch by batch, and how pieces merge."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.statistics import ExactMoments
+from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
-from grpo_cli.records import DecodedChunk
+from grpo_cli.records import DecodedChunk, Raw, key_of
+from grpo_cli.records.decode.chunks import in_chunks, one_by_one
 
 NUMBERS = (
     *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
@@ -28,37 +30,32 @@ NUMBERS = (
 """The totals that a row of the comparison has."""
 
 
-class Side:
-    """One variant's sums over the data."""
+class BatchSide:
+    """One variant's sums over a batch."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.plan = evaluator.plan
-        self.evaluator = evaluator
-        self.totals = Totals(self.plan.batch, evaluator.words)
+        of_one = self.plan.batch if self.plan.batch in ("input", "record") else "input"
+        self.totals = Totals(of_one, evaluator.words)
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
         self.parts: dict[str, F64] = {}
 
-    def add(self, chunk: Chunk) -> None:
-        """Evaluates a chunk and adds it up; ``parts`` are then those of its gradient.
-
-        Raises:
-            InputError: where the records lack what the plan needs.
-        """
-        breakdown = chunk.run(self.evaluator.evaluate)
+    def add(self, breakdown: Breakdown) -> None:
+        """Adds a breakdown; ``parts`` are then those of its gradient."""
         self.totals.add(breakdown)
         self.parts = _gradient(breakdown, self.plan.batch)
         self.shares.add(breakdown, self.parts)
 
-    def meet(self, first: Side, chunk: Chunk) -> None:
+    def meet(self, first: BatchSide, chunk: Chunk) -> None:
         """Adds the dot products with the first variant's gradient, exactly over responses."""
         for name, own in self.parts.items():
             for other, gradient in first.parts.items():
                 sums = chunk.batch.responses.sum(own * gradient)
                 self.dots.setdefault((name, other), ExactSum()).add(sums)
 
-    def merge(self, later: Side) -> None:
-        """Adds the sums over data that follow."""
+    def merge(self, later: BatchSide) -> None:
+        """Adds the sums over records that follow."""
         self.totals.merge(later.totals)
         self.shares.merge(later.shares)
         for pair, dot in later.dots.items():
@@ -68,7 +65,7 @@ class Side:
         """What a part of the gradient is still to be multiplied by."""
         return 1.0 / self.totals.count(part)
 
-    def cosine(self, first: Side) -> float | None:
+    def cosine(self, first: BatchSide) -> float | None:
         """The cosine of this gradient with the first one's; None where either is 0."""
         own, other = self._norm, first._norm
         if not own or not other:
@@ -84,8 +81,8 @@ class Side:
         norm = self.totals.row()["gradient_norm"]
         return float(norm) if isinstance(norm, float) else 0.0
 
-    def row(self, first: Side) -> dict[str, Any]:
-        """The variant's line of the comparison."""
+    def row(self, first: BatchSide) -> dict[str, Any]:
+        """The variant's line of the comparison of this batch."""
         total = self.totals.row()
         return {
             "variant": self.plan.variant,
@@ -98,6 +95,64 @@ class Side:
         }
 
 
+class Side:
+    """One variant's sums over the data.
+
+    Attributes:
+        batches: a batch's key → its sums; only () without fields of ``--batch``.
+        names: a batch's key → field → value.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.plan = evaluator.plan
+        self.evaluator = evaluator
+        self.batches: dict[Hashable, BatchSide] = {}
+        self.names: dict[Hashable, Mapping[str, Any]] = {}
+
+    def add(self, chunk: Chunk) -> BatchSide:
+        """Evaluates a chunk of one batch and adds it up; returns the sums of its batch.
+
+        Raises:
+            InputError: where the records lack what the plan needs.
+        """
+        breakdown = chunk.run(self.evaluator.evaluate)
+        key = chunk.keys[0] if chunk.keys else ()
+        if chunk.of_batches:
+            self.names.setdefault(key, chunk.of_batches[0])
+        own = self.of(key)
+        own.add(breakdown)
+        return own
+
+    def of(self, key: Hashable) -> BatchSide:
+        """The sums of a batch."""
+        if key not in self.batches:
+            self.batches[key] = BatchSide(self.evaluator)
+        return self.batches[key]
+
+    def merge(self, later: Side) -> None:
+        """Adds the sums over data that follow."""
+        for key, batch in later.batches.items():
+            self.of(key).merge(batch)
+        self.names = {**later.names, **self.names}
+
+    def forget_gradients(self) -> None:
+        """Drops what only a chunk's own evaluation needs."""
+        for batch in self.batches.values():
+            batch.parts = {}
+
+    @property
+    def signed(self) -> Parts:
+        """The pieces of the signature; a value that differs between batches reads ``mixed``."""
+        return common([batch.totals.signed for batch in self.batches.values()])
+
+    def rows(self, first: Side) -> list[dict[str, Any]]:
+        """The variant's lines of the comparison, one for each batch."""
+        return [
+            {**self.names.get(key, {}), **batch.row(first.of(key))}
+            for key, batch in self.batches.items()
+        ]
+
+
 def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
     """[N] the gradient without the denominators that count, in parts where those differ."""
     if batch == "record":
@@ -106,7 +161,7 @@ def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
     return {part.name: part.without_count(responses) for part in breakdown.gradient_parts}
 
 
-S = TypeVar("S", "Side", ExactMoments)
+S = TypeVar("S", "Side", BatchStatistics)
 
 
 @dataclass
@@ -158,14 +213,14 @@ class Work:
                 if not isinstance(partial.sums[side.plan.variant], InputError):
                     self._add(side, sides[0], chunk, partial)
         for side in sides:
-            side.parts = {}
+            side.forget_gradients()
         return partial
 
-    def moments(self, decoded: Iterable[DecodedChunk]) -> Partial[ExactMoments]:
+    def moments(self, decoded: Iterable[DecodedChunk]) -> Partial[BatchStatistics]:
         """The statistics that the variants want of the whole input."""
         names = [evaluator.plan.variant for evaluator in self.evaluators]
-        partial = Partial[ExactMoments](
-            {name: ExactMoments() for name in names}, Skipped(self.most_errors)
+        partial = Partial[BatchStatistics](
+            {name: BatchStatistics() for name in names}, Skipped(self.most_errors)
         )
         for chunk in self._chunks(decoded, partial):
             for name, evaluator in zip(names, self.evaluators, strict=True):
@@ -182,15 +237,15 @@ class Work:
 
     def _add(self, side: Side, first: Side, chunk: Chunk, partial: Partial[Side]) -> None:
         try:
-            side.add(chunk)
+            own = side.add(chunk)
         except InputError as reason:
             partial.sums[side.plan.variant] = reason
             return
         if not isinstance(partial.sums[first.plan.variant], InputError):
-            side.meet(first, chunk)
+            own.meet(first.of(chunk.keys[0] if chunk.keys else ()), chunk)
 
     def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
-        for chunk in chunks(decoded, with_headers=False):
+        for chunk in _of_one_batch(decoded):
             partial.read = True
             if isinstance(chunk, Chunk):
                 yield chunk
@@ -198,3 +253,22 @@ class Work:
             partial.bad.add(chunk)
             if not self.skip:
                 return
+
+
+def _of_one_batch(decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+    """Chunks whose records are all of one batch."""
+    for of_fields, some in groupby(decoded, key=_says_batch):
+        if not of_fields:
+            yield from chunks(some, with_headers=False)
+            continue
+        for _, items in groupby(one_by_one(some), key=_batch_key):
+            yield from chunks(in_chunks(items), with_headers=False)
+
+
+def _says_batch(few: DecodedChunk) -> bool:
+    """Whether its records say which batch they belong to."""
+    return few.keys is None and few.columns is None and any(map(_batch_key, few.items))
+
+
+def _batch_key(item: Raw | InputError) -> Hashable:
+    return key_of(item.batch) if isinstance(item, Raw) else ()

@@ -60,7 +60,8 @@ def print_comparison(console: Console, screen: Screen, document: Mapping[str, An
 
 
 def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = []
+    by = [name for name in rows[0] if name not in _ROW]
+    columns = [column(name, [row[name] for row in rows]) for name in by]
     for field, header in _COLUMNS.items():
         values = [row[field] for row in rows]
         if header.startswith(_PERCENT):
@@ -75,6 +76,11 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, An
     print_hidden(console, screen, hidden, "--json")
 
 
+_ROW = {
+    *(*_COLUMNS, "signature", "ratio_mean", "longest_quarter_tokens", "denominator_of"),
+}
+"""The fields of a row; others are those that name its batch."""
+
 _PLOTTED = {
     "loss": "loss",
     "gradient_norm": "gradient norm",
@@ -87,12 +93,17 @@ def print_bars(console: Console, screen: Screen, document: Mapping[str, Any]) ->
     rows = document["variants"]
     for field, title in _PLOTTED.items() if rows else ():
         console.print(Text(title.format(first=rows[0]["variant"]), "bold"))
-        named = [(row["variant"], row[field]) for row in rows]
+        named = [(_named(row), row[field]) for row in rows]
         for line in bars(named, screen.reading, plain=ascii_only()):
             console.print(Text(line))
         console.print()
     if document["skipped"]:
         _print_skipped(console, screen, document["skipped"])
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    of = [f"{name} {shown(value)}" for name, value in row.items() if name not in _ROW]
+    return ", ".join([*of, row["variant"]])
 
 
 def _percent(value: Any) -> str:

@@ -14,8 +14,9 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import WorkOptions
+from grpo_cli.commands.options.source import WorkOptions, tell_notes
 from grpo_cli.commands.options.values import number
+from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.terminal.messages import failures
 
 NO = 1
@@ -117,14 +118,16 @@ def match_number(
             rtol=rtol,
             betas=_numbers(betas),
         )
+        pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
         draw = print_distances if plot else print_matches
         page.write(
             made,
             lambda console, screen: draw(console, screen, made),
             rows=made["matches"] or made["nearest"],
             beyond="cut",
-            notes=source.notices,
+            notes=source.notices | pooled,
         )
+        tell_notes(pooled, quiet=page.quiet)
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code or (0 if made["reproduced"] else NO))
 

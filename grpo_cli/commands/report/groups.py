@@ -14,7 +14,7 @@ from grpo_cli.commands.report.choose import FOUND, WORST, Choice, Group, Kept, s
 from grpo_cli.commands.trend.said import rewards_of
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator, FirstPass
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import DecodedChunk, Raw, Record, record
@@ -35,7 +35,7 @@ class Keeper:
     plan: Plan
     step_of: StepOf
     choice: Choice
-    measured: Mapping[int, FirstPass]
+    measured: Mapping[int, BatchStatistics]
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Kept:
         """The groups of a piece. What cannot be read was told when the steps were measured."""

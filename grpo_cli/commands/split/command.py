@@ -11,7 +11,7 @@ from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
 from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import WorkOptions
+from grpo_cli.commands.options.source import WorkOptions, tell_notes
 from grpo_cli.commands.split.microbatches import cut
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
@@ -86,6 +86,7 @@ def split_batch(
             beyond="cut",
             notes=source.notes(plan) | source.pooled(plan.batch, ONE_STEP),
         )
+        tell_notes(source.pooled(plan.batch, ONE_STEP), quiet=page.quiet)
         code = finish(source, plan, as_json=page.json, quiet=page.quiet)
         if not page.quiet:
             for name, value in responses.differing.items():

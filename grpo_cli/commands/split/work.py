@@ -9,7 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import FirstPass
+from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -71,7 +71,7 @@ class Gather:
     objective: Objective
     settings: Mapping[str, Value]
     columns: frozenset[str]
-    measured: FirstPass | None
+    measured: BatchStatistics | None
     skip: bool
     most_errors: int = FEW
 

@@ -15,7 +15,7 @@ from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator, FirstPass
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records.translate import Notices
@@ -98,7 +98,7 @@ class Run:
         return values(own)
 
     @property
-    def measured(self) -> Mapping[int, FirstPass]:
+    def measured(self) -> Mapping[int, BatchStatistics]:
         """The statistics of each step that was read, where the plan wants some."""
         return self._task.measured or {}
 
@@ -107,10 +107,10 @@ class Run:
         if not task.evaluator.wants_first_pass:
             return task
         self._reader.keep_input()
-        measured: dict[int, FirstPass] = {}
+        measured: dict[int, BatchStatistics] = {}
         for _, part in self._reader.map(task.measure, bundles=True):
             for step, moments in part.items():
-                measured.setdefault(step, FirstPass()).merge(moments)
+                measured.setdefault(step, BatchStatistics()).merge(moments)
         return replace(task, measured=measured)
 
 

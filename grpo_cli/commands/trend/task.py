@@ -15,7 +15,7 @@ from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_mo
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator, FirstPass
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -85,7 +85,7 @@ class Task:
     skip: bool
     logged: bool
     most_errors: int = FEW
-    measured: Mapping[int, FirstPass] | None = None
+    measured: Mapping[int, BatchStatistics] | None = None
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
         """Adds records in order; stops at the first bad one unless it is to be skipped."""
@@ -108,15 +108,15 @@ class Task:
         """Whether records are evaluated with those of their step alone."""
         return self.logged or self.evaluator.wants_first_pass
 
-    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, FirstPass]:
+    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, BatchStatistics]:
         """The first pass: the statistics of each step. What cannot be used is left out."""
-        found: dict[int, FirstPass] = {}
+        found: dict[int, BatchStatistics] = {}
         for own, chunk in self._chunks(decoded, Part()):
             if isinstance(chunk, Chunk):
                 step = _told(own[0]).step
                 for one in chunk.each(self.evaluator.measure):
                     if not isinstance(one, InputError):
-                        found.setdefault(step, FirstPass()).merge(one[1])
+                        found.setdefault(step, BatchStatistics()).merge(one[1])
         return found
 
     def _chunks(

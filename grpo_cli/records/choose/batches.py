@@ -99,9 +99,11 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
 
 def _objects(few: DecodedChunk) -> Iterable[Mapping[str, Any]]:
     items = few.items
-    values = items.values if isinstance(items, RawLines) else [
-        item.value for item in items if isinstance(item, Raw)
-    ]
+    values = (
+        items.values
+        if isinstance(items, RawLines)
+        else [item.value for item in items if isinstance(item, Raw)]
+    )
     return [value for value in values if isinstance(value, dict)]
 
 

@@ -56,7 +56,9 @@ def _batch(rows: Sequence[Raw]) -> Mapping[str, Any] | None:
     first = rows[0]
     for raw in rows:
         if raw.batch != first.batch:
-            of, mine = (", ".join(f"{k} {v}" for k, v in (one.batch or {}).items()) for one in (first, raw))
+            of, mine = (
+                ", ".join(f"{k} {v}" for k, v in (one.batch or {}).items()) for one in (first, raw)
+            )
             message = f"this row is of {mine} and {_where(first)} of {of}, in one group"
             fields = ",".join(first.batch or {})
             raise _at(raw, f"{message}; --group-by {fields},FIELD keeps them apart")

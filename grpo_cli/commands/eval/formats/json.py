@@ -53,9 +53,7 @@ class Document:
             self._spool.write(piece if self._empty else b",\n" + piece)
         self._empty = False
 
-    def write(
-        self, stream: BinaryIO, head: Mapping[str, Any], totals: Mapping[str, Any]
-    ) -> None:
+    def write(self, stream: BinaryIO, head: Mapping[str, Any], totals: Mapping[str, Any]) -> None:
         """Writes ``head``, the totals and the records."""
         opening = orjson.dumps({**head, **totals}, option=orjson.OPT_SERIALIZE_NUMPY)
         stream.write(opening[:-1])

@@ -10,19 +10,18 @@ from grpo_cli.commands.match.sums.data import Data
 from grpo_cli.commands.match.sums.exact import Exactly, Found, merge
 from grpo_cli.commands.match.sums.vectors import Measured
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.choice import keyword_only
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.statistics import ExactMoments
 
 
 @dataclass(frozen=True)
 class _Measure:
     first: FirstPass
 
-    def __call__(self, chunk: Chunk, into: dict[int, ExactMoments]) -> None:
-        known: dict[object, ExactMoments] = {}
+    def __call__(self, chunk: Chunk, into: dict[int, BatchStatistics]) -> None:
+        known: dict[object, BatchStatistics] = {}
         for at, plan in self.first.plans.items():
             evaluator = Evaluator(plan)
             try:
@@ -31,7 +30,7 @@ class _Measure:
                     known[same] = evaluator.measure(chunk)
             except GrpoError:
                 continue
-            into.setdefault(at, ExactMoments()).merge(known[same])
+            into.setdefault(at, BatchStatistics()).merge(known[same])
 
 
 def _sample(objective: Objective) -> object:
@@ -46,10 +45,10 @@ def _sample(objective: Objective) -> object:
 def measure(options: Options, data: Data) -> Measured:
     """The statistics of the whole input that some options need."""
     first = FirstPass.of(options)
-    merged: dict[int, ExactMoments] = {}
+    merged: dict[int, BatchStatistics] = {}
     for part in data.fold(_Measure(first), dict) if first.plans else ():
         for at, moments in part.items():
-            merged.setdefault(at, ExactMoments()).merge(moments)
+            merged.setdefault(at, BatchStatistics()).merge(moments)
     return merged
 
 

@@ -11,7 +11,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, key
 from grpo_cli.commands.match.sums.edges import edges
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.groups import Groups, Remembered
 from grpo_cli.objective.choice import Bound
@@ -27,7 +27,7 @@ from grpo_cli.objective.results import (
     of_tokens,
     times,
 )
-from grpo_cli.objective.statistics import ExactMoments, moments
+from grpo_cli.objective.statistics import moments
 from grpo_cli.variants.plan import Plan
 
 
@@ -134,7 +134,7 @@ class Terms:
         self._set_advantage(inputs, objective, evaluator.measured)
         return _leaves_out(inputs.call(objective.correction, "correction"), of_kl=True)
 
-    def policy(self, objective: Objective, measured: ExactMoments | None) -> F64:
+    def policy(self, objective: Objective, measured: BatchStatistics | None) -> F64:
         """[R] Σ c·s, to the bit as ``grpo eval`` has it."""
         inputs = self.scored(objective)
         self.set_ratio(inputs, objective)
@@ -143,28 +143,31 @@ class Terms:
             self._policies[same] = self._policy(inputs, objective, measured)
         return self._policies[same]
 
-    def _policy(self, inputs: Inputs, objective: Objective, measured: ExactMoments | None) -> F64:
+    def _policy(
+        self, inputs: Inputs, objective: Objective, measured: BatchStatistics | None
+    ) -> F64:
         self._set_advantage(inputs, objective, measured)
         return self.policy_sums(inputs, objective)
 
     def _set_advantage(
-        self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
+        self, inputs: Inputs, objective: Objective, measured: BatchStatistics | None
     ) -> None:
         given = self._given(inputs, objective, measured)
         inputs["advantage"] = of_tokens(given, self.batch.responses)
         inputs["response_advantage"] = None if isinstance(given, PerToken) else given
 
     def _given(
-        self, inputs: Inputs, objective: Objective, measured: ExactMoments | None
+        self, inputs: Inputs, objective: Objective, measured: BatchStatistics | None
     ) -> F64 | PerToken:
         """The advantages; policy terms that follow each other often have the same."""
         same = advantage_key(objective), id(measured)
         if self._advantage_of is None or self._advantage_of[0] != same:
-            inputs["moments"] = moments(self.batch, objective, measured)
+            whole = None if measured is None else measured.single(self.batch)
+            inputs["moments"] = moments(self.batch, objective, whole)
             self._advantage_of = same, inputs.call(objective.advantage, "advantage")
         return self._advantage_of[1]
 
-    def reached(self, objective: Objective, measured: ExactMoments | None) -> F64:
+    def reached(self, objective: Objective, measured: BatchStatistics | None) -> F64:
         """How far the ratios go, by the sign of the advantage."""
         inputs = self.scored(objective)
         self.set_ratio(inputs, objective)

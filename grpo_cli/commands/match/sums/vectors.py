@@ -15,16 +15,17 @@ from grpo_cli.commands.match.sums.distinct import distinct
 from grpo_cli.commands.match.sums.groups import Rounded
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken, Weights, of_tokens
-from grpo_cli.objective.statistics import ExactMoments, moments
+from grpo_cli.objective.statistics import moments
 from grpo_cli.variants.plan import Plan
 
 Flags = NDArray[np.bool_]
-Measured = Mapping[int, ExactMoments]
+Measured = Mapping[int, BatchStatistics]
 Same = tuple[object, object]
 
 
@@ -99,7 +100,8 @@ class Vectors(Terms):
     def _advantage(self, at: int, objective: Objective) -> F64:
         inputs = self.scored(objective)
         measured = self._measured.get(at)
-        inputs["moments"] = moments(self.batch, objective, measured)
+        whole = None if measured is None else measured.single(self.batch)
+        inputs["moments"] = moments(self.batch, objective, whole)
         found = inputs.call(objective.advantage, "advantage")
         if isinstance(found, PerToken):
             raise UsageError(
