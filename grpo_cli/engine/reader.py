@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Bundle, OnPiece, Told, bundled
@@ -33,6 +34,8 @@ from grpo_cli.records import (
 )
 from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.batches import STEP_FIELDS, batch_fields
+from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import Condition
 from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
@@ -119,6 +122,16 @@ class Reader:
                 return {f"{said}; {advice.replace('FIELD', field)}": None}
         return {}
 
+    def only(self, fields: Mapping[str, Any]) -> Reader:
+        """The same files, of which only the records are read that have these values of fields."""
+        narrowed = copy(self)
+        narrowed.told = Told()
+        conditions = [
+            Condition(read_path(name, "--batch"), "==", value) for name, value in fields.items()
+        ]
+        narrowed.reading = replace(self.reading, where=(*self.reading.where, *conditions))
+        return narrowed
+
     def batch_by(self, batch: str) -> None:
         """Has each record say which batch it belongs to, where ``batch`` names fields."""
         self.reading = replace(self.reading, batch=batch_fields(batch))
@@ -136,7 +149,9 @@ class Reader:
         read = False
         for piece in self._pieces(apart=False):
             packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
-            decoded = self.reading.decoded(piece, self.notices, by_columns=packed)
+            decoded = self.reading.decoded(
+                piece, self.notices, by_columns=packed, beside=_says_step if packed else None
+            )
             for chunk in chunks(self.told.heard(decoded), with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):

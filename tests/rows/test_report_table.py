@@ -11,6 +11,7 @@ from files import each
 from grpo_cli.commands.eval.formats.json import Document
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
+from grpo_cli.commands.eval.format import Printing
 from grpo_cli.commands.eval.rows_view import print_rows
 from grpo_cli.commands.eval.totals_view import summary
 from grpo_cli.engine.rows.fields import TABLE, names, spare
@@ -37,7 +38,12 @@ TOTAL = dict.fromkeys(names("batch"), 0) | {
 def table(evaluated, level, *, screen=Screen(), limit=0, fields=None, count=1):  # noqa: B008
     pieces = encode_json(*evaluated(*[RECORD] * count, variant="grpo"), level=level, fields=None)
     console = screen.console()
-    shown = print_rows(console, screen, level, fields, [*map(orjson.loads, pieces)], limit)
+    printing, records = Printing(level, fields, limit), [*map(orjson.loads, pieces)]
+
+    def size(record):
+        return sum(abs(g) for one in record["responses"] for g in one["tokens"]["gradient"])
+
+    shown = print_rows(console, screen, printing, records, limit, size)
     return shown, written(console)
 
 
@@ -152,7 +158,7 @@ def test_documents_are_valid_however_many_records(count):
     with Document(records=True) as document:
         for number in range(count):
             document.add(orjson.dumps({"id": number}))
-        document.write(stream, {"variant": "dr"}, {"loss": 0.5})
+        document.write(stream, {"variant": "dr"}, {"total": {"loss": 0.5}})
     wanted = {"variant": "dr", "total": {"loss": 0.5}, "records": [{"id": n} for n in range(count)]}
     assert orjson.loads(stream.getvalue()) == wanted
 
@@ -163,7 +169,7 @@ def test_a_long_document_waits_on_disk(monkeypatch):
     with Document(records=True) as document:
         for _ in range(100):
             document.add(b'{"id":1}')
-        document.write(stream, {}, {})
+        document.write(stream, {}, {"total": {}})
     assert len(orjson.loads(stream.getvalue())["records"]) == 100
 
 

@@ -53,7 +53,8 @@ def compare(
     are listed with the reason. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        made, notes = plans(names(variants), stages.stages, stages.hyperparameters, stages.batch)
+        batch = stages.batch or "input"
+        made, notes = plans(names(variants), stages.stages, stages.hyperparameters, batch)
         for note in () if page.quiet else notes:
             say(f"note: {note}")
         source = loading.reader(paths(files), work)
@@ -65,9 +66,9 @@ def compare(
             failed=not rows,
             rows=rows,
             beyond="cut",
-            notes=source.notes(*made) | source.pooled(stages.batch),
+            notes=source.notes(*made) | source.pooled(batch),
         )
-        tell_notes(source.pooled(stages.batch), quiet=page.quiet)
+        tell_notes(source.pooled(batch), quiet=page.quiet)
         code = finish(source, *made, as_json=page.json, quiet=page.quiet)
         if not rows:
             code = InputError.exit_code

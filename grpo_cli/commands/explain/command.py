@@ -101,7 +101,7 @@ def explain_topic(
         places = paths(None if topic is None else [_file(topic)])
         source, plan = loading.reader(places), objective.plan()
         with advising("explain", source, objective):
-            found = explain(plan, source, response)
+            found = explain(plan, source, response, last_step=objective.batch is None)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)

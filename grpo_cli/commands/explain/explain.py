@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
@@ -18,19 +18,68 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import Plan
 
 
-def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str, Any]:
+def explain(
+    plan: Plan, source: Reader, response: int | None = None, *, last_step: bool = False
+) -> dict[str, Any]:
     """The totals, the reasons, and the arithmetic of the first record.
+
+    A loss belongs to one batch: of several batches that fields name, the last one is explained.
 
     Args:
         plan: which objective.
         source: the data.
         response: the only response whose tokens are shown.
+        last_step: whether to explain the last step alone where records are of several.
 
     Raises:
         InputError: where the data lack what the plan needs.
         UsageError: for a response that there is not.
     """
-    totals, facts = Totals(plan.batch), Facts()
+    source.batch_by(plan.batch)
+    document, batches = _explained(plan, source, response)
+    of_last = _last_batch(batches) if batches else _last_step(source) if last_step else {}
+    if not of_last:
+        return document
+    count = len(batches) or max(map(len, source.told.steps.values()))
+    document, _ = _explained(plan, source.only(of_last), response)
+    named = ", ".join(f"{name} {value}" for name, value in of_last.items())
+    text = (
+        f"only the records of {named} are explained, the last of {count:,} batches in the input: "
+        f"grpo trend follows a run step by step, --batch input takes all as one batch"
+    )
+    return {
+        **document,
+        "batch": dict(of_last),
+        "why": [{"code": "last-batch", "text": text}, *document["why"]],
+    }
+
+
+def _last_batch(batches: Mapping[Hashable, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The batch that begins last; nothing where there is only one."""
+    return [*batches.values()][-1] if len(batches) > 1 else {}
+
+
+def _last_step(source: Reader) -> Mapping[str, Any]:
+    """The greatest step of the records, by its field; nothing where they are of one step."""
+    for field, steps in source.told.steps.items():
+        if len(steps) > 1:
+            return {field: max(steps, key=_order)}
+    return {}
+
+
+def _order(step: Any) -> tuple[bool, float, str]:
+    try:
+        return True, float(step), ""
+    except (ValueError, OverflowError):
+        return False, 0.0, str(step)
+
+
+def _explained(
+    plan: Plan, source: Reader, response: int | None
+) -> tuple[dict[str, Any], dict[Hashable, Mapping[str, Any]]]:
+    """The document of all records, and key → field → value of the batches that fields name."""
+    batches: dict[Hashable, Mapping[str, Any]] = {}
+    totals, facts = Totals("record" if plan.batch == "record" else "input"), Facts()
     first: Chunk | None = None
     source.keep_input()
     evaluator = measured(Evaluator(plan, skip=source.skip), source)
@@ -39,12 +88,14 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         breakdown = chunk.run(evaluator.evaluate)
         totals.add(breakdown)
         facts.add(chunk, breakdown)
+        for key, names in zip(chunk.keys, chunk.of_batches, strict=True):
+            batches.setdefault(key, names)
     if first is None:
         raise InputError("no record can be read")
     steps = _worked(evaluator, first, response)
     total = totals.row()
     hint = [*_ungrouped(source, totals)]
-    return {
+    document = {
         "variant": plan.variant,
         "signature": totals.signature(),
         "total": total,
@@ -52,6 +103,7 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         "why": [{"code": one.code, "text": one.text} for one in [*hint, *why(total, facts)]],
         "record": steps,
     }
+    return document, batches
 
 
 _IDS = ("uid", "group_id", "group_ids", "prompt_id", "prompt_idx", "group_index")

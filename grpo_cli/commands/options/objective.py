@@ -93,13 +93,15 @@ class StageOptions:
         ),
     ] = None
     batch: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--batch",
             metavar="input|record|FIELD,…",
-            help="Which records form one batch: all, each alone, or those that share FIELDs.",
+            help="Which records form one batch: all (input, the default), each alone (record), "
+            "or those with the same FIELDs, as step or step,rank.",
+            show_default=False,
         ),
-    ] = "input"
+    ] = None
 
     @property
     def stages(self) -> dict[str, str]:
@@ -131,7 +133,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
         Raises:
             UsageError: also where ``--batch`` names fields.
         """
-        if self.batch not in ("input", "record"):
+        if self.batch not in (None, "input", "record"):
             raise UsageError(
                 f"--batch {self.batch}: this command answers for one batch; "
                 f"--where '{self.batch.partition(',')[0]}==N' chooses its records"
@@ -148,7 +150,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
             self.variant,
             stages=self.stages,
             hyperparameters=self.hyperparameters,
-            batch=self.batch,
+            batch=self.batch or "input",
         )
 
 

@@ -56,13 +56,14 @@ def _batch(rows: Sequence[Raw]) -> Mapping[str, Any] | None:
     first = rows[0]
     for raw in rows:
         if raw.batch != first.batch:
-            of, mine = (
-                ", ".join(f"{k} {v}" for k, v in (one.batch or {}).items()) for one in (first, raw)
-            )
-            message = f"this row is of {mine} and {_where(first)} of {of}, in one group"
+            message = f"this row is of {_named(raw)} and {_where(first)} of {_named(first)}"
             fields = ",".join(first.batch or {})
-            raise _at(raw, f"{message}; --group-by {fields},FIELD keeps them apart")
+            raise _at(raw, f"{message}, in one group; --group-by {fields},FIELD separates them")
     return first.batch
+
+
+def _named(raw: Raw) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (raw.batch or {}).items())
 
 
 def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:
