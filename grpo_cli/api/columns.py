@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from grpo_cli.engine.rows.fields import (
     COLUMNS,
-    RECORD,
     RESPONSE,
     TOKEN,
     Level,
@@ -68,19 +67,23 @@ def _joined(pieces: list[Array]) -> Array:
 
 
 def _of_records(source: Source) -> dict[str, Array]:
-    return {field.name: array(field.read(source)) for field in RECORD}
+    return {field.name: array(field.read(source)) for field in source.record_fields}
 
 
 def _of_responses(source: Source) -> dict[str, Array]:
     named = {field.name: field.read(source) for field in RESPONSE}
     ids = [record.name for record in source.records]
     lengths = source.summary.records.lengths
-    return {"id": np.repeat(array(ids), lengths), **_split_up(named)}
+    by = {
+        field.name: np.repeat(array(field.read(source)), lengths)
+        for field in source.record_fields[: len(source.by)]
+    }
+    return {**by, "id": np.repeat(array(ids), lengths), **_split_up(named)}
 
 
 def _of_tokens(source: Source) -> dict[str, Array]:
     about, lengths = _of_responses(source), source.summary.responses.lengths
-    shared = ("id", "response", "group")
+    shared = (*source.by, "id", "response", "group")
     found = {name: np.repeat(about[name], lengths) for name in shared if name in about}
     own = {name: array(value) for name, value in token_columns(source).items() if value is not None}
     return found | own

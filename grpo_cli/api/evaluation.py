@@ -56,18 +56,27 @@ def evaluate(
     """
     with speaking_of_arguments():
         made = planned(variant, stages, hyperparameters, batch)
-        reader, _ = reader_of(data)
-        parts: list[Part] = []
+        one = isinstance(data, Mapping)  # a batch of its own: no pass over it for denominators
+        found = _evaluated(data, made, totals_only=totals_only, rows=not one)
+        if one and found.total["records"] != 1:
+            found = _evaluated(data, made, totals_only=totals_only, rows=True)
+        return found
 
-        def keep(records: Sequence[Record], breakdown: Breakdown) -> list[bytes]:
-            parts.append(Part(records, breakdown))
-            return []
 
-        run = Evaluation(reader, made, encode=None if totals_only else keep, rows=not totals_only)
-        for _ in run:
-            pass
-        notices = [of_arguments(note) for note in run.notices]
-        return Evaluated(run.total, run.signature, notices, parts, run.batches)
+def _evaluated(data: Data, made: Plan, *, totals_only: bool, rows: bool) -> Evaluated:
+    reader, _ = reader_of(data)
+    parts: list[Part] = []
+
+    def keep(records: Sequence[Record], breakdown: Breakdown) -> list[bytes]:
+        parts.append(Part(records, breakdown))
+        return []
+
+    encode = None if totals_only else keep
+    run = Evaluation(reader, made, encode=encode, rows=rows and not totals_only)
+    for _ in run:
+        pass
+    notices = [of_arguments(note) for note in run.notices]
+    return Evaluated(run.total, run.signature, notices, parts, run.batches)
 
 
 def planned(

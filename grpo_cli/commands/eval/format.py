@@ -41,7 +41,8 @@ class Printing:
     @property
     def weighs(self) -> bool:
         """Whether rows have weights, which are of the batch that they belong to."""
-        return self.level in ("response", "token")
+        wanted = self.level == "record" and "contribution" in (self.fields or ())
+        return wanted or self.level in ("response", "token")
 
 
 Write = Callable[[Run, Printing, str, BinaryIO], None]

@@ -32,6 +32,7 @@ def encode_nested(
     level: Level,
     fields: tuple[str, ...] | None,
     lines: bool = False,
+    weighs: bool = False,
 ) -> list[bytes]:
     """One JSON object per record.
 
@@ -42,8 +43,9 @@ def encode_nested(
         fields: the names that a row of that level has, in this order; None for all of them. A
             record that holds responses keeps its ``id``, and a response its number.
         lines: whether each has the end of a line.
+        weighs: whether the contributions of records are wanted at level ``record`` too.
     """
-    result = rows(records, breakdown, level)
+    result = rows(records, breakdown, level, weighs=weighs)
     if fields is not None:
         by = tuple(records[0].batch or ())
         result = [_selected(row, level, fields, by) for row in result]

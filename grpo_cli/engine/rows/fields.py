@@ -21,6 +21,7 @@ from grpo_cli.engine.rows.lists import (
     same,
     whole,
 )
+from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 if TYPE_CHECKING:
@@ -160,6 +161,15 @@ RECORD = (
         kind="text",
     ),
 )
+
+
+def _record_contribution(source: Source) -> list[Any]:
+    return plain(record_sums(source.breakdown.response_contribution, source.summary.records))
+
+
+CONTRIBUTION = Field("contribution", _record_contribution)
+"""A record's part of its batch's J, which rows of records have where they are asked for it: the
+denominators of the whole batch have to be known first."""
 
 
 def _indexes(source: Source) -> list[int]:
@@ -307,7 +317,7 @@ RESPONSE_CONTEXT = ("response", "group", "reward")
 
 FIELDS: dict[Level, tuple[str, ...]] = {
     "batch": ("variant", "signature", *names("batch")),
-    "record": names("record"),
+    "record": (*names("record"), CONTRIBUTION.name),
     "response": (*RECORD_CONTEXT, *names("response")),
     "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("token")),
 }
@@ -315,7 +325,7 @@ FIELDS: dict[Level, tuple[str, ...]] = {
 
 COLUMNS: dict[Level, tuple[str, ...]] = {
     "batch": FIELDS["batch"],
-    "record": FIELDS["record"],
+    "record": names("record"),
     "response": ("id", *names("response")),
     "token": ("id", "response", *names("token")),
 }

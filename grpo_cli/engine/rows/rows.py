@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grpo_cli.engine.rows.fields import RECORD, RESPONSE, TOKEN, Field, Level
+from grpo_cli.engine.rows.fields import CONTRIBUTION, RECORD, RESPONSE, TOKEN, Field, Level
 from grpo_cli.engine.rows.lists import bounds
 from grpo_cli.objective.summary import Summary
 
@@ -34,8 +34,9 @@ class Source:
 
     @cached_property
     def record_fields(self) -> tuple[Field, ...]:
-        """The fields of a record: those that name its batch, then ``RECORD``."""
-        return (*(Field(name, partial(_of_batch, name), kind="any") for name in self.by), *RECORD)
+        """The fields of a record: those that name its batch, ``RECORD``, its contribution."""
+        by = (Field(name, partial(_of_batch, name), kind="any") for name in self.by)
+        return (*by, *RECORD, CONTRIBUTION)
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -76,17 +77,21 @@ def _of_batch(name: str, source: Source) -> list[Any]:
     return [None if record.batch is None else record.batch[name] for record in source.records]
 
 
-def rows(records: Sequence[Record], breakdown: Breakdown, level: Level) -> list[Row]:
+def rows(
+    records: Sequence[Record], breakdown: Breakdown, level: Level, *, weighs: bool = False
+) -> list[Row]:
     """One dict per record, in the order of its fields.
 
     At level ``response`` and ``token`` each has ``responses``, and at level ``token`` each of
     those has ``tokens``: a dict of columns. ``token``, ``token_id`` and ``correction`` are there
-    only where there are any.
+    only where there are any. A record has its contribution at these levels, and where ``weighs``
+    says that it is wanted.
     """
     if not records:
         return []
     source = Source(records, breakdown)
-    result = _rows(source.record_fields, source)
+    fields = source.record_fields
+    result = _rows(fields if weighs or level != "record" else fields[:-1], source)
     if level in ("response", "token"):
         responses = _rows(RESPONSE, source)
         if level == "token":

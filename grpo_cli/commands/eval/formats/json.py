@@ -66,7 +66,9 @@ class Document:
 
 
 def _encode(printing: Printing) -> Encode:
-    return partial(encode_nested, level=printing.level, fields=printing.fields)
+    return partial(
+        encode_nested, level=printing.level, fields=printing.fields, weighs=printing.weighs
+    )
 
 
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:

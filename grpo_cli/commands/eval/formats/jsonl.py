@@ -30,7 +30,13 @@ LINES = Lines(_cell, _line, infinite=False)
 
 def _encode(printing: Printing) -> Encode:
     if printing.nested:
-        return partial(encode_nested, level=printing.level, fields=printing.fields, lines=True)
+        return partial(
+            encode_nested,
+            level=printing.level,
+            fields=printing.fields,
+            lines=True,
+            weighs=printing.weighs,
+        )
     return partial(encode_lines, level=printing.level, fields=printing.names, lines=LINES)
 
 

@@ -24,7 +24,7 @@ _USUAL_LIMIT = 50
 
 def _encode(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    return partial(encode_nested, level=printing.level, fields=None)
+    return partial(encode_nested, level=printing.level, fields=None, weighs=printing.weighs)
 
 
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:

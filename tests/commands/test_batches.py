@@ -1,0 +1,440 @@
+"""Rows belong to the batch whose total is printed; ``--batch FIELD`` says which batch that is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files import each, some
+
+from grpo_cli import evaluate
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.fold import measure, merge, partial
+from grpo_cli.variants import VARIANTS
+from grpo_cli.variants.plan import plan
+
+SAMPLES = Path(__file__).parent.parent.parent / "samples"
+ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
+NEEDED = {
+    "max_completion_length": 20,
+    "response_length": 20,
+    "num_items_in_batch": 40,
+    "batch_num_tokens": 40,
+    "global_batch_size": 8,
+    "clip_cov_seed": 1,
+    "loss_denominator": 30,
+}
+"""Values of hyperparameters that have no usual one."""
+
+
+def record(draw: random.Random, step: int, rank: int, **more) -> dict:
+    """Two groups with every column that a row may ask for, of lengths that differ by record."""
+    lengths = [draw.randint(1, 7) for _ in range(6)]
+
+    def column(size: float) -> list[list[float]]:
+        return [[-draw.expovariate(size) - 0.01 for _ in range(n)] for n in lengths]
+
+    old = column(0.8)
+
+    def near() -> list[list[float]]:
+        return [[min(x + draw.gauss(0, 0.3), -1e-3) for x in row] for row in old]
+
+    return {
+        "id": f"s{step}r{rank}",
+        "step": step,
+        "rank": rank,
+        "log_probs_new": near(),
+        "log_probs_old": old,
+        "log_probs_ref": near(),
+        "log_probs_rollout": near(),
+        "entropies": [[draw.uniform(0.05, 2.0) for _ in range(n)] for n in lengths],
+        "rewards": [round(draw.random(), 2) for _ in lengths],
+        "group_ids": ["a", "a", "a", "b", "b", "b"],
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict]:
+    """Three steps of two ranks, one rank behind the other: batches do not follow each other."""
+    draw = random.Random(25)
+    return [record(draw, step, rank) for rank in range(2) for step in range(3)]
+
+
+@pytest.fixture(scope="module")
+def path(records: list[dict], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("run") / "run.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return file
+
+
+def needed(variant: str) -> dict[str, float]:
+    takes = plan(variant).takes()
+    return {name: value for name, value in NEEDED.items() if name in takes}
+
+
+def adds_up(parts: list[float], whole: float, size: float, longest: int) -> bool:
+    """Whether parts that were each rounded add up to the whole, which was rounded once.
+
+    A contribution is a product of some five doubles, each rounded, and a response's values are
+    added up in doubles: ``size`` is Σ |w·c·s| + |w·k·β|, of which all of that is a part.
+    """
+    return abs(math.fsum(parts) - whole) <= (16 + longest) * 2**-53 * size + 1e-300
+
+
+def check_rows(result, batches: dict[tuple, dict]) -> None:
+    """Σ contribution = J and Σ gradient² = norm², of each batch at each level."""
+    token = result.columns("token")
+    longest = int(result.columns("response")["length"].max(initial=0))
+    policy = np.abs(token["weight"] * token["surrogate"] * token.get("correction", 1.0))
+    policy = np.where(np.isnan(policy), 0.0, policy)  # 0·inf, where no correction is
+    sizes = policy + np.abs(token["contribution"]) + policy
+    for key, total in batches.items():
+        size = math.fsum(sizes[of_batch(token, key)])
+        for level in ("token", "response", "record"):
+            table = result.columns(level)
+            own = table["contribution"][of_batch(table, key)].tolist()
+            assert adds_up(own, total["objective"], size, longest), (key, level, own)
+        squares = np.square(token["gradient"][of_batch(token, key)])
+        norm = math.sqrt(math.fsum(squares))
+        assert norm == pytest.approx(total["gradient_norm"], rel=1e-12, abs=1e-300)
+
+
+def of_batch(table: dict, key: tuple) -> np.ndarray:
+    chosen = np.ones(len(table["id"]), dtype=bool)
+    for name, value in zip(BY, key, strict=False):
+        chosen &= table[name] == value
+    return chosen
+
+
+BY = ("step", "rank")
+
+
+@each("variant", some(list(VARIANTS), 60))
+def test_rows_of_every_row_add_up_to_the_total_of_their_batch(variant: str, records) -> None:
+    values = needed(variant)
+    whole = evaluate(records, variant, **values)
+    check_rows(whole, {(): whole.total})
+    for fields in ("step", "step,rank"):
+        found = evaluate(records, variant, batch=fields, **values)
+        names = fields.split(",")
+        check_rows(found, {tuple(b[name] for name in names): b for b in found.batches})
+    alone = evaluate(records, variant, batch="record", **values)
+    own = dict(
+        zip(alone.columns("record")["id"], alone.columns("record")["objective"], strict=True)
+    )
+    table = alone.columns("token")
+    for name, objective in own.items():
+        parts = table["contribution"][table["id"] == name]
+        assert math.fsum(parts) == pytest.approx(objective, rel=1e-9, abs=1e-12)
+
+
+@each("file", [*sorted(SAMPLES.glob("*.json*")), *sorted(ROLLOUTS.glob("*.jsonl"))], str)
+def test_rows_of_every_sample_add_up(file: Path) -> None:
+    for variant in ("grpo", "dapo", "dr", "gspo"):
+        try:
+            result = evaluate(str(file), variant)
+        except GrpoError:
+            continue  # samples of what is refused
+        check_rows(result, {(): result.total})
+
+
+def test_a_batch_has_the_total_of_a_file_of_its_records(records, grpo, path, tmp_path) -> None:
+    """The oracle is the evaluation of files that hold one batch each."""
+    for variant in (
+        "grpo",
+        "dapo",
+        "gspo",
+        "trl/dapo",
+        "reinforce++",
+        "prime-rl/ipo",
+        "verl/vanilla",
+    ):
+        if variant not in VARIANTS:
+            continue
+        found = evaluate(records, variant, batch="step", **needed(variant))
+        assert [one["step"] for one in found.batches] == [0, 1, 2]
+        for one in found.batches:
+            alone = [each for each in records if each["step"] == one["step"]]
+            file = tmp_path / "alone.jsonl"
+            file.write_text("".join(json.dumps(each) + "\n" for each in alone))
+            of_file = evaluate(str(file), variant, **needed(variant))
+            same = {name: one[name] for name in of_file.total}
+            assert same == of_file.total, variant
+            mine = found.columns("token")
+            chosen = mine["step"] == one["step"]
+            for name in ("weight", "contribution", "gradient", "advantage"):
+                theirs = of_file.columns("token")[name]
+                assert mine[name][chosen].tolist() == theirs.tolist(), (variant, name)
+
+
+def test_the_gradient_is_that_of_the_batch(records) -> None:
+    """Central differences of the batch's own J, in one token of its second record."""
+    step = 1e-6
+    for variant in ("grpo", "dapo", "dr", "gspo", "grpo-unbiased-kl"):
+        for batch in ("input", "step"):
+            result = evaluate(records, variant, batch=batch)
+            table = result.columns("token")
+            place = next(at for at, name in enumerate(table["id"]) if name == "s2r1")
+            values = []
+            for sign in (1, -1):
+                moved = json.loads(json.dumps(records))
+                other = next(one for one in moved if one["id"] == "s2r1")
+                other["log_probs_new"][0][0] += sign * step
+                found = evaluate(moved, variant, batch=batch, totals_only=True)
+                of = [one for one in found.batches if one["step"] == 2] or [found.total]
+                values.append(of[0]["objective"])
+            slope = (values[0] - values[1]) / (2 * step)
+            assert table["gradient"][place] == pytest.approx(slope, rel=2e-6, abs=1e-9)
+
+
+def test_statistics_of_a_batch_are_of_its_own_records(records, tmp_path) -> None:
+    """batch-std and batch-whiten with --batch step: a file of each step gives the same."""
+    for stages in ({"advantage": "batch-std"}, {"advantage": "batch-whiten"}):
+        found = evaluate(records, "dapo", stages=stages, batch="step")
+        for one in found.batches:
+            alone = [each for each in records if each["step"] == one["step"]]
+            total = evaluate(alone, "dapo", stages=stages).total
+            assert {name: one[name] for name in total} == total
+
+
+def test_a_correction_that_takes_tokens_out_has_its_denominator_in_two_passes(records) -> None:
+    """Statistics first, then what a rejection leaves of the tokens: contributions still add up."""
+    stages = {"advantage": "batch-std", "correction": "verl/decoupled"}
+    values = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.8_1.2"}
+    result = evaluate(records, "verl/vanilla", stages=stages, rollout_is=None, **values)
+    check_rows(result, {(): result.total})
+    kept = result.total["denominator"]
+    assert 0 < kept < result.total["tokens"]
+
+
+@each("kind", ["jsonl", "csv", "json", "parquet"])
+def test_every_format_has_the_same_rows(kind: str, grpo, path, tmp_path) -> None:
+    out = tmp_path / f"rows.{kind}"
+    result = grpo(
+        *("eval", str(path), "-v", "dapo", "--batch", "step", "--level", "token", "-q"),
+        *("-f", kind, "-o", str(out)),
+    )
+    assert result.exit_code == 0, result.stderr
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(out).to_pylist()
+    elif kind == "json":
+        document = json.loads(out.read_text())
+        assert [one["step"] for one in document["batches"]] == [0, 1, 2]
+        rows = [
+            {"step": one["step"], "contribution": value}
+            for one in document["records"]
+            for response in one["responses"]
+            for value in response["tokens"]["contribution"]
+        ]
+    elif kind == "jsonl":
+        rows = list(map(json.loads, out.read_text().splitlines()))
+    else:
+        rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    expected = evaluate(str(path), "dapo", batch="step").columns("token")
+    assert [int(row["step"]) for row in rows] == expected["step"].tolist()
+    assert [float(row["contribution"]) for row in rows] == expected["contribution"].tolist()
+
+
+def test_totals_of_batches_in_every_format(grpo, path) -> None:
+    expected = evaluate(str(path), batch="step")
+    words = ("eval", str(path), "--batch", "step", "--level", "batch", "-q")
+    lines = grpo(*words, "-f", "jsonl").stdout.splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == [b["loss"] for b in expected.batches]
+    table = list(csv.DictReader(io.StringIO(grpo(*words, "-f", "csv").stdout)))
+    assert [row["step"] for row in table] == ["0", "1", "2"]
+    bare = grpo(*words, "--only", "loss").stdout.split()
+    assert list(map(float, bare)) == [b["loss"] for b in expected.batches]
+    document = json.loads(grpo(*words, "--json").stdout)
+    assert document["batches"] == [dict(one) for one in expected.batches]
+    mean = math.fsum(b["objective"] for b in expected.batches) / 3
+    assert document["total"]["objective"] == mean
+    assert "step" in grpo(*words).stdout.splitlines()[0] + grpo(*words).stdout.splitlines()[1]
+
+
+def test_the_same_bytes_with_jobs_and_in_any_order_of_batches(grpo, path) -> None:
+    words = ("eval", str(path), "--batch", "step,rank", "--level", "token", "-f", "csv", "-q")
+    assert grpo(*words, "--jobs", "1").stdout == grpo(*words, "--jobs", "2").stdout
+
+
+def test_shares_of_a_batch_add_up_to_one(grpo, records, tmp_path) -> None:
+    file = tmp_path / "two.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in records[:2]))
+    out = grpo("eval", str(file), "-v", "dapo", "--level", "token", "--limit", "0", "-q").stdout
+    lines = [line for line in out.splitlines() if line.endswith("%")]
+    shares = [float(line.split()[-1][:-1]) for line in lines]
+    assert len(shares) > 12
+    assert sum(shares) == pytest.approx(100.0, abs=0.005 * len(shares))
+
+
+def test_records_left_out_are_in_no_denominator(records, tmp_path) -> None:
+    """With --on-error skip the denominators of rows are those of the totals."""
+    bad = json.loads(json.dumps(records))
+    bad[1]["log_probs_old"][0][0] = -2000.0  # ρ overflows, which only evaluating shows
+    bad[1]["log_probs_new"][0][0] = -0.1
+    bad[1]["rewards"] = [1, 0, 0, 1, 0, 0]
+    file = tmp_path / "bad.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in bad))
+    lines = [json.dumps(one) for n, one in enumerate(bad) if n != 1]
+    good = evaluate([json.loads(line) for line in lines], "dapo", stages={"surrogate": "unclipped"})
+    from typer.testing import CliRunner
+
+    from grpo_cli.commands.main import application
+
+    result = CliRunner().invoke(
+        application(),
+        shlex.split(
+            f"eval {file} -v dapo --surrogate unclipped --on-error skip --level token"
+            " --only contribution -q"
+        ),
+    )
+    assert result.exit_code == 3
+    mine = list(map(float, result.stdout.split()))
+    assert mine == good.columns("token")["contribution"].tolist()
+
+
+def test_a_field_that_records_lack(records, grpo, path) -> None:
+    with pytest.raises(InputError, match="nope"):
+        evaluate(records, batch="nope")
+    result = grpo("eval", str(path), "--batch", "nope")
+    assert result.exit_code == 3
+    assert result.stderr.splitlines() == [
+        f"grpo: {path}:1: nope: missing; --batch needs it in every record"
+    ]
+    with pytest.raises(UsageError, match="FIELD"):
+        evaluate(records, batch="step,")
+
+
+def test_a_file_is_a_batch(records, grpo, tmp_path) -> None:
+    for number in (0, 1):
+        file = tmp_path / f"part{number}.jsonl"
+        file.write_text(json.dumps(records[number]) + "\n")
+    out = grpo("eval", str(tmp_path), "--batch", "file", "--level", "batch", "-f", "jsonl", "-q")
+    rows = list(map(json.loads, out.stdout.splitlines()))
+    assert [Path(row["file"]).name for row in rows] == ["part0.jsonl", "part1.jsonl"]
+
+
+def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path) -> None:
+    draw = random.Random(3)
+    rows = [
+        {
+            "step": step,
+            "uid": f"{step}-{group}",
+            "log_probs_new": [-draw.random() for _ in range(3)],
+            "reward": draw.random(),
+        }
+        for step in range(2)
+        for group in range(2)
+        for _ in range(3)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    words = ("eval", str(file), "-v", "dr", "--batch", "step", "--level", "batch", "-f", "jsonl")
+    found = [
+        json.loads(line) for line in grpo(*words, "--group-by", "uid", "-q").stdout.splitlines()
+    ]
+    assert [(one["step"], one["groups"], one["responses"]) for one in found] == [
+        (0, 2, 6),
+        (1, 2, 6),
+    ]
+    unnamed = [{name: row[name] for name in row if name != "uid"} for row in rows]
+    file.write_text("".join(json.dumps(one) + "\n" for one in unnamed))
+    mixed = grpo(*words, "--group-size", "4")
+    assert mixed.exit_code == 3
+    assert "--group-by step,FIELD separates them" in mixed.stderr
+
+
+NOTE = "the records of 3 steps are evaluated as one batch"
+
+
+@each(
+    "command",
+    [
+        "eval --level batch",
+        "compare -v grpo,dr",
+        "split -n 2",
+        "match --loss 0.1234",
+        "eval -f csv",
+    ],
+)
+def test_records_of_several_steps_are_noted(command: str, grpo, path) -> None:
+    name, *rest = shlex.split(command)
+    noted = grpo(name, str(path), *rest)
+    (line,) = [line for line in noted.stderr.splitlines() if NOTE in line]
+    advice = "--where 'step==N'" if name in ("split", "match") else "--batch step"
+    assert advice in line
+    if name in ("eval", "compare"):
+        assert NOTE not in grpo(name, str(path), *rest, "--batch", "step").stderr
+        assert NOTE not in grpo(name, str(path), *rest, "--batch", "record").stderr
+    else:
+        refused = grpo(name, str(path), *rest, "--batch", "step")
+        assert refused.exit_code == 2
+        assert "--where 'step==N'" in refused.stderr
+    assert NOTE not in grpo(name, str(path), *rest, "--where", "step==1").stderr
+
+
+def test_steps_in_a_table_are_noted(grpo, records, tmp_path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = ("step", "log_probs_new", "log_probs_old", "log_probs_ref", "rewards")
+    file = tmp_path / "run.parquet"
+    pq.write_table(pa.table({name: [one[name] for one in records] for name in columns}), file)
+    assert NOTE in grpo("eval", str(file), "--level", "batch").stderr
+    found = grpo("eval", str(file), "--level", "batch", "--batch", "step", "-f", "csv", "-q")
+    assert [line.split(",")[0] for line in found.stdout.splitlines()] == ["step", "0", "1", "2"]
+
+
+def test_explain_answers_for_the_last_step(grpo, records, path) -> None:
+    document = json.loads(grpo("explain", str(path), "--json").stdout)
+    last = evaluate([one for one in records if one["step"] == 2])
+    assert document["batch"] == {"step": 2}
+    assert document["total"] == dict(last.total)
+    assert document["why"][0]["code"] == "last-batch"
+    assert "grpo trend" in document["why"][0]["text"]
+    whole = json.loads(grpo("explain", str(path), "--json", "--batch", "input").stdout)
+    assert whole["total"] == dict(evaluate(records).total)
+    rank = json.loads(grpo("explain", str(path), "--json", "--batch", "rank").stdout)
+    assert rank["batch"] == {"rank": 1}
+    assert rank["total"]["records"] == 3
+
+
+def test_compare_has_a_line_for_each_batch(grpo, records, path) -> None:
+    document = json.loads(
+        grpo("compare", str(path), "-v", "grpo,dr", "--batch", "step", "--json").stdout
+    )
+    rows = document["variants"]
+    assert [(row["step"], row["variant"]) for row in rows] == [
+        (step, variant) for step in range(3) for variant in ("grpo", "dr")
+    ]
+    for row in rows:
+        alone = [one for one in records if one["step"] == row["step"]]
+        total = evaluate(alone, row["variant"]).total
+        assert row["loss"] == total["loss"]
+        assert row["gradient_norm"] == total["gradient_norm"]
+
+
+def test_pieces_fold_to_the_same_batches(records) -> None:
+    pieces = [partial(some, "dapo", batch="step") for some in (records[:2], records[2:])]
+    whole = evaluate(records, "dapo", batch="step")
+    assert merge(pieces).batches == [dict(one) for one in whole.batches]
+    assert merge(pieces).total == dict(whole.total)
+    stages = {"advantage": "batch-std"}
+    known = merge(
+        measure(some, "dapo", stages=stages, batch="step") for some in (records[:4], records[4:])
+    )
+    found = merge(
+        partial(some, "dapo", stages=stages, batch="step", measured=known)
+        for some in (records[:4], records[4:])
+    )
+    expected = evaluate(records, "dapo", stages=stages, batch="step")
+    assert found.batches == [dict(one) for one in expected.batches]
