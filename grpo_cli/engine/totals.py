@@ -58,9 +58,9 @@ class Totals:
     """What a batch adds up to, or the mean over several batches.
 
     Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
-    "record", or the fields of ``--batch``, the totals are means over the batches' own values, and
-    ``units`` says over how many. ``plan`` says in words which objective they are of; totals of
-    different ones do not merge.
+    "record", or the fields of ``--batch``, the totals are means over the batches' own values;
+    ``units`` counts those that fields name. ``plan`` says in words which objective they are of;
+    totals of different ones do not merge.
     """
 
     batch: str
@@ -124,7 +124,6 @@ class Totals:
         self.ratio.add(summary.ratio_sums[cut.responses])
 
     def _add_record_means(self, summary: Summary, records: slice) -> None:
-        self.units += records.stop - records.start
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
             self._term(term.name).add(term.coefficient, values[records])
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
@@ -198,8 +197,13 @@ class Totals:
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
         if self.batch != "input":
-            return max(self.units, 1)
+            return max(self.averaged, 1)
         return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
+
+    @property
+    def averaged(self) -> int:
+        """Over how many batches the totals are means."""
+        return self.records if self.batch == "record" else self.units
 
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
@@ -235,7 +239,7 @@ class Totals:
     def denominator(self) -> float | int | None:
         """What the policy sum is divided by; None where the records' constants differ."""
         if self.batch != "input":
-            return self.units
+            return self.averaged
         if len(self.divisors) != 1:
             return None  # the records' own constants differ
         (divisor,) = self.divisors

@@ -21,11 +21,10 @@ from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.sums.exact import Exactly
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import Raw, assemble
 from grpo_cli.records import record as read
 from grpo_cli.variants.plan import Plan, plan
@@ -104,9 +103,9 @@ def asked(at: int, text: str, depth: Depth = Depth.PLAIN, of: str = "loss") -> R
     return run
 
 
-def moments_of(made: Plan) -> ExactMoments:
+def moments_of(made: Plan) -> BatchStatistics:
     """The statistics of both records."""
-    measured = ExactMoments()
+    measured = BatchStatistics()
     for one in CHUNKS:
         measured.merge(Evaluator(made).measure(one))
     return measured

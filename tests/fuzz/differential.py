@@ -106,15 +106,18 @@ def _pad(value: dict[str, Any], columns: list[str], draw: random.Random) -> None
 def expected(records: list[plain.Record], variant: str) -> tuple[list[Pair], list[Pair]]:
     """The numbers of every record and its tokens, in the order of ``printed``, and the totals."""
     rule = plain.RULES[variant]
-    rows, pairs = [], []
-    for record in records:
-        every = plain.advantages(record, rule)
-        tokens = [plain.tokens_of(at, record, variant, one) for at, one in enumerate(every)]
-        rows.append(tokens)
-        found = plain.weights([len(one) for one in tokens], rule)
-        pairs += [*_sums(tokens, found, rule), *_details(every, tokens, found, rule)]
+    advantages = [plain.advantages(record, rule) for record in records]
+    rows = [
+        [plain.tokens_of(at, record, variant, one) for at, one in enumerate(every)]
+        for record, every in zip(records, advantages, strict=True)
+    ]
     flat = [tokens for row in rows for tokens in row]
     found = plain.weights([len(one) for one in flat], rule)
+    pairs, of_batch = [], iter(found)
+    for every, tokens in zip(advantages, rows, strict=True):
+        own = plain.weights([len(one) for one in tokens], rule)
+        batch = [next(of_batch) for _ in tokens]
+        pairs += [*_sums(tokens, own, rule), *_details(every, tokens, batch, rule)]
     return pairs, [*_sums(flat, found, rule), (float(sum(map(len, flat))), 0.0)]
 
 

@@ -36,21 +36,22 @@ def explain(
         UsageError: for a response that there is not.
     """
     source.batch_by(plan.batch)
-    document, batches = _explained(plan, source, response)
+    whole, batches = _explained(plan, source, response)
     of_last = _last_batch(batches) if batches else _last_step(source) if last_step else {}
     if not of_last:
-        return document
+        return whole
     count = len(batches) or max(map(len, source.told.steps.values()))
     document, _ = _explained(plan, source.only(of_last), response)
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
-        f"only the records of {named} are explained, the last of {count:,} batches in the input: "
+        f"this explains {named} alone, the last of {count:,} batches in the input: "
         f"grpo trend follows a run step by step, --batch input takes all as one batch"
     )
+    of_run = [reason for reason in whole["why"] if reason["code"] == "rising"]
     return {
         **document,
         "batch": dict(of_last),
-        "why": [{"code": "last-batch", "text": text}, *document["why"]],
+        "why": [{"code": "last-batch", "text": text}, *of_run, *document["why"]],
     }
 
 
