@@ -30,6 +30,7 @@ NEEDED = {
     "global_batch_size": 8,
     "clip_cov_seed": 1,
     "loss_denominator": 30,
+    "rejection_threshold": 0.5,
 }
 """Values of hyperparameters that have no usual one."""
 
