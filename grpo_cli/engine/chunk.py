@@ -9,7 +9,7 @@ from typing import TypeVar
 from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
-from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
 from grpo_cli.records import Raw, Record, assemble, layout, record
 from grpo_cli.records.fields import unknown_keys
 
@@ -101,11 +101,21 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
         return error
     path = error.path if isinstance(error, InputError) else error.name
     path = culprit.prefix + path.removeprefix(culprit.prefix)
-    kind, left = InputError, ""
+    kind, message, left = InputError, error.message, ""
+    if isinstance(error, MisnamedColumnError):
+        kind, message = MisnamedColumnError, _as_written(message, culprit)
     if isinstance(error, MissingColumnError):
         kind = MissingColumnError
         left = unknown_keys(error.path.removeprefix(culprit.prefix), culprit.unknown)
-    return kind(error.message + left, path=path, source=culprit.source, line=culprit.line)
+    return kind(message + left, path=path, source=culprit.source, line=culprit.line)
+
+
+def _as_written(message: str, culprit: Record) -> str:
+    """A message that names the record's log-probs as its file does, where rows were merged."""
+    if culprit.origin is None:
+        return message
+    own = culprit.origin.spelled.get("log_probs_new", "log_probs_new").partition("[")[0]
+    return message.replace("=log_probs_new", f"={own}")
 
 
 def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:

@@ -234,7 +234,7 @@ class Evaluation:
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
         replaced = dict.fromkeys(self._replaced())
-        return list(reader.notices | self._notices | other | self._outcome.told | replaced)
+        return list(reader.notes() | self._notices | other | self._outcome.told | replaced)
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""

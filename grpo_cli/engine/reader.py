@@ -94,13 +94,13 @@ class Reader:
 
     @property
     def notices(self) -> Notices:
-        """What is told once of the files."""
+        """What is told once of the files; more is added to it."""
         return self.told.notices
 
     def notes(self, *plans: Plan) -> Notices:
-        """The same, and that the records name another row than those that were evaluated."""
+        """All of them; also that the records name another row than those that were evaluated."""
         other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
-        return self.notices | other
+        return self.told.sentences | other
 
     # ---- in this process ----------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Reader:
         for piece in self._pieces(apart=False):
             packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
             decoded = self.reading.decoded(piece, self.notices, by_columns=packed)
-            for chunk in chunks(self.told.heard(decoded), with_headers=True):
+            for chunk in chunks(self.told.heard(decoded, self.reading), with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
                     yield chunk
@@ -134,8 +134,8 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            decoded = self.told.heard(self.reading.decoded(piece, self.notices))
-            for raw in one_by_one(decoded):
+            decoded = self.reading.decoded(piece, self.notices)
+            for raw in one_by_one(self.told.heard(decoded, self.reading)):
                 read = True
                 found = raw if isinstance(raw, InputError) else record(raw)
                 if isinstance(found, InputError):

@@ -44,6 +44,23 @@ class MissingColumnError(InputError):
     """The records lack a column that a stage needs."""
 
 
+class MisnamedColumnError(InputError):
+    """The records lack a column that the objective needs, and nothing reads one that may be it."""
+
+
+def refuse_misnamed(batch: Batch, objective: Objective) -> None:
+    """Stops where the objective needs log-probs that records may have under another name.
+
+    Raises:
+        MisnamedColumnError: with the key, and how it is read.
+    """
+    for name in objective.policies if batch.misnamed else ():
+        if name in batch.misnamed:
+            key, advice = batch.misnamed[name]
+            message = f"{name} is missing, which {objective.name} needs, and this key is not read"
+            raise MisnamedColumnError(f"{message}: {advice}", path=key)
+
+
 class Inputs:
     """The batch and what the stages have made of it so far, by name.
 

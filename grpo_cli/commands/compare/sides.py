@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
@@ -190,7 +190,8 @@ class Work:
             side.meet(first, chunk)
 
     def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
-        for chunk in chunks(decoded, with_headers=False):
+        found = chunks(decoded, with_headers=False)
+        for chunk in without_misnamed(found, self.evaluators):
             partial.read = True
             if isinstance(chunk, Chunk):
                 yield chunk

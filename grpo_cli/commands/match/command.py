@@ -123,7 +123,7 @@ def match_number(
             lambda console, screen: draw(console, screen, made),
             rows=made["matches"] or made["nearest"],
             beyond="cut",
-            notes=source.notices,
+            notes=source.notes(),
         )
         code = finish(source, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code or (0 if made["reproduced"] else NO))
