@@ -116,7 +116,7 @@ def partial(
     told = Told()
     with np.errstate(all="ignore"):  # what is not finite is told where it is shown
         decoded = _decoded(records, reading, told.notices, source, first)
-        outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded, reading))
+        outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded, reading.fields))
     if outcome.error is not None:
         raise outcome.error
     return Partial(outcome, told, made.variant)

@@ -7,7 +7,7 @@ business (``Reader.map``). What needs statistics of the whole input is a fold be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -48,13 +48,13 @@ class Told:
 
     Attributes:
         notices: sentences, and the line that first gave rise to each.
-        unread: the keys that hold a column which nothing reads.
         named: the row that its first object names, "" for none; None where it has no object.
+        unread: the keys that hold a column which nothing reads.
     """
 
     notices: Notices = field(default_factory=dict)
-    unread: Unread = field(default_factory=Unread)
     named: str | None = None
+    unread: Unread = field(default_factory=Unread)
 
     def merge(self, later: Told) -> None:
         """Adds what there is to tell of the input that follows."""
@@ -75,16 +75,22 @@ class Told:
         """All of them: the notices, and one on the keys that nothing reads."""
         return self.notices | self.unread.note()
 
-    def heard(self, decoded: Iterable[DecodedChunk], reading: Reading) -> Iterator[DecodedChunk]:
-        """The same objects; what the first of them, and of each set of keys, says is kept."""
-        used = reading.fields
+    def heard(
+        self, decoded: Iterable[DecodedChunk], used: Container[str] = ()
+    ) -> Iterator[DecodedChunk]:
+        """The same objects; what the first of them, and of each set of keys, says is kept.
+
+        Args:
+            decoded: objects in order.
+            used: keys that flags read.
+        """
         for few in decoded:
             if self.named is None:
                 self.named = _named(few)
             self._add_unread(few, used)
             yield few
 
-    def _add_unread(self, few: DecodedChunk, used: frozenset[str]) -> None:
+    def _add_unread(self, few: DecodedChunk, used: Container[str]) -> None:
         if few.columns is not None:
             keys = few.columns.keys
             if _unread(keys) and not self.unread.has(keys):
@@ -100,7 +106,7 @@ class Told:
                         self._look(keys, raw, used)
 
     def _look(
-        self, keys: tuple[str, ...], raw: Raw | InputError | None, used: frozenset[str]
+        self, keys: tuple[str, ...], raw: Raw | InputError | None, used: Container[str]
     ) -> None:
         if not isinstance(raw, Raw):
             return
@@ -189,7 +195,7 @@ class OnPiece(Generic[T]):
             )
             for piece in pieces
         )
-        result = self.work(told.heard(chain.from_iterable(decoded), self.reading))
+        result = self.work(told.heard(chain.from_iterable(decoded), self.reading.fields))
         if (error := getattr(result, "error", None)) is not None:  # an evaluation's
             told.stop(error.line)
         return result, told

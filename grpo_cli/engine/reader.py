@@ -116,7 +116,7 @@ class Reader:
         for piece in self._pieces(apart=False):
             packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
             decoded = self.reading.decoded(piece, self.notices, by_columns=packed)
-            for chunk in chunks(self.told.heard(decoded, self.reading), with_headers=True):
+            for chunk in chunks(self.told.heard(decoded, self.reading.fields), with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
                     yield chunk
@@ -135,7 +135,7 @@ class Reader:
         read = False
         for piece in self._pieces(apart=False):
             decoded = self.reading.decoded(piece, self.notices)
-            for raw in one_by_one(self.told.heard(decoded, self.reading)):
+            for raw in one_by_one(self.told.heard(decoded, self.reading.fields)):
                 read = True
                 found = raw if isinstance(raw, InputError) else record(raw)
                 if isinstance(found, InputError):

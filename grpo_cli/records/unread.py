@@ -175,9 +175,11 @@ def _has(names: Mapping[str, str], column: str) -> bool:
 def _advice(column: str, key: str, new: str) -> str:
     if column == NEW:
         return f"--map log_probs_new={key} --map log_probs_old={new} reads both"
-    if column == OLD:
-        return f"--map log_probs_old={key} reads it (on-policy: --map log_probs_old={new})"
-    return f"--map {column}={key} reads it"
+    without = {
+        OLD: f" (on-policy: --map log_probs_old={new})",
+        REF: " (--beta 0 does without a reference)",
+    }
+    return f"--map {column}={key} reads it{without.get(column, '')}"
 
 
 @lru_cache(maxsize=1024)
