@@ -111,10 +111,11 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
 
 
 def _as_written(message: str, culprit: Record) -> str:
-    """A message that names the record's log-probs as its file does, where rows were merged."""
-    if culprit.origin is None:
-        return message
-    own = culprit.origin.spelled.get("log_probs_new", "log_probs_new").partition("[")[0]
+    """A message that names the record's log-probs as its file does, where that has one key."""
+    spelled = {} if culprit.origin is None else culprit.origin.spelled
+    own, _, rest = spelled.get("log_probs_new", "log_probs_new").partition("[")
+    if "." in rest:
+        return message.partition(" (on-policy")[0]
     return message.replace("=log_probs_new", f"={own}")
 
 

@@ -144,7 +144,8 @@ def with_misnamed(batch: Batch, fields: Fields) -> Batch:
 
     Their values are looked at where an objective needs one of them, record by record.
     """
-    return replace(batch, misnamed=fields.misnamed) if fields.misnamed else batch
+    found = {column: each[0] for column, each in fields.misnamed.items()}
+    return replace(batch, misnamed=found) if found else batch
 
 
 def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:

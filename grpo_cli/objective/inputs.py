@@ -45,7 +45,20 @@ class MissingColumnError(InputError):
 
 
 class MisnamedColumnError(InputError):
-    """The records lack a column that the objective needs, and nothing reads one that may be it."""
+    """The records lack a column that is needed, and nothing reads a key that may be it."""
+
+    @classmethod
+    def of(cls, column: str, needed_by: str, misnamed: tuple[str, str]) -> MisnamedColumnError:
+        """The error, without a place.
+
+        Args:
+            column: which.
+            needed_by: a row's name, or a command's.
+            misnamed: the key, and how it is read.
+        """
+        key, advice = misnamed
+        message = f"{column} is missing, which {needed_by} needs, and this key is not read"
+        return cls(f"{message}: {advice}", path=key)
 
 
 def refuse_misnamed(batch: Batch, objective: Objective) -> None:
@@ -56,9 +69,7 @@ def refuse_misnamed(batch: Batch, objective: Objective) -> None:
     """
     for name in objective.policies if batch.misnamed else ():
         if name in batch.misnamed:
-            key, advice = batch.misnamed[name]
-            message = f"{name} is missing, which {objective.name} needs, and this key is not read"
-            raise MisnamedColumnError(f"{message}: {advice}", path=key)
+            raise MisnamedColumnError.of(name, objective.name, batch.misnamed[name])
 
 
 class Inputs:

@@ -141,14 +141,14 @@ class Fields(NamedTuple):
         columns: (canonical, as written) of the token columns.
         hyperparameters: the hyperparameters at the record's top level, as written.
         unknown: the keys that mean nothing.
-        misnamed: column of log-probs that is missing → the unknown key that resembles it.
+        misnamed: column of log-probs that is missing → the unknown keys that resemble it.
     """
 
     names: Mapping[str, str]
     columns: tuple[tuple[str, str], ...]
     hyperparameters: tuple[str, ...]
     unknown: tuple[str, ...] = ()
-    misnamed: Mapping[str, Misnamed] = MappingProxyType({})
+    misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
 
 
 MASKS = ("loss_mask", "response_mask")

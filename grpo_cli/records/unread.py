@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,8 +41,8 @@ _LOG_PROBS = _set("logp lp lps")
 _PROBS = _set("prob probs p pi")
 _NEUTRAL = _set("log token tokens per seq sequence response completion action policy model")
 _LISTED = frozenset().union(*_POLICIES.values(), _LOG_PROBS, _PROBS, _NEUTRAL)
-_TWINS = {OLD: ("log_probs_old", "probs_old"), REF: ("log_probs_ref", "probs_ref")}
-"""What may hold the same in two ways."""
+TWINS = {OLD: (OLD, "probs_old"), REF: (REF, "probs_ref"), ROLLOUT: (ROLLOUT,)}
+"""The columns that an objective may lack, and the fields that hold each."""
 
 _OTHERS: Mapping[str, frozenset[str]] = {
     "entropies": _set("entropy entropies"),
@@ -145,8 +146,8 @@ def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, Misnamed]:
-    """The columns of log-probs that records lack → the key that resembles each, by its name.
+def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, tuple[Misnamed, ...]]:
+    """The columns of log-probs that records lack → the keys that resemble each, by their names.
 
     Args:
         names: canonical name → the key as written, of what the records have.
@@ -155,21 +156,20 @@ def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, Misn
     new = names.get(NEW)
     if new is None or not unknown:
         return {}
-    lacking = [one for one in (OLD, REF, ROLLOUT) if not _has(names, one)]
-    found: dict[str, Misnamed] = {}
-    for key in candidates(unknown):
-        column = resembled(key)
-        if column in lacking and column not in found:
-            found[column] = Misnamed(key, _advice(column, key, new))
-    if OLD in lacking and OLD not in found:
-        near = [key for key in candidates(unknown) if resembled(key) in ("", NEW)]
-        if near:
-            found[OLD] = Misnamed(near[0], _advice(resembled(near[0]) or OLD, near[0], new))
-    return found
+    keys = [(resembled(key), key) for key in candidates(unknown)]
+    found = {
+        column: [Misnamed(key, _advice(column, key, new)) for one, key in keys if one == column]
+        for column in TWINS
+        if not _has(names, column)
+    }
+    if OLD in found:
+        near = [(one or OLD, key) for one, key in keys if one in ("", NEW)]
+        found[OLD] += [Misnamed(key, _advice(column, key, new)) for column, key in near]
+    return {column: tuple(each) for column, each in found.items() if each}
 
 
 def _has(names: Mapping[str, str], column: str) -> bool:
-    return any(one in names for one in _TWINS.get(column, (column,)))
+    return any(one in names for one in TWINS[column])
 
 
 def _advice(column: str, key: str, new: str) -> str:
@@ -188,10 +188,8 @@ def resembled(key: str) -> str | None:
     words = _words(key)
     named = next((column for column, names in _POLICIES.items() if words & names), "")
     if words & _LOG_PROBS:
-        return named if words <= _LISTED or named not in ("", NEW) else None
-    if named in _TWINS and words & _PROBS:
-        return named
-    return named if named not in ("", NEW) and words <= _LISTED else None
+        return named if words <= _LISTED or named in TWINS else None
+    return named if named in TWINS and (words & _PROBS or words <= _LISTED) else None
 
 
 @lru_cache(maxsize=1024)
@@ -232,58 +230,58 @@ def _are_numbers(row: Any) -> bool:
 
 
 def misnamed_in(
-    record: Mapping[str, Any], names: Mapping[str, str], wanted: Mapping[str, Misnamed]
+    record: Mapping[str, Any], names: Mapping[str, str], wanted: Mapping[str, Sequence[Misnamed]]
 ) -> dict[str, Misnamed]:
-    """Those misnamed keys whose values in a record are numbers that may be the column.
+    """The missing columns → the first key whose values in a record may be the column.
 
     A name that says it all (``old_lp``) needs numbers alone, so that a column of another shape is
     told as well; any other one the exact shape.
     """
-    if not wanted:
-        return {}
-    model, found = record[names[NEW]], {}
-    for column, one in wanted.items():
-        value = record.get(one.key)
-        first = _first(value) if _is_list(value) else None
-        if first is None or any(value is record[key] for key in names.values()):
-            continue  # --map put it where it belongs
-        words = _words(one.key)
-        bare = not words & (_LOG_PROBS | _PROBS)
-        sure = words <= _LISTED and not bare and resembled(one.key) not in ("", NEW)
-        if not sure and not is_column(value, model):
-            continue
-        if bare and not (isinstance(first, float) and first <= 0):
-            continue
-        found[column] = _as_probabilities(column, one) if first > 0 else one
+    found = {}
+    for column, each in wanted.items():
+        fitting = (one for one in each if _may_be(record, names, one.key))
+        for one in islice(fitting, 1):
+            found[column] = _as_probabilities(record[one.key], column, one)
     return found
 
 
-def _as_probabilities(column: str, one: Misnamed) -> Misnamed:
-    if column not in _TWINS or not _words(one.key) & _PROBS:
+def _may_be(record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
+    value = record.get(key)
+    first = _first(value) if _is_list(value) else None
+    if first is None or any(value is record[name] for name in names.values()):
+        return False  # --map put it where it belongs
+    if _says_probs(key) and _words(key) <= _LISTED and resembled(key) in TWINS:
+        return True
+    plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
+    return plausible and is_column(value, record[names[NEW]])
+
+
+def _says_probs(key: str) -> bool:
+    return bool(_words(key) & (_LOG_PROBS | _PROBS))
+
+
+def _as_probabilities(value: Any, column: str, one: Misnamed) -> Misnamed:
+    if not _words(one.key) & _PROBS or not (_first(value) or 0.0) > 0:
         return one
-    advice = one.advice.replace(f"{column}={one.key}", f"{_TWINS[column][1]}={one.key}")
+    advice = one.advice.replace(f"{column}={one.key}", f"{TWINS[column][-1]}={one.key}")
     return one._replace(advice=advice)
 
 
-def _first(value: Any) -> float | None:
+def _first(value: Any) -> float | int | None:
     """The first number of nested lists; None where something else stands there."""
     while _is_list(value):
-        if not len(value):
-            return None
-        value = next((one for one in value if one is not None and not _is_empty(one)), None)
-    is_number = isinstance(value, float | int | np.number) and not isinstance(value, bool)
-    return float(value) if is_number else None
-
-
-def _is_empty(value: Any) -> bool:
-    return _is_list(value) and not len(value)
+        kept = (one for one in value if one is not None and not (_is_list(one) and not len(one)))
+        value = next(kept, None)
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, float | int) and not isinstance(value, bool) else None
 
 
 def look(
     record: Mapping[str, Any],
     names: Mapping[str, str],
     keys: Iterable[str],
-    wanted: Mapping[str, Misnamed],
+    wanted: Mapping[str, Sequence[Misnamed]],
     line: int | None,
 ) -> KeySet:
     """What there is to say of the keys of a record that nothing reads.
@@ -292,7 +290,7 @@ def look(
         record: the first one with its keys.
         names: canonical name → the key as written.
         keys: those that nothing reads.
-        wanted: the columns that it lacks → the key that resembles each.
+        wanted: the columns that it lacks → the keys that resemble each.
         line: its line, if it has one.
     """
     model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
@@ -319,7 +317,7 @@ def _danger(*, fits: bool) -> str:
 def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
     """The ``--map`` that would read a column, where the record lacks the one that it resembles."""
     column = resembled(key)
-    if column in (OLD, REF, ROLLOUT) and not _has(names, column):
+    if column in TWINS and _says_probs(key) and not _has(names, column):
         return f"--map {column}={key}"
     words = _words(key)
     for name, known in _OTHERS.items():

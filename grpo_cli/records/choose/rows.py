@@ -38,8 +38,9 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     for name in names:
         if name not in (*_SHARED, *_DROPPED):
             record[name] = _joined([columns[name] for _, columns in parts])
-    for one in parts[0][0].misnamed.values():
-        _join_misnamed(record, one.key, rows)
+    for each in parts[0][0].misnamed.values():
+        for one in each:
+            _join_misnamed(record, one.key, rows)
     _label(record, label, rows, by_size=by_size)
     return Raw(
         record,

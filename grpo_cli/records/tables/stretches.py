@@ -59,7 +59,8 @@ def kind_of(pa: Any, schema: Any, by: Sequence[str]) -> Kind | None:
         return None
     if fields.hyperparameters or not fields.names.keys() <= PLAIN - {"hyperparameters"}:
         return None
-    also = {ACTION, FRAMEWORK, *by, *(one.key for one in fields.misnamed.values())}
+    also = {ACTION, FRAMEWORK, *by}
+    also |= {one.key for each in fields.misnamed.values() for one in each}
     needed = [one for one in names if canonical_name(one) or one in also]
     return Kind(keys, tuple(by), is_single(pa, schema), None if JSON in names else needed)
 
