@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
-from grpo_cli.records.unread import Misnamed, misnamed
+from grpo_cli.records.unread import Misnamed, may_mean, misnamed
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (
@@ -242,16 +242,12 @@ def _one_slip(a: str, b: str) -> bool:
 
 
 _SOUND: Mapping[str, tuple[str, ...]] = {
-    "log_probs_new": ("logp", "log_p", "lp"),
-    "log_probs_old": ("old", "behav"),
-    "log_probs_ref": ("ref", "base"),
-    "log_probs_rollout": ("rollout", "sampl", "infer", "vllm", "gen"),
     "rewards": ("reward", "score", "return"),
     "advantages": ("adv",),
     "entropies": ("entrop",),
     "values": ("value", "critic"),
 }
-"""What names of a column that is not known by them have in them."""
+"""What names of a column that is not known by them have in them; log-probs: ``may_mean``."""
 
 
 def unknown_keys(name: str, unknown: Sequence[str]) -> str:
@@ -262,10 +258,11 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
         unknown: the keys.
     """
     sounds = _SOUND.get(name, (name,))
-    near = [key for key in unknown if any(sound in key.lower() for sound in sounds)]
-    if name == "log_probs_new":
-        others = [sound for other in list(_SOUND)[1:4] for sound in _SOUND[other]]
-        near = [key for key in near if not any(sound in key.lower() for sound in others)]
+    near = [
+        key
+        for key in unknown
+        if may_mean(key, name) or any(sound in key.lower() for sound in sounds)
+    ]
     keys = list(dict.fromkeys([*near, *(key for key in unknown if key not in _MEANT)]))
     if not keys:
         return ""

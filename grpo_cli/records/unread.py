@@ -192,6 +192,13 @@ def resembled(key: str) -> str | None:
     return named if named in TWINS and (words & _PROBS or words <= _LISTED) else None
 
 
+def may_mean(key: str, column: str) -> bool:
+    """Whether a key may be meant for a column of log-probs, where a record lacks that."""
+    if column == NEW:
+        return bool(_words(key) & _LOG_PROBS) and resembled(key) not in TWINS
+    return column in TWINS and resembled(key) == column
+
+
 @lru_cache(maxsize=1024)
 def _words(key: str) -> frozenset[str]:
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
