@@ -6,8 +6,8 @@ response; masked tokens were removed when the records were read, so no formula e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, starmap
 from typing import Any, NamedTuple
@@ -101,6 +101,9 @@ class Batch:
     ``positions`` [N] is each token's index in its response as the user wrote it, masked tokens
     included; None means that nothing was masked. ``last_masked`` [R] are the responses whose last
     token as written is masked; None means that there is none.
+
+    ``misnamed`` are columns of log-probs that the records lack, although a key that nothing reads
+    resembles them: that key, and how it would be read.
     """
 
     responses: Segments
@@ -122,6 +125,7 @@ class Batch:
     token_advantages: F64 | None = None
     positions: I64 | None = None
     last_masked: NDArray[np.bool_] | None = None
+    misnamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def summed_rewards(self) -> F64 | None:

@@ -78,7 +78,7 @@ class Partial:
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
         other = other_row(self._told.named, (self._variant,))
-        return list(self._told.notices | other | self._outcome.told)
+        return list(self._told.sentences | other | self._outcome.told)
 
 
 def partial(
@@ -123,7 +123,7 @@ def partial(
     reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):  # what is not finite is told where it is shown
         decoded = _decoded(records, reading, told.notices, source, first)
-        outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded))
+        outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded, reading.fields))
     if outcome.error is not None:
         raise outcome.error
     return Partial(outcome, told, made.variant)

@@ -12,6 +12,7 @@ from grpo_cli.variants.plan import OWN_AGGREGATES
 
 _SPELLED = {"from": "format"}
 _PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
+_MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
 _FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+))?")
 _VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
 
@@ -29,7 +30,11 @@ def speaking_of_arguments() -> Iterator[None]:
 
 
 def of_arguments(text: str) -> str:
-    """The text with ``--beta 0`` as ``beta=0`` and ``--kl k3`` as ``stages={"kl": "k3"}``."""
+    """The text with ``--beta 0`` as ``beta=0`` and ``--kl k3`` as ``stages={"kl": "k3"}``.
+
+    ``--map rewards=score`` is ``record["rewards"] = record["score"]``.
+    """
+    text = _MAP.sub(r'record["\1"] = record["\2"]', text)
     return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", text))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from grpo_cli.batch import I64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
-from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
 from grpo_cli.records import Raw, Record, assemble, key_of, layout, record
 from grpo_cli.records.fields import unknown_keys
 
@@ -121,11 +121,22 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
         return error
     path = error.path if isinstance(error, InputError) else error.name
     path = culprit.prefix + path.removeprefix(culprit.prefix)
-    kind, left = InputError, ""
+    kind, message, left = InputError, error.message, ""
+    if isinstance(error, MisnamedColumnError):
+        kind, message = MisnamedColumnError, _as_written(message, culprit)
     if isinstance(error, MissingColumnError):
         kind = MissingColumnError
         left = unknown_keys(error.path.removeprefix(culprit.prefix), culprit.unknown)
-    return kind(error.message + left, path=path, source=culprit.source, line=culprit.line)
+    return kind(message + left, path=path, source=culprit.source, line=culprit.line)
+
+
+def _as_written(message: str, culprit: Record) -> str:
+    """A message that names the record's log-probs as its file does, where that has one key."""
+    spelled = {} if culprit.origin is None else culprit.origin.spelled
+    own, _, rest = spelled.get("log_probs_new", "log_probs_new").partition("[")
+    if "." in rest:
+        return message.partition(" (on-policy")[0]
+    return message.replace("=log_probs_new", f"={own}")
 
 
 def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:

@@ -256,7 +256,7 @@ class Evaluation:
         plan = self._task.evaluator.plan
         pooled = reader.pooled(plan.batch)
         told = self._outcome.told
-        return list(reader.notices | self._notices | other | told | replaced | pooled)
+        return list(reader.notes() | self._notices | other | told | replaced | pooled)
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
@@ -295,7 +295,10 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     """Facts of a chunk that are told once."""
     batch = breakdown.batch
     if batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new:
-        yield "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+        engine = batch.log_probs_rollout is not None
+        another = "; to take the engine's: --map log_probs_old=KEY, the key of log_probs_rollout"
+        said = "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+        yield said + (another if engine else "")
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield "the records' advantages were used, not their rewards (--advantage to change it)"
     if batch.rewards is not None and np.isnan(batch.rewards).any():

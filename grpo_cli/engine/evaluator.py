@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from grpo_cli.batch import Batch
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.errors import InputError
 from grpo_cli.objective import pipeline, statistics
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MisnamedColumnError, refuse_misnamed
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.statistics import BatchSums, Whole
 from grpo_cli.variants.plan import Plan
@@ -165,3 +167,36 @@ class Evaluator:
         """
         whole = None if self.measured is None else self.measured.whole(chunk)
         return pipeline.evaluate(chunk.batch, self.objective(chunk), whole)
+
+    def refuse_misnamed(self, chunk: Chunk) -> None:
+        """Stops where the plan needs log-probs that records may have under another name.
+
+        Raises:
+            MisnamedColumnError: with the key, and how it is read.
+        """
+        try:
+            refuse_misnamed(chunk.batch, self.objective(chunk))
+        except MisnamedColumnError:
+            raise
+        except InputError:
+            return  # a hyperparameter is missing, which is told where the plan is evaluated
+
+
+def without_misnamed(
+    parts: Iterable[Chunk | InputError], evaluators: Sequence[Evaluator]
+) -> Iterator[Chunk | InputError]:
+    """The chunks, with errors in the place of records whose misnamed column a plan needs.
+
+    A plan that lacks a column is set aside among several; one whose column is there is not.
+    """
+
+    def check(chunk: Chunk) -> None:
+        for evaluator in evaluators:
+            evaluator.refuse_misnamed(chunk)
+
+    for part in parts:
+        if isinstance(part, InputError) or not part.batch.misnamed:
+            yield part
+        else:
+            each = part.each(check)
+            yield from (one if isinstance(one, InputError) else one[0] for one in each)

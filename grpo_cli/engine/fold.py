@@ -7,16 +7,20 @@ business (``Reader.map``). What needs statistics of the whole input is a fold be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pickle import PickleBuffer
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.batches import steps_in
+from grpo_cli.records.fields import read_fields
 from grpo_cli.records.translate import Notices
+from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.trainer import named_row
 
 _LARGE = 1 << 16  # bytes of a text that are worth a call of the system
@@ -47,16 +51,19 @@ class Told:
         notices: sentences, and the line that first gave rise to each.
         named: the row that its first object names, "" for none; None where it has no object.
         steps: a field that says steps → the steps of the records.
+        unread: the keys that hold a column which nothing reads.
     """
 
     notices: Notices = field(default_factory=dict)
     named: str | None = None
     steps: dict[str, set[Any]] = field(default_factory=dict)
+    unread: Unread = field(default_factory=Unread)
 
     def merge(self, later: Told) -> None:
         """Adds what there is to tell of the input that follows."""
         self.notices |= later.notices
         self._add_steps(later.steps)
+        self.unread.merge(later.unread)
         self.named = later.named if self.named is None else self.named
 
     def stop(self, line: int | None) -> None:
@@ -65,18 +72,69 @@ class Told:
             behind = [said for said, at in self.notices.items() if at is not None and at > line]
             for said in behind:
                 del self.notices[said]
+            self.unread.stop(line)
 
-    def heard(self, decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
-        """The same objects; what the first of them says of itself is kept."""
+    @property
+    def sentences(self) -> Notices:
+        """All of them: the notices, and one on the keys that nothing reads."""
+        return self.notices | self.unread.note()
+
+    def heard(
+        self, decoded: Iterable[DecodedChunk], used: Container[str] = ()
+    ) -> Iterator[DecodedChunk]:
+        """The same objects; what the first of them, and of each set of keys, says is kept.
+
+        Args:
+            decoded: objects in order.
+            used: keys that flags read.
+        """
         for few in decoded:
             if self.named is None:
                 self.named = _named(few)
+            self._add_unread(few, used)
             self._add_steps(steps_in(few))
             yield few
 
     def _add_steps(self, found: Mapping[str, set[Any]]) -> None:
         for name, steps in found.items():
             self.steps.setdefault(name, set()).update(steps)
+
+    def _add_unread(self, few: DecodedChunk, used: Container[str]) -> None:
+        if few.columns is not None:
+            keys = few.columns.keys
+            if _unread(keys) and not self.unread.has(keys):
+                self._look(keys, few.columns.first_row(), used)
+        elif few.keys is not None:
+            if _unread(few.keys) and not self.unread.has(few.keys):
+                self._look(few.keys, few.items[0], used)
+        else:
+            for raw in few.items:
+                if isinstance(raw, Raw) and isinstance(raw.row, dict):
+                    keys = tuple(raw.row)
+                    if _unread(keys) and not self.unread.has(keys):
+                        self._look(keys, raw, used)
+
+    def _look(
+        self, keys: tuple[str, ...], raw: Raw | InputError | None, used: Container[str]
+    ) -> None:
+        if not isinstance(raw, Raw):
+            return
+        try:
+            fields = read_fields(raw.row)
+        except InputError:
+            return  # told where it is read
+        unread = [key for key in candidates(fields.unknown) if key not in used]
+        found = look(raw.row, fields.names, unread, fields.misnamed, raw.line)
+        self.unread.add(keys, found)
+
+
+@lru_cache(maxsize=1024)
+def _unread(keys: tuple[str, ...]) -> bool:
+    """Whether there are any that no part reads."""
+    try:
+        return bool(candidates(read_fields(dict.fromkeys(keys, 0)).unknown))
+    except InputError:
+        return False
 
 
 def _named(few: DecodedChunk) -> str:
@@ -146,7 +204,7 @@ class OnPiece(Generic[T]):
             )
             for piece in pieces
         )
-        result = self.work(told.heard(chain.from_iterable(decoded)))
+        result = self.work(told.heard(chain.from_iterable(decoded), self.reading.fields))
         if (error := getattr(result, "error", None)) is not None:  # an evaluation's
             told.stop(error.line)
         return result, told

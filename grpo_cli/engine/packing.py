@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from grpo_cli.batch import Batch
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -69,6 +70,7 @@ class _Packing:
             yield from carefully(Joined(self.raws))
             return
         fields, settings = self.shared
+        batch = with_misnamed(batch, fields)
         given = "advantages" in fields.names
         yield Chunk(self.headers, batch, settings, given, Joined(self.raws), self.of_batches)
 
@@ -136,7 +138,17 @@ def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
 
     shown = headers(columns) if with_headers else []
     rows: Any = items
-    return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)
+    batch = with_misnamed(columns.batch, columns.fields)
+    return Chunk(shown, batch, columns.settings, columns.advantages_given, rows)
+
+
+def with_misnamed(batch: Batch, fields: Fields) -> Batch:
+    """The batch with the keys that may be columns it lacks, by their names.
+
+    Their values are looked at where an objective needs one of them, record by record.
+    """
+    found = {column: each[0] for column, each in fields.misnamed.items()}
+    return replace(batch, misnamed=found) if found else batch
 
 
 def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:

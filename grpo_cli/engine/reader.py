@@ -101,13 +101,13 @@ class Reader:
 
     @property
     def notices(self) -> Notices:
-        """What is told once of the files."""
+        """What is told once of the files; more is added to it."""
         return self.told.notices
 
     def notes(self, *plans: Plan) -> Notices:
-        """The same, and that the records name another row than those that were evaluated."""
+        """All of them; also that the records name another row than those that were evaluated."""
         other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
-        return self.notices | other
+        return self.told.sentences | other
 
     def pooled(self, batch: str, advice: str = _EACH) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.
@@ -152,7 +152,7 @@ class Reader:
             decoded = self.reading.decoded(
                 piece, self.notices, by_columns=packed, beside=_says_step if packed else None
             )
-            for chunk in chunks(self.told.heard(decoded), with_headers=True):
+            for chunk in chunks(self.told.heard(decoded, self.reading.fields), with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
                     yield chunk
@@ -170,8 +170,8 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            decoded = self.told.heard(self.reading.decoded(piece, self.notices))
-            for raw in one_by_one(decoded):
+            decoded = self.reading.decoded(piece, self.notices)
+            for raw in one_by_one(self.told.heard(decoded, self.reading.fields)):
                 read = True
                 found = raw if isinstance(raw, InputError) else record(raw)
                 if isinstance(found, InputError):

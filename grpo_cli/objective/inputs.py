@@ -44,6 +44,34 @@ class MissingColumnError(InputError):
     """The records lack a column that a stage needs."""
 
 
+class MisnamedColumnError(InputError):
+    """The records lack a column that is needed, and nothing reads a key that may be it."""
+
+    @classmethod
+    def of(cls, column: str, needed_by: str, misnamed: tuple[str, str]) -> MisnamedColumnError:
+        """The error, without a place.
+
+        Args:
+            column: which.
+            needed_by: a row's name, or a command's.
+            misnamed: the key, and how it is read.
+        """
+        key, advice = misnamed
+        message = f"{column} is missing, which {needed_by} needs, and this key is not read"
+        return cls(f"{message}: {advice}", path=key)
+
+
+def refuse_misnamed(batch: Batch, objective: Objective) -> None:
+    """Stops where the objective needs log-probs that records may have under another name.
+
+    Raises:
+        MisnamedColumnError: with the key, and how it is read.
+    """
+    for name in objective.policies if batch.misnamed else ():
+        if name in batch.misnamed:
+            raise MisnamedColumnError.of(name, objective.name, batch.misnamed[name])
+
+
 class Inputs:
     """The batch and what the stages have made of it so far, by name.
 

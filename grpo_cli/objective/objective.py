@@ -91,6 +91,26 @@ class Objective:
         return not self.kl.choice.absent
 
     @cached_property
+    def policies(self) -> tuple[str, ...]:
+        """The columns of log-probs of other policies than the current one that change J."""
+        ratio = {_POLICIES[name] for name in self.ratio.choice.columns if name in _POLICIES}
+        found: set[str] = set()
+        for stage, bound in self.stages.items():
+            if stage == "ratio" or (stage == "kl" and not self._kl_acts):
+                continue
+            columns = set(bound.choice.columns)
+            if any(bound.values.get(name, ...) == off for name, off in _SWITCHES.items()):
+                columns -= bound.choice.optional
+            found |= {_POLICIES[name] for name in columns if name in _POLICIES}
+            found |= ratio if columns & {"ratio", "log_ratio"} else set()
+        return tuple(sorted(found))
+
+    @property
+    def _kl_acts(self) -> bool:
+        unscored = self.kl_in_reward and self.advantage.choice.given
+        return self.has_kl and bool(self.kl.values.get("beta", 1.0)) and not unscored
+
+    @cached_property
     def parts(self) -> Parts:
         """The pieces of the signature, in fixed order, the version last."""
         stages = [
@@ -104,6 +124,17 @@ class Objective:
         """One line that names every choice which changes the number."""
         return line(self.parts)
 
+
+_POLICIES = {
+    "token_log_ratio": "log_probs_old",
+    "log_probs_old": "log_probs_old",
+    "log_ratio_ref": "log_probs_ref",
+    "log_probs_ref": "log_probs_ref",
+    "log_probs_rollout": "log_probs_rollout",
+}
+"""What a stage reads → the log-probs that it is made of, beside the current policy's."""
+_SWITCHES = {"kl_weight": "none", "off_policy_mask_threshold": None}
+"""Hyperparameters that switch off what a stage reads its optional columns for: their values."""
 
 _KEYS = {name: stage.key for name, stage in STAGES.items()} | {
     "kl_aggregate": "kl_agg",

@@ -13,7 +13,7 @@ from grpo_cli.objective import statistics
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.finite import check_finite
-from grpo_cli.objective.inputs import Inputs, take_penalty
+from grpo_cli.objective.inputs import Inputs, refuse_misnamed, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import (
     Correction,
@@ -42,6 +42,7 @@ def evaluate(batch: Batch, objective: Objective, whole: Whole | None = None) -> 
         InputError: where the records lack what a stage needs, or a result is not finite.
         HyperparameterError: where a value cannot be used with these groups.
     """
+    refuse_misnamed(batch, objective)
     inputs = Inputs(batch)
     inputs["moments"] = statistics.moments(batch, objective, whole)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
+from grpo_cli.records.unread import Misnamed, may_mean, misnamed
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (
@@ -26,6 +28,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "old_logp_per_token",
         "prev_logprobs",
         "prox_logp",
+        "old_logps",  # TRL trainer/rloo_trainer.py:1624: [G], sums over tokens
+        "old_logprobs",  # SkyRL examples/tinker/ppo/ppo_client.py:185
+        "old_action_log_probs",  # SkyRL workers/megatron/megatron_worker.py:1059
     ),
     "log_probs_ref": (
         "ref_log_probs",
@@ -34,6 +39,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "ref_logp_per_token",
         "ref_logprobs",
         "base_action_log_probs",
+        "ref_logps",  # TRL experimental/a2po/a2po_trainer.py:330
+        "ref_logp",  # AReaL trainer/ppo/actor.py:243
+        "reference_policy_logprobs",  # NeMo-RL nemo_rl/algorithms/grpo.py:3252
     ),
     "log_probs_rollout": (
         "rollout_log_probs",
@@ -43,6 +51,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "inference_logprobs",
         "generation_logprobs",
         "infer_logprobs",
+        # The policy that sampled: AReaL's "behavior policy log-probabilities from inference
+        # (π_behave)", utils/functional/functional.py:464; open-instruct's μ, the engine's,
+        # grpo_utils.compute_binary_divergence; SkyRL skyrl/backends/jax.py:365 (sampling).
+        "behavior_logprobs",
+        "sampling_logprobs",
+        "generation_log_probs",  # NeMo-RL nemo_rl/models/generation/vllm/utils.py:429
+        "rollout_action_logprobs",  # SkyRL workers/megatron/megatron_worker.py:1063
     ),
     "entropies": ("entropy", "token_entropies"),
     "values": ("critic_values", "value_estimates"),
@@ -102,6 +117,7 @@ _INNOCENT = frozenset(
         "meta",
         "prompt_ids",
         "response_id",
+        "rollout_id",
         "task",
         "tasks",
         "completion_id",
@@ -125,12 +141,14 @@ class Fields(NamedTuple):
         columns: (canonical, as written) of the token columns.
         hyperparameters: the hyperparameters at the record's top level, as written.
         unknown: the keys that mean nothing.
+        misnamed: column of log-probs that is missing → the unknown keys that resemble it.
     """
 
     names: Mapping[str, str]
     columns: tuple[tuple[str, str], ...]
     hyperparameters: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
 
 
 MASKS = ("loss_mask", "response_mask")
@@ -182,7 +200,7 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
         _place_action(names)
     _refuse_both(names)
     columns = tuple((name, names[name]) for name in TOKEN_COLUMNS if name in names)
-    return Fields(names, columns, tuple(settings), tuple(unknown))
+    return Fields(names, columns, tuple(settings), tuple(unknown), misnamed(names, unknown))
 
 
 def _claim(names: dict[str, str], name: str, key: str) -> None:
@@ -224,16 +242,12 @@ def _one_slip(a: str, b: str) -> bool:
 
 
 _SOUND: Mapping[str, tuple[str, ...]] = {
-    "log_probs_new": ("logp", "log_p", "lp"),
-    "log_probs_old": ("old", "behav"),
-    "log_probs_ref": ("ref", "base"),
-    "log_probs_rollout": ("rollout", "sampl", "infer", "vllm", "gen"),
     "rewards": ("reward", "score", "return"),
     "advantages": ("adv",),
     "entropies": ("entrop",),
     "values": ("value", "critic"),
 }
-"""What names of a column that is not known by them have in them."""
+"""What names of a column that is not known by them have in them; log-probs: ``may_mean``."""
 
 
 def unknown_keys(name: str, unknown: Sequence[str]) -> str:
@@ -244,10 +258,11 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
         unknown: the keys.
     """
     sounds = _SOUND.get(name, (name,))
-    near = [key for key in unknown if any(sound in key.lower() for sound in sounds)]
-    if name == "log_probs_new":
-        others = [sound for other in list(_SOUND)[1:4] for sound in _SOUND[other]]
-        near = [key for key in near if not any(sound in key.lower() for sound in others)]
+    near = [
+        key
+        for key in unknown
+        if may_mean(key, name) or any(sound in key.lower() for sound in sounds)
+    ]
     keys = list(dict.fromkeys([*near, *(key for key in unknown if key not in _MEANT)]))
     if not keys:
         return ""

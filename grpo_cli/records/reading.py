@@ -82,6 +82,13 @@ class Reading:
         return cut(source, size) if found is None else found
 
     @property
+    def fields(self) -> frozenset[str]:
+        """The fields that it names itself: those of --where, --group-by and --map."""
+        paths = [path for _, path in self.mapped] + [*self._by]
+        paths += [one.path for one in self.where]
+        return frozenset(str(path[0]) for path in paths)
+
+    @property
     def _takes_all(self) -> bool:
         """Whether objects stay what they are: none is left out, or read in another way."""
         plain = self.format is None and not self.mapped

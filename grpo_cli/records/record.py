@@ -11,6 +11,7 @@ import numpy as np
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.places import Origin
+from grpo_cli.records.unread import Misnamed
 
 DROPPED: Any = ...
 """Stands for a value that is not kept, since its text says it all."""
@@ -30,6 +31,7 @@ class Raw:
         key: what rows of one group have in common; None where they are not put together.
         batch: field → value, of the fields that say which batch it belongs to; None where none
             are asked for.
+        first: of rows that were put together, the first.
     """
 
     kept: Any
@@ -42,6 +44,7 @@ class Raw:
     arrays: bool = False
     key: Any = None
     batch: Mapping[str, Any] | None = None
+    first: Any = None
 
     @property
     def number(self) -> int:
@@ -55,6 +58,11 @@ class Raw:
             assert self.text is not None
             return decode(self.text)
         return self.kept
+
+    @property
+    def row(self) -> Any:
+        """The value as it stands in the file, or the first where rows were put together."""
+        return self.value if self.first is None else self.first
 
     def drop(self) -> None:
         """Keeps the text alone, where it says it all."""
@@ -107,6 +115,7 @@ class Record:
         columns: canonical token column → float64 bytes.
         names: canonical name → the key that the user wrote, for messages.
         unknown: the keys that mean nothing, for messages.
+        misnamed: columns of log-probs that it lacks → the unknown keys that may hold them.
         derived: the columns of log-probs that were computed from probabilities or ratios.
         nested: whether log-probs came as ``[G]`` (1), ``[G][T]`` (2) or ``[B][G][T]`` (3); a path
             is spelled accordingly.
@@ -135,6 +144,7 @@ class Record:
     nested: int
     names: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    misnamed: Mapping[str, Misnamed] = field(default_factory=dict)
     derived: tuple[str, ...] = ()
     shape: list[int] | None = None
     mask: bytes | None = None

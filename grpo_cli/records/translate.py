@@ -13,6 +13,7 @@ from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
+from grpo_cli.records.unread import TWINS, resembled
 
 Notices = dict[str, int | None]
 """What is told once, and the line that first gave rise to it."""
@@ -78,11 +79,21 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
     if mapped and len(made) != 1:
         raise InputError(f"--map needs one record in each object; this one has {len(made)}")
     for one in made:
+        if chosen is not None and len(made) == 1:
+            _keep_misnamed(one, value)
         _map(one, value, mapped)
         notices |= dict.fromkeys(_told(chosen, one), raw.line) | notices
         size = raw.size // len(made)
         origin = Origin(one.spelled)
         yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)
+
+
+def _keep_misnamed(one: Translated, value: dict[str, Any]) -> None:
+    """Keeps keys that resemble a column of log-probs and that the format does not read."""
+    places = "\n".join(one.spelled.values())
+    for key, found in value.items():
+        if canonical_name(key) is None and resembled(key) in TWINS and key not in places:
+            one.value.setdefault(key, found)
 
 
 def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:

@@ -67,7 +67,8 @@ def test_what_may_be_json_is_told_by_its_place(tmp_path, text):
     assert "expected" in error
 
 
-REFERENCE = "; keys that mean nothing here: ref_logps, note (--map log_probs_ref=ref_logps)"
+REFERENCE = "sft_lp: log_probs_ref is missing, which grpo needs, and this key is not read: --map "
+REFERENCE += "log_probs_ref=sft_lp reads it (--beta 0 does without a reference)"
 GOOD = {"log_probs_new": ROWS, "log_probs_ref": ROWS, "rewards": [1.0, 0.0]}
 LOW = [[0.5, 0.3, 0.7, 0.1], [0.2, 0.9]]
 HIGH = [[0.5, 1.3, 0.1, 7.0], [2.0, 1.0]]
@@ -131,7 +132,7 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
             {"log_probs_new": HIGH, "log_probs_ref": HIGH},
             "; these look like −log p, as losses are: negate",
         ),
-        ({"log_probs_ref": None, "ref_logps": ROWS, "note": "x"}, REFERENCE),
+        ({"log_probs_ref": None, "sft_lp": ROWS, "note": "x"}, REFERENCE),
         (
             {"rewards": None, "token_level_scores": [[0.0, 1.0], [0.0]]},
             "; keys that mean nothing here: token_level_scores (--map rewards=token_level_scores)",

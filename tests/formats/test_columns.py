@@ -383,7 +383,7 @@ TABLES = {
     ),
     "settings that are none": (told('{"epsilon": "x"}') * 2, None, False),
     "a name that may be of another column": (
-        [{**ONE, "old_logprobs": [-1.0, -2.5], "step": at // 2} for at in range(4)],
+        [{**ONE, "old_logprob": [-1.0, -2.5], "step": at // 2} for at in range(4)],
         BY_STEP,
         False,
     ),
@@ -415,7 +415,9 @@ def test_a_column_that_was_not_read_is_named_where_one_is_missing(tmp_path, kind
     path = tmp_path / f"a.{kind}"
     write(random.Random(1), pa.Table.from_pylist([row] * 3), path)
     _, fault, _, _, _, _, _ = result(path, Reading())
-    said = "; keys that mean nothing here: refs_lp, note (--map log_probs_ref=refs_lp)"
-    assert fault.endswith(f"--beta 0 does without{said}")
+    assert fault == (
+        f"{path}: [0].refs_lp: log_probs_ref is missing, which grpo needs, and this key is not read"
+        ": --map log_probs_ref=refs_lp reads it (--beta 0 does without a reference)"
+    )
     _, _, skipped, count, _, _, _ = result(path, Reading(), skip=True)
     assert (count, skipped[0]) == (3, fault)

@@ -71,7 +71,7 @@ def check(
             lambda console, screen: print_findings(console, screen, document),
             rows=document["findings"],
         )
-        tell_notes(reader.notices, quiet=page.quiet)
+        tell_notes(reader.notes(), quiet=page.quiet)
         code = _finish(found, page)
     raise typer.Exit(code)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator, without_misnamed
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
@@ -245,7 +245,7 @@ class Work:
             own.meet(first.of(chunk.keys[0] if chunk.keys else ()), chunk)
 
     def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
-        for chunk in _of_one_batch(decoded):
+        for chunk in without_misnamed(_of_one_batch(decoded), self.evaluators):
             partial.read = True
             if isinstance(chunk, Chunk):
                 yield chunk

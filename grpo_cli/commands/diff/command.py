@@ -78,7 +78,7 @@ def diff(
         answer = compare(readers[0], readers[1], step_of, tolerance or 0.0)
         document = _document(answer)
         page.write(document, lambda console, screen: _print(console, screen, answer), beyond="cut")
-        tell_notes(readers[0].notices | readers[1].notices | answer.notes, quiet=page.quiet)
+        tell_notes(readers[0].notes() | readers[1].notes() | answer.notes, quiet=page.quiet)
     raise typer.Exit(0 if answer.same else NO)
 
 

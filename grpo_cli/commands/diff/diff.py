@@ -14,7 +14,10 @@ from grpo_cli.commands.diff.pairs import paired
 from grpo_cli.commands.trend.origins import Origins, two_runs
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
-from grpo_cli.records import Record
+from grpo_cli.engine.chunk import located
+from grpo_cli.objective.inputs import MisnamedColumnError
+from grpo_cli.records import Raw, Record
+from grpo_cli.records.unread import OLD
 
 COLUMNS: dict[str, str] = {
     "token_ids": "what was sampled",
@@ -117,6 +120,15 @@ def compare(first: Reader, second: Reader, step_of: StepOf, tolerance: float) ->
     return answer
 
 
+def _comparable(reader: Reader) -> Iterator[tuple[Raw, Record]]:
+    """The records; one whose old log-probs have a name that nothing reads is bad."""
+    for raw, record in reader.records():
+        if OLD in record.misnamed:
+            reader.bad(located(MisnamedColumnError.of(OLD, "diff", record.misnamed[OLD]), record))
+        else:
+            yield raw, record
+
+
 def _by_step(reader: Reader, step_of: StepOf, answer: Answer, run: int) -> Steps:
     """The steps of a run, as they stand in its files.
 
@@ -124,7 +136,7 @@ def _by_step(reader: Reader, step_of: StepOf, answer: Answer, run: int) -> Steps
         UsageError: where its files are of several runs.
     """
     origins = Origins()
-    pairs = ((step_of(raw), raw, record) for raw, record in reader.records())
+    pairs = ((step_of(raw), raw, record) for raw, record in _comparable(reader))
     before, told = None, ""
     for step, same in groupby(pairs, key=lambda one: one[0]):
         records = []

@@ -13,6 +13,7 @@ from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.sums.data import Stream
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import Plan
 
@@ -48,13 +49,14 @@ def ask(
     target = _target(given, rtol, at)
     others = [Typed.of(name, text, rtol) for name, text in given.items()]
     if target is None:
-        questions, chosen = logged(source, at, rtol, others)
+        questions, chosen = logged(source, plan, at, rtol, others)
         words += chosen
     else:
-        first = next(iter(source), None)
+        data = Stream(source, Evaluator(plan))
+        first = next(data.chunks(), None)
         if first is None:
             raise InputError("no record can be read")
-        questions = [Question(target, Stream(source), first, others)]
+        questions = [Question(target, data, first, others)]
     recorded = source.told.named or ""
     answer = Search(plan, betas, _large(places), recorded).answer(questions)
     asked = questions[-1]

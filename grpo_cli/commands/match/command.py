@@ -125,7 +125,7 @@ def match_number(
             lambda console, screen: draw(console, screen, made),
             rows=made["matches"] or made["nearest"],
             beyond="cut",
-            notes=source.notices | pooled,
+            notes=source.notes() | pooled,
         )
         tell_notes(pooled, quiet=page.quiet)
         code = finish(source, as_json=page.json, quiet=page.quiet)

@@ -11,9 +11,12 @@ from grpo_cli.commands.match.sums.data import Few
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
+from grpo_cli.variants.plan import Plan
 
 _TARGETS = ("loss", "objective")
 _OTHERS = ("kl", "clip_fraction", "gradient_norm")
@@ -22,12 +25,17 @@ _MOST = 64
 
 
 def logged(
-    source: Reader, given: Sequence[str], rtol: float | None, others: Sequence[Typed] = ()
+    source: Reader,
+    plan: Plan,
+    given: Sequence[str],
+    rtol: float | None,
+    others: Sequence[Typed] = (),
 ) -> tuple[list[Question], list[str]]:
     """The questions, and the words of a command line that read the last one's records.
 
     Args:
         source: the data.
+        plan: what is known of the objective; records that it refuses are bad.
         given: what is where, as ``loss=metrics.loss``.
         rtol: the tolerance; None: by the digits.
         others: numbers that flags give, the same for every question.
@@ -47,7 +55,11 @@ def logged(
     words: list[str] = []
     for value, members in _by_step(source, path):
         chunks = assembled(record for _, record in members)
-        good = [part for part in chunks if isinstance(part, Chunk)]
+        parts = [*without_misnamed(chunks, (Evaluator(plan),))]
+        for part in parts:
+            if isinstance(part, MisnamedColumnError):
+                source.bad(part)
+        good = [part for part in parts if isinstance(part, Chunk)]
         if good:
             target = Typed.of(name, repr(value), rtol)
             beside = [*others, *_beside(members[0][0], paths, rtol)]

@@ -148,9 +148,9 @@ class Follow:
     def _add(self, known: _File, piece: object) -> None:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
-        part = self._task(self._told.heard(decoded))
+        part = self._task(self._told.heard(decoded, self._reading.fields))
         other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
-        self.notices |= notices | other | part.notices
+        self.notices |= notices | self._told.unread.note() | other | part.notices
         self.notices |= {f"no columns of the update: {said}": None for said in part.missing}
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]

@@ -85,7 +85,7 @@ class Verification:
         """Says what was taken for granted."""
         tell_errors(self.skipped, as_json=as_json)
         tell_skipped(self.skipped, self._count)
-        tell_notes(self._reader.notices, quiet=quiet)
+        tell_notes(self._reader.notes(), quiet=quiet)
         if quiet:
             return
         if not self._judging.variant:

@@ -38,6 +38,9 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     for name in names:
         if name not in (*_SHARED, *_DROPPED):
             record[name] = _joined([columns[name] for _, columns in parts])
+    for each in parts[0][0].misnamed.values():
+        for one in each:
+            _join_misnamed(record, one.key, rows)
     _label(record, label, rows, by_size=by_size)
     return Raw(
         record,
@@ -47,6 +50,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         sum(raw.size for raw in rows),
         origin=_origin(rows, parts[0][0], parts),
         arrays=any(raw.arrays for raw in rows),
+        first=first.value,
         batch=_batch(rows),
     )
 
@@ -64,6 +68,15 @@ def _batch(rows: Sequence[Raw]) -> Mapping[str, Any] | None:
 
 def _named(raw: Raw) -> str:
     return ", ".join(f"{name} {value}" for name, value in (raw.batch or {}).items())
+
+
+def _join_misnamed(record: dict[str, Any], key: str, rows: Sequence[Raw]) -> None:
+    """Keeps a key that resembles a column, by response: it is named where that is needed."""
+    values = [raw.value.get(key) for raw in rows]
+    if all(isinstance(one, list | np.ndarray) and len(one) for one in values):
+        nested = [isinstance(one[0], list | np.ndarray) for one in values]
+        each = zip(values, nested, strict=True)
+        record[key] = [row for one, deep in each for row in (one if deep else [one])]
 
 
 def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:

@@ -44,6 +44,7 @@ def layout(record: Record) -> Hashable:
         type(record.reward_baselines),
         type(record.advantages),
         tuple(record.hyperparameters.items()),
+        tuple(record.misnamed.items()),
     )
 
 
@@ -79,6 +80,7 @@ def assemble(records: Sequence[Record]) -> Batch:
         advantages=_per_response(records, "advantages"),
         positions=positions,
         last_masked=last_masked(widths, mask),
+        misnamed=first.misnamed,
         **columns,
     )
 

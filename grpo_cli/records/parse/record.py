@@ -24,6 +24,7 @@ from grpo_cli.records.parse.rewards import read_advantages, read_rewards
 from grpo_cli.records.parse.settings import read_settings, trainer_weights
 from grpo_cli.records.places import Origin, got
 from grpo_cli.records.record import Record
+from grpo_cli.records.unread import misnamed_in
 
 
 def parse(
@@ -82,6 +83,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         nested=shape.nested,
         names=names,
         unknown=found.unknown,
+        misnamed=misnamed_in(record, names, found.misnamed),
         derived=derived,
         shape=shape.outer,
         mask=mask,

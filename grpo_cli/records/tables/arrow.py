@@ -123,6 +123,14 @@ def batches(pa: Any, piece: Rows, names: list[str] | None) -> Iterator[Any]:
         yield from (kept.slice(at, step) for at in range(0, batch.num_rows, step))
 
 
+def first_row(pa: Any, piece: Rows) -> Any:
+    """The first row of a piece that begins where its file does."""
+    if piece.kind == "parquet":
+        with parquet_file(pa, piece.path) as file:
+            return next(file.iter_batches(1, row_groups=[0], use_threads=False))
+    return next(_batches(pa, piece.path, piece.kind, piece.parts)).slice(0, 1)
+
+
 def _rows_at_once(meta: Any, parts: Sequence[int]) -> int:
     groups = [meta.row_group(part) for part in parts]
     count = sum(group.num_rows for group in groups)

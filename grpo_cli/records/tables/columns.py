@@ -19,10 +19,11 @@ from grpo_cli.records.fast import LOG_PROBS, PLAIN, Unusual, batch_of, numbered
 from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read_fields
 from grpo_cli.records.parse.assemble import grouped
 from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.cells import JSON, as_json, listed
 from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.pieces import Rows
-from grpo_cli.records.tables.stretches import Items, Lazily, Stretch, stretches
+from grpo_cli.records.tables.stretches import Items, Lazily, Stretch, first_row, stretches
 from grpo_cli.records.tables.written import Written
 from grpo_cli.records.translate import is_plain
 
@@ -54,6 +55,15 @@ class Columns:
         self.fields, self.settings = self._meaning()
         self.written = Written(pa, rows, self.fields.names)
         self.batch = self._laid()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that the rows have."""
+        return (*self.rows.kind.keys, *(self.json[0] if self.json else ()))
+
+    def first_row(self) -> Raw | InputError | None:
+        """The first row with all that it says, where that of the file is among them."""
+        return first_row(self.rows)
 
     @property
     def advantages_given(self) -> bool:

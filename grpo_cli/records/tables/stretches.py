@@ -60,8 +60,9 @@ def kind_of(pa: Any, schema: Any, by: Sequence[str]) -> Kind | None:
         return None
     if fields.hyperparameters or not fields.names.keys() <= PLAIN - {"hyperparameters"}:
         return None
-    beside = (ACTION, FRAMEWORK, *STEP_FIELDS, *by)
-    needed = [one for one in names if canonical_name(one) or one in beside]
+    also = {ACTION, FRAMEWORK, *STEP_FIELDS, *by}
+    also |= {one.key for each in fields.misnamed.values() for one in each}
+    needed = [one for one in names if canonical_name(one) or one in also]
     return Kind(keys, tuple(by), is_single(pa, schema), None if JSON in names else needed)
 
 
@@ -76,6 +77,7 @@ class Stretch:
         first: the 0-based number of the first row.
         bounds: [G+1] where each group begins and the last one ends; None: each row is a record.
         faults: the groups that cannot be one, and why.
+        piece: what they are rows of.
     """
 
     batch: Any
@@ -84,6 +86,7 @@ class Stretch:
     first: int
     bounds: I64 | None = None
     faults: Mapping[int, InputError] = field(default_factory=dict)
+    piece: Rows | None = None
 
     @property
     def count(self) -> int:
@@ -127,6 +130,19 @@ class Lazily(Sequence[Raw | InputError]):
         return next(self._read(self._stretch.beginning)) if at == 0 else list(self)[at]
 
 
+def first_row(stretch: Stretch) -> Raw | InputError | None:
+    """A stretch's first row with all columns; of those that were not read, the file's alone."""
+    pa, batch = package(), stretch.batch.slice(0, 1)
+    if stretch.kind.needed is not None:
+        if stretch.first or stretch.piece is None:
+            return None
+        try:
+            batch = arrow.first_row(pa, stretch.piece)
+        except (pa.ArrowException, OSError, ValueError):
+            return None
+    return next(rows(pa, batch, stretch.source, stretch.first), None)
+
+
 def stretches(piece: Rows, by: Sequence[str]) -> Iterator[Stretch] | None:
     """A piece of a table in stretches; None where it has to be read row by row.
 
@@ -150,7 +166,7 @@ def _stretches(pa: Any, piece: Rows, kind: Kind) -> Iterator[Stretch]:
             return
         first = piece.first
         for batch in found:
-            yield Stretch(batch, kind, piece.source, first)
+            yield Stretch(batch, kind, piece.source, first, piece=piece)
             first += batch.num_rows
 
 
@@ -168,7 +184,13 @@ def _of_groups(pa: Any, piece: Rows, batches: Iterator[Any], kind: Kind) -> Iter
             faults = {at - begin: piece.cut.faults[at] for at in _within(piece, begin, end)}
             inside = bounds[begin : end + 1] - first
             yield Stretch(
-                held.slice(0, size), kind, piece.source, piece.first + first, inside, faults
+                held.slice(0, size),
+                kind,
+                piece.source,
+                piece.first + first,
+                inside,
+                faults,
+                piece,
             )
             held, begin = held.slice(size), end
         if end == len(bounds) - 1:

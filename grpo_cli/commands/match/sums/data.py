@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
@@ -40,10 +41,12 @@ class _OnPiece(Generic[T]):
     work: Callable[[Chunk, T], None]
     zero: Callable[[], T]
     together: int
+    base: Evaluator
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> tuple[T, list[InputError]]:
         result, bad = self.zero(), []
-        for chunk in chunks(decoded, with_headers=False, together=self.together):
+        found = chunks(decoded, with_headers=False, together=self.together)
+        for chunk in without_misnamed(found, (self.base,)):
             if isinstance(chunk, Chunk):
                 self.work(chunk, result)
             else:
@@ -53,24 +56,42 @@ class _OnPiece(Generic[T]):
 
 @dataclass(frozen=True)
 class Stream:
-    """The files of a command."""
+    """The files of a command.
+
+    Attributes:
+        reader: the files.
+        base: the plan that is searched around; records that it refuses are told.
+    """
 
     reader: Reader
+    base: Evaluator
 
     def fold(
         self, work: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
     ) -> Iterator[T]:
         """Piece by piece, in as many processes as the reader has."""
         self.reader.skipped = Skipped(self.reader.most_errors)
-        for _, (result, bad) in self.reader.map(_OnPiece(work, zero, together), by_columns=True):
+        on_piece = _OnPiece(work, zero, together, self.base)
+        for _, (result, bad) in self.reader.map(on_piece, by_columns=True):
             for error in bad:
                 self.reader.bad(error)
             yield result
 
     def kept(self) -> Few:
         """The same in memory: their columns alone."""
-        bare = (replace(chunk, records=(), packed=()) for chunk in self.reader)
-        return Few([*bare])
+        return Few([replace(chunk, records=(), packed=()) for chunk in self.chunks()])
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks of all files.
+
+        Raises:
+            InputError: at the first bad record, unless it is to be skipped.
+        """
+        for part in without_misnamed(self.reader, (self.base,)):
+            if isinstance(part, Chunk):
+                yield part
+            else:
+                self.reader.bad(part)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,340 @@
+"""Keys that nothing reads though they hold a column: what they may be, and what to say of them.
+
+A key resembles a column of log-probs by the words of its name:
+
+- a word for log-probs and one for a policy (``logps_old``, ``sft_lp``, ``vllmLogprobs``): that
+  policy's column;
+- a word for log-probs and no word that is not listed here (``token_lp``, ``logprobs_2``): the old
+  policy's, which is the one that nobody misses;
+- words for a policy alone (``old``, ``behavior_policy``) over numbers that may be log-probs.
+
+``old_values``, ``teacher_logprobs``, ``logprobs_entropy`` and ``log_ratio`` resemble none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+OLD, REF, ROLLOUT, NEW = "log_probs_old", "log_probs_ref", "log_probs_rollout", "log_probs_new"
+
+_POLICIES: Mapping[str, frozenset[str]] = {
+    OLD: _set("old prev previous prox proximal"),
+    REF: _set("ref refs reference base sft init initial"),
+    ROLLOUT: _set(
+        "rollout rollouts sampling sampled sampler infer inference vllm sglang engine gen "
+        "generation generated generator behavior behaviour behav behave mu"
+    ),
+    NEW: _set("new now current curr cur train trainer actor theta"),
+}
+_LOG_PROBS = _set("logp lp lps")
+_PROBS = _set("prob probs p pi")
+_NEUTRAL = _set("log token tokens per seq sequence response completion action policy model")
+_LISTED = frozenset().union(*_POLICIES.values(), _LOG_PROBS, _PROBS, _NEUTRAL)
+TWINS = {OLD: (OLD, "probs_old"), REF: (REF, "probs_ref"), ROLLOUT: (ROLLOUT,)}
+"""The columns that an objective may lack, and the fields that hold each."""
+
+_OTHERS: Mapping[str, frozenset[str]] = {
+    "entropies": _set("entropy entropies"),
+    "values": _set("value values critic vpred vpreds"),
+    "mask": _set("mask masks weight weights"),
+    "advantages": _set("advantage advantages adv advs"),
+}
+"""Columns that are no log-probs, by the words of what dumps call them."""
+
+PROMPT_TOO = "attention_mask"
+"""No response mask: it covers the prompt too, and pads to the right of both."""
+
+READ_ELSEWHERE = frozenset(
+    {
+        *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
+        *("iteration", "rollout_id"),
+        *("truncated", "is_truncated", "finish_reasons", "finish_reason"),
+        *("weight_versions", "weight_version", "policy_version", "head_version"),
+        *("sampled_token_ids", "sampled_ids", "rollout_token_ids"),
+        *("generated_token_ids", "engine_token_ids"),
+        *("prompt_ids", "prompt_tokens", "prompt_token_ids", "prompt", "prompts", "prompt_text"),
+        *("messages", "question", "query", "problem", "framework", "metrics", "meta"),
+    }
+)
+"""Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does."""
+FUNCTION = "rewards/"
+"""Before the name of a reward function, which ``trend`` reads."""
+
+_MOST_KEYS, _MOST_KEY_SETS = 8, 256
+
+
+class Misnamed(NamedTuple):
+    """A key that resembles a column which its record lacks.
+
+    Attributes:
+        key: as written.
+        advice: the ``--map`` that reads it.
+    """
+
+    key: str
+    advice: str
+
+
+class KeySet(NamedTuple):
+    """What the first record with a set of keys says of those that nothing reads.
+
+    Attributes:
+        line: its line, if it has one.
+        keys: (key, advice) of those that have the shape of a column.
+    """
+
+    line: int | None
+    keys: tuple[tuple[str, str], ...]
+
+
+class Unread:
+    """The keys of some input that hold a column which nothing reads, by the records' sets of keys.
+
+    Of each set the first record of the input decides, wherever pieces are cut.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, ...], KeySet] = {}
+
+    def has(self, keys: tuple[str, ...]) -> bool:
+        """Whether a record with these keys was looked at."""
+        return keys in self._found
+
+    def add(self, keys: tuple[str, ...], found: KeySet) -> None:
+        """Adds what a record says, if it is the first with its keys."""
+        if len(self._found) < _MOST_KEY_SETS:
+            self._found.setdefault(keys, found)
+
+    def merge(self, later: Unread) -> None:
+        """Adds what the input that follows says."""
+        for keys, found in later._found.items():
+            self.add(keys, found)
+
+    def stop(self, line: int) -> None:
+        """Forgets the record at which work on one file stopped, and what lies behind it."""
+        kept = self._found.items()
+        self._found = {keys: one for keys, one in kept if one.line is None or one.line < line}
+
+    def note(self) -> dict[str, None]:
+        """The one sentence that names them all; nothing where there are none."""
+        named: dict[str, str] = {}
+        for found in self._found.values():
+            for key, advice in found.keys:
+                named.setdefault(key, advice)
+        if not named:
+            return {}
+        each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
+        more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
+        return {f"ignored keys that look like columns: {', '.join(each[:_MOST_KEYS] + more)}": None}
+
+
+def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
+    """Those of the keys without a meaning that no other part reads either."""
+    return tuple(
+        key for key in unknown if key not in READ_ELSEWHERE and not key.startswith(FUNCTION)
+    )
+
+
+def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, tuple[Misnamed, ...]]:
+    """The columns of log-probs that records lack → the keys that resemble each, by their names.
+
+    Args:
+        names: canonical name → the key as written, of what the records have.
+        unknown: the keys that mean nothing.
+    """
+    new = names.get(NEW)
+    if new is None or not unknown:
+        return {}
+    keys = [(resembled(key), key) for key in candidates(unknown)]
+    found = {
+        column: [Misnamed(key, _advice(column, key, new)) for one, key in keys if one == column]
+        for column in TWINS
+        if not _has(names, column)
+    }
+    if OLD in found:
+        near = [(one or OLD, key) for one, key in keys if one in ("", NEW)]
+        found[OLD] += [Misnamed(key, _advice(column, key, new)) for column, key in near]
+    return {column: tuple(each) for column, each in found.items() if each}
+
+
+def _has(names: Mapping[str, str], column: str) -> bool:
+    return any(one in names for one in TWINS[column])
+
+
+def _advice(column: str, key: str, new: str) -> str:
+    if column == NEW:
+        return f"--map log_probs_new={key} --map log_probs_old={new} reads both"
+    without = {
+        OLD: f" (on-policy: --map log_probs_old={new})",
+        REF: " (--beta 0 does without a reference)",
+    }
+    return f"--map {column}={key} reads it{without.get(column, '')}"
+
+
+@lru_cache(maxsize=1024)
+def resembled(key: str) -> str | None:
+    """The column of log-probs that a key resembles: "" for any of them, None for none."""
+    words = _words(key)
+    named = next((column for column, names in _POLICIES.items() if words & names), "")
+    if words & _LOG_PROBS:
+        return named if words <= _LISTED or named in TWINS else None
+    return named if named in TWINS and (words & _PROBS or words <= _LISTED) else None
+
+
+def may_mean(key: str, column: str) -> bool:
+    """Whether a key may be meant for a column of log-probs, where a record lacks that."""
+    if column == NEW:
+        return bool(_words(key) & _LOG_PROBS) and resembled(key) not in TWINS
+    return column in TWINS and resembled(key) == column
+
+
+@lru_cache(maxsize=1024)
+def _words(key: str) -> frozenset[str]:
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+    snake = re.sub(r"log_?prob(abilit(y|ies))?s?|log_?p(i|s)?(?![a-z])", "_logp_", snake)
+    return frozenset(re.findall("[a-z]+", snake))
+
+
+# ---- values ---------------------------------------------------------------------------------
+
+
+def is_column(value: Any, model: Any) -> bool:
+    """Whether a value has a number wherever a column has one; or is its only row.
+
+    Args:
+        value: any JSON value; innermost lists may be arrays.
+        model: the column, as nested lists of numbers.
+    """
+    if not _is_list(value) or not _is_list(model):
+        return False
+    if not len(model) or not _is_list(model[0]):
+        return len(value) == len(model) and _are_numbers(value)
+    if len(model) == 1 and not (len(value) and _is_list(value[0])):
+        return is_column(value, model[0])
+    return len(value) == len(model) and all(map(is_column, value, model))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | np.ndarray)
+
+
+def _are_numbers(row: Any) -> bool:
+    if isinstance(row, np.ndarray):
+        return row.ndim == 1 and row.dtype.kind in "fiub"
+    kinds = set(map(type, row))
+    return kinds <= {float, int, bool, type(None)} and kinds != {type(None)}
+
+
+def misnamed_in(
+    record: Mapping[str, Any], names: Mapping[str, str], wanted: Mapping[str, Sequence[Misnamed]]
+) -> dict[str, Misnamed]:
+    """The missing columns → the first key whose values in a record may be the column.
+
+    A name that says it all (``old_lp``) needs numbers alone, so that a column of another shape is
+    told as well; any other one the exact shape.
+    """
+    found = {}
+    for column, each in wanted.items():
+        fitting = (one for one in each if _may_be(record, names, one.key))
+        for one in islice(fitting, 1):
+            found[column] = _as_probabilities(record[one.key], column, one)
+    return found
+
+
+def _may_be(record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
+    value = record.get(key)
+    first = _first(value) if _is_list(value) else None
+    if first is None or any(value is record[name] for name in names.values()):
+        return False  # --map put it where it belongs
+    if _says_probs(key) and _words(key) <= _LISTED and resembled(key) in TWINS:
+        return True
+    plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
+    return plausible and is_column(value, record[names[NEW]])
+
+
+def _says_probs(key: str) -> bool:
+    return bool(_words(key) & (_LOG_PROBS | _PROBS))
+
+
+def _as_probabilities(value: Any, column: str, one: Misnamed) -> Misnamed:
+    if not _words(one.key) & _PROBS or not (_first(value) or 0.0) > 0:
+        return one
+    advice = one.advice.replace(f"{column}={one.key}", f"{TWINS[column][-1]}={one.key}")
+    return one._replace(advice=advice)
+
+
+def _first(value: Any) -> float | int | None:
+    """The first number of nested lists; None where something else stands there."""
+    while _is_list(value):
+        kept = (one for one in value if one is not None and not (_is_list(one) and not len(one)))
+        value = next(kept, None)
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, float | int) and not isinstance(value, bool) else None
+
+
+def look(
+    record: Mapping[str, Any],
+    names: Mapping[str, str],
+    keys: Iterable[str],
+    wanted: Mapping[str, Sequence[Misnamed]],
+    line: int | None,
+) -> KeySet:
+    """What there is to say of the keys of a record that nothing reads.
+
+    Args:
+        record: the first one with its keys.
+        names: canonical name → the key as written.
+        keys: those that nothing reads.
+        wanted: the columns that it lacks → the keys that resemble each.
+        line: its line, if it has one.
+    """
+    model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
+    found = misnamed_in(record, names, wanted).values()
+    advice = {one.key: one.advice.partition(" reads")[0] for one in found}
+    said = []
+    for key in keys:
+        value = record.get(key)
+        if value is None or any(value is record[name] for name in names.values()):
+            continue
+        if key == PROMPT_TOO and "mask" not in names and _is_list(value):
+            said.append((key, _danger(fits=is_column(value, model))))
+        elif key in advice or (key != PROMPT_TOO and is_column(value, model)):
+            said.append((key, advice.get(key) or _nearest(key, value, names)))
+    return KeySet(line, tuple(said))
+
+
+def _danger(*, fits: bool) -> str:
+    covers = "covers the prompt too, so it is not read as the mask"
+    mapping = f"; --map mask={PROMPT_TOO} reads it if these are the response's tokens"
+    return covers + (mapping if fits else "")
+
+
+def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
+    """The ``--map`` that would read a column, where the record lacks the one that it resembles."""
+    column = resembled(key)
+    if column in TWINS and _says_probs(key) and not _has(names, column):
+        return f"--map {column}={key}"
+    words = _words(key)
+    for name, known in _OTHERS.items():
+        if words & known and name not in names and (name != "mask" or _is_mask(value)):
+            return f"--map {name}={key}"
+    scores = key.startswith("token_level_") and bool(words & {"rewards", "scores"})
+    return f"--map rewards={key}" if scores and "rewards" not in names else ""
+
+
+def _is_mask(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return bool(np.isin(value, (0, 1)).all())
+    return all(_is_mask(one) if _is_list(one) else one in (0, 1) for one in value)

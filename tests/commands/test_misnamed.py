@@ -1,0 +1,386 @@
+"""Nobody becomes on-policy by a misspelt key: what every command says, however records are read."""
+
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+from files import each
+from formats import dumps
+from formats.test_formats import DATA
+
+from grpo_cli import compare, evaluate, fold, match
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.errors import InputError
+from grpo_cli.records import Reading
+from grpo_cli.records.buffers import Decoder
+from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.variants.plan import plan
+
+ROWS = [[-0.5, -0.25], [-0.75]]
+OLDER = [[-0.75, -0.5], [-0.5]]
+RECORD = {"logprobs": ROWS, "old_lp": OLDER, "rewards": [1.0, 0.0], "step": 1}
+SAID = (
+    "old_lp: log_probs_old is missing, which dr needs, and this key is not read: --map "
+    "log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)"
+)
+
+
+@pytest.fixture
+def dump(tmp_path):
+    def write(*records, name="a.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(one) + "\n" for one in records))
+        return str(path)
+
+    return write
+
+
+COMMANDS = {
+    "eval": ["-v", "dr"],
+    "eval totals": ["-v", "dr", "--level", "batch"],
+    "eval tokens": ["-v", "dr", "--level", "token", "--format", "csv"],
+    "compare": ["--variants", "opo,dr"],
+    "explain": ["-v", "dr"],
+    "split": ["-v", "dr", "--micro-batch", "1"],
+    "match": ["-v", "dr", "--loss", "0.0123"],
+    "match logged": ["-v", "dr", "--logged", "loss=loss"],
+    "verify": ["-v", "dr"],
+    "show": ["-v", "dr"],
+    "trend": ["-v", "dr"],
+    "report": ["-v", "dr", "-o", "page.html"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_it(grpo, dump, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    path = dump({**RECORD, "loss": 0.5, "expected": {"loss": 0.5}})
+    result = grpo(command.split()[0], path, *COMMANDS[command])
+    assert result.exit_code == 3, result.output
+    assert result.stderr == f"grpo: {path}:1: {SAID}\n"
+    assert not (tmp_path / "page.html").exists()
+    mapped = [*COMMANDS[command], "--map", "log_probs_old=old_lp"]
+    result = grpo(command.split()[0], path, *mapped)
+    assert result.exit_code in (0, 1), result.output
+    assert "old_lp" not in result.stderr
+
+
+def test_diff_refuses_it(grpo, dump):
+    one, other = dump(RECORD), dump({**RECORD, "old_lp": ROWS}, name="b.jsonl")
+    result = grpo("diff", one, other)
+    assert result.exit_code == 3
+    assert result.stderr == f"grpo: {one}:1: {SAID.replace('dr needs', 'diff needs')}\n"
+    result = grpo("diff", one, other, "--map", "log_probs_old=old_lp")
+    assert result.exit_code == 1
+    assert "log_probs_old, the trainer's log-probs before the update" in result.stdout
+
+
+def test_from_python(dump):
+    """The same error, which says what to do there."""
+    wanted = 'record["log_probs_old"] = record["old_lp"] reads it'
+    for call in (
+        lambda: evaluate(RECORD, "dr"),
+        lambda: evaluate(dump(RECORD), "dr", totals_only=True),
+        lambda: compare(RECORD, ["opo", "dr"]),
+        lambda: match(RECORD, loss=0.0123),
+        lambda: fold.partial([RECORD], "dr"),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert caught.value.path.endswith("old_lp")
+        assert wanted in str(caught.value) or "--map log_probs_old=old_lp" in str(caught.value)
+    told = evaluate({**RECORD, "log_probs_old": OLDER}, "dr")
+    assert told.notices == ["ignored keys that look like columns: old_lp"]
+
+
+@each(
+    ("key", "row", "column"),
+    [
+        *[(key, "dr", "log_probs_old") for key in ("old_lp", "logps_old", "oldLogProbs", "lps")],
+        ("sft_lp", "grpo-k1", "log_probs_ref"),
+        ("vllm_logprobs", "tis", "log_probs_rollout"),
+        ("vllm_logprobs", "scale-rl", "log_probs_rollout"),
+    ],
+)
+def test_what_a_row_needs(grpo, dump, key, row, column):
+    """Read by --map it gives what the column gives under its name."""
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0]}
+    if column != "log_probs_old":
+        record["log_probs_old"] = ROWS
+    path = dump({**record, key: OLDER})
+    result = grpo("eval", path, "-v", row)
+    assert result.exit_code == 3
+    assert f":1: {key}: {column} is missing, which {row} needs" in result.stderr
+    mapped = f"{column}={key}"
+    assert f"--map {mapped}" in result.stderr
+    numbers = [
+        grpo("eval", *words, "-v", row, "--level", "batch", "--json").stdout
+        for words in (["--map", mapped, path], [dump({**record, column: OLDER}, name="b.jsonl")])
+    ]
+    assert numbers[0] == numbers[1] != ""
+
+
+@each(
+    ("row", "more"),
+    [
+        ("opo", {}),  # REINFORCE: no ratio
+        ("dr", {"log_probs_old": ROWS}),
+        ("dr", {"probs_old": [[0.5, 0.5], [0.5]]}),
+        ("scale-rl", {"log_probs_rollout": ROWS}),  # its ratio is with the engine
+    ],
+)
+def test_a_row_that_does_not_need_it_is_evaluated(grpo, dump, row, more):
+    result = grpo("eval", dump({**RECORD, **more}), "-v", row)
+    assert result.exit_code == 0
+    assert result.stderr.count("old_lp") == (1 if "old" in str(more) else 2)
+    assert "ignored keys that look like columns: old_lp" in result.stderr
+
+
+@each("key", ["attention_mask", "loss_weights", "old_values", "teacher_logprobs", "returns"])
+def test_other_columns_are_a_note(grpo, dump, key):
+    result = grpo("eval", dump(*[{**RECORD, "old_lp": None, key: [[1, 0], [1]]}] * 3), "-v", "dr")
+    assert result.exit_code == 0
+    assert result.stderr.count(key) == result.stderr.count(f"look like columns: {key}") + (
+        result.stderr.count(f"={key}")
+    )
+    assert len(result.stderr.splitlines()) == 2
+
+
+@each(
+    ("key", "column"),
+    [
+        *[(key, "log_probs_old") for key in ("old_logps", "old_logprobs", "old_action_log_probs")],
+        *[(key, "log_probs_ref") for key in ("ref_logps", "ref_logp", "reference_policy_logprobs")],
+        ("behavior_logprobs", "log_probs_rollout"),
+        ("sampling_logprobs", "log_probs_rollout"),
+        ("generation_log_probs", "log_probs_rollout"),
+        ("rollout_action_logprobs", "log_probs_rollout"),
+    ],
+)
+def test_names_that_are_read(key, column):
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "log_probs_old": ROWS, "rollout_id": 3}
+    record |= dict.fromkeys(("log_probs_ref", "log_probs_rollout"), ROWS)
+    record.pop(column)
+    told = [evaluate({**record, name: OLDER}, "deepseek-v3.2") for name in (key, column)]
+    assert told[0].total == told[1].total
+    assert told[0].total != evaluate({**record, column: ROWS}, "deepseek-v3.2").total
+
+
+# ---- every way of reading ---------------------------------------------------------------------
+
+
+def made(count, seed=5, **keys):
+    """Records of unequal sizes; every third has a name that is not read."""
+    random_ = random.Random(seed)
+    found = []
+    for at in range(count):
+        widths = [random_.randint(1, 6) for _ in range(random_.randint(1, 4))]
+        rows = [[-random_.random() for _ in range(width)] for width in widths]
+        one = {"log_probs_new": rows, "rewards": [random_.random() for _ in rows]}
+        if at % 3:
+            one["log_probs_old"] = [[x - 0.1 for x in row] for row in rows]
+        for key, make in keys.items():
+            one[key] = make(at, rows)
+        found.append(one)
+    return found
+
+
+def outcome(paths, row="dr", **how):
+    """Everything that an evaluation says, or the error at which it stopped."""
+    run = Evaluation(Reader(paths, **how), plan(row), encode=None)
+    fault = None
+    try:
+        for _ in run:
+            pass
+    except InputError as error:
+        fault = str(error)
+    return fault, [str(one) for one in run.skipped], run.notices, run.total
+
+
+def old_lp(at, rows):
+    return [[x - 0.2 for x in row] for row in rows]
+
+
+def odd(at, rows):
+    """A column, but in the first record."""
+    return "none" if at == 0 else rows
+
+
+KEYS = {"old_lp": old_lp, "odd": odd, "returns": lambda at, rows: rows, "note": lambda *_: "x"}
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("kind", ["lines", "array", "gzip"])
+def test_the_same_wherever_text_is_cut(tmp_path, kind, skip):
+    """The first record with a set of keys decides, not the first of a block."""
+    records = made(60, **KEYS)[1:] + made(60, **KEYS)
+    text = "".join(json.dumps(one) + "\n" for one in records)
+    path = tmp_path / "a"
+    if kind == "array":
+        text = json.dumps(records)
+    path.write_bytes(gzip.compress(text.encode()) if kind == "gzip" else text.encode())
+    found = [
+        outcome([str(path)], skip=skip, jobs=jobs, block_bytes=size)
+        for jobs, size in ((1, 1 << 22), (1, 1), (1, 900), (2, 700), (3, 2000))
+    ]
+    assert all(one == found[0] for one in found)
+    fault, skipped, notices, _ = found[0]
+    place = "[2].old_lp" if kind == "array" else ":3: old_lp"
+    assert place in (skipped[0] if skip else fault)
+    (said,) = [one for one in notices if "look like columns" in one]
+    assert "returns" in said
+    assert "note" not in said
+
+
+def test_the_first_record_with_its_keys_decides(tmp_path):
+    """Here ``odd`` is no column; whatever stands behind it, and wherever blocks end."""
+    path = tmp_path / "a.jsonl"
+    records = made(40, odd=odd, returns=lambda at, rows: rows)
+    for one in records:
+        one.pop("log_probs_old", None)
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    found = [outcome([str(path)], block_bytes=size) for size in (1 << 22, 1, 500)]
+    assert all(one == found[0] for one in found)
+    assert "ignored keys that look like columns: returns" in found[0][2]
+
+
+@pytest.mark.parametrize("row", ["dr", "opo"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "npz"])
+def test_tables(tmp_path, kind, row):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [[-0.5, -0.25, -0.125], [-0.75, -1.0, -0.5]]
+    one = {"logprobs": rows, "old_lp": rows, "returns": rows, "rewards": [1.0, 0.5]}
+    path = tmp_path / f"a.{kind}"
+    if kind in ("parquet", "arrow"):
+        table = pa.Table.from_pylist([one] * 5)
+        if kind == "parquet":
+            parquet.write_table(table, path, row_group_size=2)
+        else:
+            with pa.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+    else:
+        np.savez(path, **one)
+    found = [outcome([str(path)], row, jobs=jobs) for jobs in (1, 2)]
+    assert found[0] == found[1]
+    fault, _, notices, _ = found[0]
+    if row == "dr":
+        assert "old_lp: log_probs_old is missing, which dr needs" in fault
+    else:
+        assert fault is None
+        assert notices[0] == (
+            "ignored keys that look like columns: old_lp (--map log_probs_old=old_lp), returns"
+        )
+
+
+@pytest.mark.parametrize("row", ["dr", "opo"])
+@pytest.mark.parametrize("kind", ["lines", "parquet"])
+def test_rows_of_a_group(tmp_path, kind, row):
+    """Told by the first row's line, in the names of the file."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"logprobs": [-0.5 - at / 8] * (1 + at % 3), "reward": at % 2 + 0.5, "uid": f"u{at // 2}"}
+        for at in range(8)
+    ]
+    for one in rows:
+        one["old_lp"] = [x - 0.5 for x in one["logprobs"]]
+        one["returns"] = one["logprobs"]
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    else:
+        path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    reading = Reading(grouping=Grouping(by=(("uid",),)))
+    found = [
+        outcome([str(path)], row, reading=reading, jobs=jobs, block_bytes=size)
+        for jobs, size in ((1, 1 << 22), (2, 1))
+    ]
+    assert found[0] == found[1]
+    fault, _, notices, _ = found[0]
+    if row == "dr":
+        assert "old_lp: log_probs_old is missing, which dr needs" in fault
+        assert (
+            "--map log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)" in fault
+        )
+        assert (":1: " if kind == "lines" else "[0].") in fault
+    else:
+        assert notices[0] == (
+            "ignored keys that look like columns: old_lp (--map log_probs_old=old_lp), returns"
+        )
+
+
+@pytest.mark.parametrize("row", ["dr", "opo"])
+def test_the_extra_that_reads_numbers_from_text_says_the_same(tmp_path, monkeypatch, row):
+    """And it is asked: these records are what it serves."""
+    simdjson = pytest.importorskip("simdjson")
+    path = tmp_path / "a.jsonl"
+    rows = [[-0.5, -0.25], [-0.75, -1.0]]
+    one = {"logprobs": rows, "rewards": [1.0, 0.5], "old_lp": rows, "returns": rows}
+    path.write_text((json.dumps(one) + "\n") * 5)
+    served = []
+
+    class Watched(Decoder):
+        def served(self, *given):
+            served.append(super().served(*given))
+            return served[-1]
+
+    found = []
+    for decoder in (Watched(simdjson.Parser), None):
+        monkeypatch.setattr("grpo_cli.records.open.blocks.decoder", lambda made=decoder: made)
+        found.append(outcome([str(path)], row))
+    assert served
+    assert all(served)
+    assert found[0] == found[1]
+    assert (found[0][0] is None) == (row == "opo")
+    assert row == "dr" or "old_lp" in found[0][2][0]
+
+
+@pytest.mark.parametrize("name", ["prime-rl", "open-instruct", "verifiers", "miles"])
+def test_a_key_that_a_format_does_not_read(tmp_path, grpo, name):
+    """Where the format has no old log-probs of its own."""
+    first = json.loads(DATA[name].splitlines()[0])
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**first, "old_lp": [-1.0] * 4}) + "\n")
+    result = grpo("eval", str(path), "-v", "dr", "--advantage", "raw")
+    if name == "prime-rl":  # the engine's are its old ones
+        assert "old_lp: log_probs_old" not in result.stderr
+    else:
+        assert "old_lp: log_probs_old is missing, which dr needs" in result.stderr
+
+
+# ---- silence ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_what_frameworks_write_is_read_in_silence(tmp_path, name):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(DATA[name])
+    reader = Reader([str(path)], skip=True)
+    list(reader.records())
+    assert not reader.told.unread.note()
+
+
+@each("value", [dumps.ms_swift(), dumps.roll_columns(), dumps.unipo(), *dumps.texts().values()])
+def test_so_are_the_others(tmp_path, value):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(value))
+    reader = Reader([str(path)], skip=True)
+    list(reader.records())
+    assert not reader.told.unread.note()
+
+
+def test_fields_that_flags_name_are_read(grpo, dump):
+    record = {"logprobs": [-0.5, -0.25], "rewards": [1.0, 0.0], "level": [3, 4], "odd": [1, 2]}
+    path = dump(record)
+    assert "look like columns: level, odd\n" in grpo("eval", path, "-v", "dr").stderr
+    result = grpo("eval", path, "-v", "dr", "--where", "level[0]==3", "--map", "advantages=odd")
+    assert "look like columns" not in result.stderr
+
+
+def test_on_policy_beside_an_engine_says_how_to_take_the_engine(grpo, dump):
+    record = {"logprobs": ROWS, "behavior_logprobs": OLDER, "rewards": [1.0, 0.0]}
+    result = grpo("eval", dump(record), "-v", "dr")
+    assert "; to take the engine's: --map log_probs_old=KEY, the key of log_pr" in result.stderr
+    mapped = grpo("eval", dump(record), "-v", "dr", "--map", "log_probs_old=behavior_logprobs")
+    assert "on-policy" not in mapped.stdout + mapped.stderr
