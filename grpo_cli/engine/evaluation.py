@@ -13,11 +13,13 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
+from grpo_cli.engine.references import References, has_reference, without_kl
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.signature import instead
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Record
@@ -45,6 +47,7 @@ class Outcome:
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
         of_first: those of its first record; None where it has none.
+        references: which records have a reference; all or none may, where a KL is left out.
     """
 
     totals: Totals
@@ -53,10 +56,18 @@ class Outcome:
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
+    references: References = field(default_factory=References)
 
     def merge(self, later: Outcome) -> None:
         """Adds what became of the input that follows; of nothing that follows an error."""
         if self.error is not None:
+            return
+        before_mix = self.references.pieces_before_mix(later.references)
+        try:
+            self.references.merge(later.references, len(self.pieces))
+        except MissingColumnError as mixed:
+            self.pieces += later.pieces[:before_mix]
+            self.error = mixed
             return
         self.totals.merge(later.totals)
         self.pieces += later.pieces
@@ -118,6 +129,13 @@ class Task:
             if look is not None:
                 outcome.of_first |= dict.fromkeys(look(chunk))
                 look = None
+            try:
+                outcome.references.add(
+                    chunk, self.evaluator.plan, breakdown.objective, len(outcome.pieces)
+                )
+            except MissingColumnError as mixed:
+                outcome.error = mixed
+                break
             outcome.totals.add(breakdown)
             outcome.notices |= dict.fromkeys(_notices(breakdown))
             if self.encode is not None:
@@ -181,15 +199,24 @@ class Evaluation:
 
     def __iter__(self) -> Iterator[list[Any]]:
         task = self._task
+        if task.skip and task.evaluator.plan.leaves_kl_out():
+            self._keep_input()
+            found = self._reader.map(has_reference, by_columns=True)
+            needed = any(one for _, one in found)  # then a record without one is skipped
+            task = replace(task, evaluator=replace(task.evaluator, needs_reference=needed))
         if task.evaluator.wants_first_pass:
-            for name in self._reader.keep_input():
-                kept = "standard input" if name == "<stdin>" else name
-                self._notices[f"{kept} was kept in a temporary file: two passes"] = None
+            self._keep_input()
             moments = ExactMoments()
             for _, part in self._reader.map(task.measure, together=True, by_columns=True):
                 moments.merge(part)
             task = replace(task, evaluator=replace(task.evaluator, measured=moments))
         yield from self._evaluate(task)
+
+    def _keep_input(self) -> None:
+        """Keeps what can be read only once in files, and notes it."""
+        for name in self._reader.keep_input():
+            kept = "standard input" if name == "<stdin>" else name
+            self._notices[f"{kept} was kept in a temporary file: two passes"] = None
 
     def _evaluate(self, task: Task) -> Iterator[list[Any]]:
         outcome = self._outcome = task.nothing()
@@ -234,7 +261,8 @@ class Evaluation:
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
         replaced = dict.fromkeys(self._replaced())
-        return list(reader.notices | self._notices | other | self._outcome.told | replaced)
+        no_kl = without_kl([(self._task.evaluator.plan, self._outcome.totals.signed)])
+        return list(reader.notices | self._notices | other | self._outcome.told | no_kl | replaced)
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""

@@ -19,10 +19,12 @@ class Evaluator:
     Attributes:
         plan: which objective.
         measured: the statistics of the whole input from a first pass, where the plan wants one.
+        needs_reference: whether a KL is never left out, since other records have a reference.
     """
 
     plan: Plan
     measured: ExactMoments | None = None
+    needs_reference: bool = False
 
     @property
     def wants_first_pass(self) -> bool:
@@ -41,7 +43,7 @@ class Evaluator:
 
     def objective(self, chunk: Chunk) -> Objective:
         """The objective of a chunk's records."""
-        return self.plan.objective(chunk.settings, advantages_given=chunk.advantages_given)
+        return chunk.objective(self.plan, reference_given=self.needs_reference or None)
 
     def measure(self, chunk: Chunk) -> ExactMoments:
         """A chunk's part of the statistics of the whole input."""

@@ -18,7 +18,7 @@ from grpo_cli.objective.results import PerToken
 NEEDS = {
     "log_probs_new": "log-probs under the current policy",
     "log_probs_old": "log-probs under the old policy",
-    "log_ratio_ref": "log-probs under the reference; --beta 0 does without",
+    "log_ratio_ref": "log-probs under the reference",
     "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the engine that sampled",
     "rewards": "one reward per response",
@@ -42,6 +42,23 @@ _WRITTEN = {
 
 class MissingColumnError(InputError):
     """The records lack a column that a stage needs."""
+
+
+def missing(name: str, bound: Bound, stage: str, unlike: str = "") -> MissingColumnError:
+    """The error for a column that a bound stage needs and the records lack.
+
+    Args:
+        name: the column, as the stage function calls it.
+        bound, stage: what needs it.
+        unlike: which records have it, as ", which other records have".
+    """
+    wanted = NEEDS.get(name, name.replace("_", " "))
+    without = "; --beta 0 does without" if name == "log_ratio_ref" and stage == "kl" else ""
+    return MissingColumnError(
+        f"missing; the {stage} stage ({bound.name}) needs {wanted}{unlike}{without}",
+        path=_WRITTEN.get(name, name),
+        record=0,
+    )
 
 
 class Inputs:
@@ -101,12 +118,7 @@ class Inputs:
     def _need(self, name: str, bound: Bound, stage: str) -> Any:
         value = self.get(name)
         if value is None:
-            wanted = NEEDS.get(name, name.replace("_", " "))
-            raise MissingColumnError(
-                f"missing; the {stage} stage ({bound.name}) needs {wanted}",
-                path=_WRITTEN.get(name, name),
-                record=0,
-            )
+            raise missing(name, bound, stage)
         return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Parts
 from grpo_cli.objective.terms import BONUS
@@ -59,7 +60,13 @@ class Plan:
         found = {name for choice in choices for name in choice.hyperparameters} | {"entropy_coef"}
         return found | ({WEIGHTS} if can_be_weighed(choices[0]) else set())
 
-    def objective(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
+    def objective(
+        self,
+        record: Mapping[str, Value],
+        *,
+        advantages_given: bool,
+        reference_given: bool = True,
+    ) -> Objective:
         """The objective for a record: flag > record > variant.
 
         Args:
@@ -67,14 +74,29 @@ class Plan:
                 not take are ignored, since dumps carry whole configurations.
             advantages_given: whether the record gives advantages; they win over rewards unless a
                 flag asks for a computed kind.
+            reference_given: whether the record has a reference. Without one, a KL penalty that
+                only the variant asks for is left out (``leaves_kl_out``).
 
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        key = (tuple(sorted(record.items())), advantages_given)
+        key = (tuple(sorted(record.items())), advantages_given, reference_given)
         if key not in self._cache:
-            self._cache[key] = self._build(record, advantages_given=advantages_given)
+            made = self._build(record, advantages_given=advantages_given)
+            if not reference_given and self.leaves_kl_out(record):
+                made = replace(made, kl=NO_REFERENCE)
+            self._cache[key] = made
         return self._cache[key]
+
+    def leaves_kl_out(self, record: Mapping[str, Value] | None = None) -> bool:
+        """Whether the objective of a record without a reference has its KL left out.
+
+        That is so where the KL is a penalty in the loss, the variant's own, and neither a flag nor
+        the record gives β. A KL in the reward, or one that a flag asks for, needs the reference.
+        """
+        kl, asked = self.row.kl, {*self.swapped, *self.flags, *(record or ())}
+        own = kl.choice.penalizes_reference and bool(kl.values.get("beta"))
+        return own and not asked & {"kl", "beta"}
 
     def aggregate(self, record: Mapping[str, Value]) -> Bound:
         """The objective's aggregation alone.

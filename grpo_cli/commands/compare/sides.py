@@ -12,6 +12,7 @@ from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.references import References
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
@@ -35,6 +36,7 @@ class Side:
         self.plan = evaluator.plan
         self.evaluator = evaluator
         self.totals = Totals(self.plan.batch, evaluator.words)
+        self.references = References()
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
         self.parts: dict[str, F64] = {}
@@ -46,6 +48,7 @@ class Side:
             InputError: where the records lack what the plan needs.
         """
         breakdown = chunk.run(self.evaluator.evaluate)
+        self.references.add(chunk, self.plan, breakdown.objective)
         self.totals.add(breakdown)
         self.parts = _gradient(breakdown, self.plan.batch)
         self.shares.add(breakdown, self.parts)
@@ -58,7 +61,12 @@ class Side:
                 self.dots.setdefault((name, other), ExactSum()).add(sums)
 
     def merge(self, later: Side) -> None:
-        """Adds the sums over data that follow."""
+        """Adds the sums over data that follow.
+
+        Raises:
+            InputError: where only some of the records have a reference that the plan needs.
+        """
+        self.references.merge(later.references)
         self.totals.merge(later.totals)
         self.shares.merge(later.shares)
         for pair, dot in later.dots.items():
@@ -109,6 +117,14 @@ def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
 S = TypeVar("S", "Side", ExactMoments)
 
 
+def _merged(sums: S, later: S) -> S | InputError:
+    try:
+        sums.merge(later)  # type: ignore[arg-type]  # both are of one kind
+    except InputError as reason:
+        return reason
+    return sums
+
+
 @dataclass
 class Partial(Generic[S]):
     """What variants come to on a piece of the data.
@@ -132,7 +148,7 @@ class Partial(Generic[S]):
             if isinstance(theirs, InputError) and not isinstance(mine, InputError):
                 self.sums[name] = theirs
             elif not isinstance(mine, InputError) and not isinstance(theirs, InputError):
-                mine.merge(theirs)
+                self.sums[name] = _merged(mine, theirs)
 
 
 @dataclass(frozen=True)

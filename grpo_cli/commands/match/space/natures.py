@@ -69,9 +69,7 @@ class Natures:
         """
         wanted = row.key, *[change.key for change in changes]
         if wanted not in self._objectives:
-            given, plan = self.alone.advantages_given, changed(row, *changes)
-            made = plan.objective(self.alone.settings, advantages_given=given)
-            self._objectives[wanted] = made
+            self._objectives[wanted] = self.alone.objective(changed(row, *changes))
         return self._objectives[wanted]
 
     def aggregate(self, row: Plan, change: Change) -> Bound:

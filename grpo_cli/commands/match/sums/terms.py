@@ -59,8 +59,7 @@ class Terms:
 
     def objective(self, plan: Plan) -> Objective:
         """A plan's objective for these records."""
-        given = self._chunk.advantages_given
-        return plan.objective(self._chunk.settings, advantages_given=given)
+        return self._chunk.objective(plan)
 
     def weight(self, objective: Objective, stage: str) -> Weights:
         """The weights of an aggregation."""
