@@ -66,10 +66,12 @@ class References:
 
 
 def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
-    alone = chunk.first
-    kl = alone.objective(plan, reference_given=True).kl
+    kl = chunk.objective(plan, reference_given=True).kl
     name = next(name for name in kl.choice.columns if name in ("log_ratio_ref", "log_probs_ref"))
-    found = located(missing(name, kl, "kl", ", which other records have"), alone.records[0])
+    error = missing(name, kl, "kl", ", which other records have")
+    if not chunk.packed and not chunk.records:  # a search kept the numbers alone
+        return error
+    found = located(error, chunk.first.records[0])
     assert isinstance(found, MissingColumnError)
     return found
 
