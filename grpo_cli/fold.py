@@ -24,7 +24,7 @@ import numpy as np
 from grpo_cli.engine.evaluation import Outcome, Task
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Told
-from grpo_cli.engine.references import without_kl
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.statistics import ExactMoments
@@ -80,7 +80,7 @@ class Partial:
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
         other = other_row(self._told.named, (self._plan.variant,))
-        no_kl = without_kl([(self._plan, self._outcome.totals.signed)])
+        no_kl = without_kl([self._plan] if lacks_kl(self._outcome.totals.signed) else [])
         return list(self._told.notices | other | self._outcome.told | no_kl)
 
 

@@ -13,13 +13,12 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
-from grpo_cli.engine.references import References, has_reference, without_kl
+from grpo_cli.engine.references import References, has_reference, lacks_kl, without_kl
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.objective.signature import instead
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Record
@@ -63,11 +62,10 @@ class Outcome:
         if self.error is not None:
             return
         before_mix = self.references.pieces_before_mix(later.references)
-        try:
-            self.references.merge(later.references, len(self.pieces))
-        except MissingColumnError as mixed:
+        self.references.merge(later.references, len(self.pieces))
+        if self.references.error is not None:
             self.pieces += later.pieces[:before_mix]
-            self.error = mixed
+            self.error = self.references.error
             return
         self.totals.merge(later.totals)
         self.pieces += later.pieces
@@ -129,12 +127,10 @@ class Task:
             if look is not None:
                 outcome.of_first |= dict.fromkeys(look(chunk))
                 look = None
-            try:
-                outcome.references.add(
-                    chunk, self.evaluator.plan, breakdown.objective, len(outcome.pieces)
-                )
-            except MissingColumnError as mixed:
-                outcome.error = mixed
+            plan, place = self.evaluator.plan, len(outcome.pieces)
+            outcome.references.add(chunk, plan, breakdown.objective, place)
+            if outcome.references.error is not None:
+                outcome.error = outcome.references.error
                 break
             outcome.totals.add(breakdown)
             outcome.notices |= dict.fromkeys(_notices(breakdown))
@@ -261,8 +257,9 @@ class Evaluation:
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
         replaced = dict.fromkeys(self._replaced())
-        no_kl = without_kl([(self._task.evaluator.plan, self._outcome.totals.signed)])
-        return list(reader.notices | self._notices | other | self._outcome.told | no_kl | replaced)
+        outcome, plan = self._outcome, self._task.evaluator.plan
+        no_kl = without_kl([plan] if lacks_kl(outcome.totals.signed) else [])
+        return list(reader.notices | self._notices | other | outcome.told | no_kl | replaced)
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""

@@ -20,7 +20,7 @@ from grpo_cli.variants.plan import Plan
 class References:
     """Which records of an input have a reference, where a KL is left out without one.
 
-    All of them may lack it, or none: a J that has the KL of some records is no objective's.
+    All of them may lack it, or none: a J with the KL of some records only is no objective's.
 
     Attributes:
         lacking: the error for the first record whose KL was left out; None where there is none.
@@ -39,30 +39,35 @@ class References:
             plan: what they are evaluated as.
             objective: the plan's for these records.
             at: pieces of output before them.
-
-        Raises:
-            MissingColumnError: where some records have a reference, and others are evaluated
-                without their KL; it has the place of the first of the latter.
         """
         if chunk.has_reference:
             self.merge(References(first={True: at}))
         elif objective.kl.name == NO_REFERENCE.name:
             self.merge(References(self.lacking or _lacking(chunk, plan), {False: at}))
 
+    def merge(self, later: References, shift: int = 0) -> None:
+        """Adds those of records that follow, with ``shift`` pieces of output before them."""
+        self.lacking = self.lacking or later.lacking
+        self.first = {key: at + shift for key, at in later.first.items()} | self.first
+
     def pieces_before_mix(self, later: References) -> int:
         """The pieces of later output that come before its records mix with these."""
         return max((at for key, at in later.first.items() if key not in self.first), default=0)
 
-    def merge(self, later: References, shift: int = 0) -> None:
-        """Adds those of records that follow, with ``shift`` pieces of output before them.
+    @property
+    def error(self) -> MissingColumnError | None:
+        """The error for a KL that was left out though other records have a reference."""
+        return self.lacking if True in self.first else None
+
+    def check(self) -> None:
+        """Refuses a mix.
 
         Raises:
-            MissingColumnError: as ``add`` does.
+            MissingColumnError: where some records have a reference and others were evaluated
+                without their KL, with the place of the first of these.
         """
-        self.lacking = self.lacking or later.lacking
-        self.first = {key: at + shift for key, at in later.first.items()} | self.first
-        if self.lacking is not None and True in self.first:
-            raise self.lacking
+        if self.error is not None:
+            raise self.error
 
 
 def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
@@ -82,13 +87,14 @@ def has_reference(decoded: Iterable[DecodedChunk]) -> bool:
     return any(isinstance(part, Chunk) and part.has_reference for part in parts)
 
 
-def without_kl(evaluated: Iterable[tuple[Plan, Parts]]) -> Notices:
-    """The note on the plans whose KL was left out, if any.
+def lacks_kl(parts: Parts) -> bool:
+    """Whether a plan's signature says that its KL was left out, of some records or of all."""
+    return any(part.key == "kl" and part.name in (NO_REFERENCE.name, MIXED) for part in parts)
 
-    Args:
-        evaluated: plans, each with the pieces of its signature.
-    """
-    left_out = [plan for plan, parts in evaluated if _has_no_kl(parts)]
+
+def without_kl(plans: Iterable[Plan]) -> Notices:
+    """The note on variants that were evaluated without their KL, if any."""
+    left_out = list({plan.variant: plan for plan in plans}.values())
     if not left_out:
         return {}
     if len(left_out) == 1:
@@ -104,14 +110,9 @@ def without_kl(evaluated: Iterable[tuple[Plan, Parts]]) -> Notices:
 
 
 _NAMED = 6
-"""Plans that the note names."""
+"""Variants that the note names."""
 
 
 def _penalty(plan: Plan) -> str:
     kl = plan.row.kl
     return f"{kl.name}, β {plain(kl.values['beta'])}"
-
-
-def _has_no_kl(parts: Parts) -> bool:
-    """Whether the KL was left out of some records; of a plan's others, a β of 0 may be given."""
-    return any(part.key == "kl" and part.name in (NO_REFERENCE.name, MIXED) for part in parts)

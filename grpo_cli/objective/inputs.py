@@ -21,6 +21,7 @@ NEEDS = {
     "log_ratio_ref": "log-probs under the reference",
     "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the engine that sampled",
+    "probs_old": "it beside ratios, to compare π_θ = ρ·π_old with the reference",
     "rewards": "one reward per response",
     "task_rewards": "one reward per response",
     "reward_columns": "one reward per response and reward function",
@@ -118,7 +119,8 @@ class Inputs:
     def _need(self, name: str, bound: Bound, stage: str) -> Any:
         value = self.get(name)
         if value is None:
-            raise missing(name, bound, stage)
+            known = name == "log_ratio_ref" and self._batch.log_probs_ref is not None
+            raise missing("probs_old" if known else name, bound, stage)
         return value
 
 

@@ -12,7 +12,7 @@ from grpo_cli.commands.compare.families import differences, replaced
 from grpo_cli.commands.compare.sides import Partial, S, Side, Work
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.references import without_kl
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
@@ -45,7 +45,8 @@ class Comparison:
             if first in sums:
                 break
             evaluators = [side.evaluator for side in self.sides]
-        source.notices.update(without_kl([(one.plan, one.totals.signed) for one in self.sides]))
+        without = [one.plan for one in self.sides if lacks_kl(one.totals.signed)]
+        source.notices.update(without_kl(without))
 
     def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
         """The variants with the statistics of the whole input, for those that need some."""

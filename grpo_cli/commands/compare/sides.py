@@ -49,6 +49,7 @@ class Side:
         """
         breakdown = chunk.run(self.evaluator.evaluate)
         self.references.add(chunk, self.plan, breakdown.objective)
+        self.references.check()
         self.totals.add(breakdown)
         self.parts = _gradient(breakdown, self.plan.batch)
         self.shares.add(breakdown, self.parts)
@@ -67,6 +68,7 @@ class Side:
             InputError: where only some of the records have a reference that the plan needs.
         """
         self.references.merge(later.references)
+        self.references.check()
         self.totals.merge(later.totals)
         self.shares.merge(later.shares)
         for pair, dot in later.dots.items():
@@ -119,7 +121,7 @@ S = TypeVar("S", "Side", ExactMoments)
 
 def _merged(sums: S, later: S) -> S | InputError:
     try:
-        sums.merge(later)  # type: ignore[arg-type]  # both are of one kind
+        sums.merge(later)
     except InputError as reason:
         return reason
     return sums

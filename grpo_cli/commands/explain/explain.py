@@ -13,7 +13,7 @@ from grpo_cli.commands.explain.worked import worked
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.references import References, without_kl
+from grpo_cli.engine.references import References, lacks_kl, without_kl
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.statistics import ExactMoments
@@ -44,11 +44,12 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         first = first or chunk.first
         breakdown = chunk.run(evaluator.evaluate)
         references.add(chunk, plan, breakdown.objective)
+        references.check()
         totals.add(breakdown)
         facts.add(chunk, breakdown)
     if first is None:
         raise InputError("no record can be read")
-    source.notices.update(without_kl([(plan, totals.signed)]))
+    source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
     steps = _worked(evaluator, first, response)
     total = totals.row()
     hint = [*_ungrouped(source, totals)]

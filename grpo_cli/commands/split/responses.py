@@ -13,7 +13,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Task
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.references import without_kl
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -60,7 +60,7 @@ def gather(plan: Plan, source: Reader) -> Responses:
         raise InputError("no record can be read")
     measured = _measured(plan, source)
     objective = first.objective(plan)
-    source.notices.update(without_kl([(plan, objective.parts)]))
+    source.notices.update(without_kl([plan] if lacks_kl(objective.parts) else []))
     skip, most = source.skip, source.most_errors
     work = Gather(objective, first.settings, columns_of(first.batch), measured, skip, most)
     whole, source.skipped = Gathered(skipped=Skipped(most)), Skipped(most)

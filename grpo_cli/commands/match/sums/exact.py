@@ -43,6 +43,7 @@ class Exact(Totals):
         super().merge(other)
         if isinstance(other, Exact):
             self.references.merge(other.references)
+            self.references.check()
             if other.reached is not None:
                 self.reach(other.reached)
 
@@ -110,6 +111,7 @@ class Exactly:
                 continue
             try:
                 totals.references.add(chunk, evaluator.plan, work.objective(evaluator.plan))
+                totals.references.check()
                 with np.errstate(all="ignore"):
                     if self.everything or work.drops(evaluator):
                         totals.add(evaluator.evaluate(chunk))
