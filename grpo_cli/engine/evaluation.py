@@ -133,7 +133,7 @@ class Task:
                 outcome.error = outcome.references.error
                 break
             outcome.totals.add(breakdown)
-            outcome.notices |= dict.fromkeys(_notices(breakdown))
+            outcome.notices |= dict.fromkeys([*_notices(breakdown), *plan.assumed(chunk.settings)])
             if self.encode is not None:
                 outcome.pieces += self.encode(chunk.records, breakdown)
         return outcome

@@ -14,7 +14,7 @@ from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighe
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.signature import Parts
+from grpo_cli.objective.signature import Parts, plain
 from grpo_cli.objective.terms import BONUS
 from grpo_cli.papers import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
@@ -165,13 +165,22 @@ class Plan:
                     values[wanted] = source[wanted]
                     break
             else:
-                raise InputError(
-                    f"missing; {name} needs it: give -p {wanted}=VALUE, or put it in the record's "
-                    "hyperparameters",
-                    path=wanted,
-                    record=0,
-                )
+                raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
         return _bound(name, choice, tuple(values.items()))
+
+    def assumed(self, record: Mapping[str, Value]) -> list[str]:
+        """The constant lengths that neither a flag nor the record gives, in words.
+
+        J is divided by them, each run sets its own, and nothing in the data shows which.
+        """
+        given = {**record, **self.flags}
+        values = self.aggregate(record).values
+        lengths = {name: values.get(name) for name in _LENGTHS if name not in given}
+        return [
+            f"{name}: {missing(name, f'{self.variant} uses its own {plain(value)}')}"
+            for name, value in lengths.items()
+            if value is not None
+        ]
 
     def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
         """The surrogate's values that records put in the place of the variant's own: own and said.
@@ -209,6 +218,12 @@ class Plan:
         return bound.name, bound.choice
 
 
+def missing(name: str, effect: str) -> str:
+    """What to say of a hyperparameter that nobody gives; ``effect`` is what follows from that."""
+    return f"missing; {effect}: give -p {name}=VALUE, or put it in the record's hyperparameters"
+
+
+_LENGTHS = ("max_completion_length", "response_length")
 _STAGES = tuple(STAGES)
 OWN_AGGREGATES = ("kl_aggregate", "entropy_aggregate")
 """The aggregations that a row, or a flag, may keep for the KL and the entropy alone."""

@@ -50,6 +50,7 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
     if first is None:
         raise InputError("no record can be read")
     source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
+    source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
     steps = _worked(evaluator, first, response)
     total = totals.row()
     hint = [*_ungrouped(source, totals)]

@@ -62,6 +62,8 @@ def ask(
     found = [*answer.matches, *answer.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
+    for one in answer.matches:
+        source.notices.update(dict.fromkeys(one.plan.assumed(asked.first.settings)))
     counts = [sum(1 + len(one.others) for one in questions), len(questions)]
     return document(answer, asked.first, words, [asked.target, *asked.others], counts)
 

@@ -61,6 +61,7 @@ def gather(plan: Plan, source: Reader) -> Responses:
     measured = _measured(plan, source)
     objective = first.objective(plan)
     source.notices.update(without_kl([plan] if lacks_kl(objective.parts) else []))
+    source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
     skip, most = source.skip, source.most_errors
     work = Gather(objective, first.settings, columns_of(first.batch), measured, skip, most)
     whole, source.skipped = Gathered(skipped=Skipped(most)), Skipped(most)
