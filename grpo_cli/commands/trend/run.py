@@ -104,11 +104,16 @@ class Run:
         return self._shelf.steps()
 
     def _read_again(self) -> Sequence[Step]:
-        """Reads the files as those of a run whose KL is never left out: some records have it."""
+        """Reads the files again without leaving a KL out, since some records have a reference."""
+        error = self._references.error
+        assert error is not None
         evaluator = replace(self._task.evaluator, needs_reference=True)
         self._task = replace(self._task, evaluator=evaluator)
         self._begin()
-        return self.read()
+        steps = self.read()
+        others = {said: one for said, one in self.missing.items() if one.path != "log_probs_ref"}
+        self.missing = {str(error): error, **others}  # it has the record's place
+        return steps
 
     def _values(self, number: int, sums: Sums) -> Mapping[str, float | None]:
         """The metrics of a step, from all of its records, or those that were read until now."""

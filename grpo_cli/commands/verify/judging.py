@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any, NamedTuple
@@ -123,8 +124,9 @@ class Judging:
         if "log_probs_ref" in read.columns:
             references.merge(References(first={True: 0}))
         elif references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
-            alone = Chunk.of([read])
-            references.add(alone, plan, alone.objective(plan))
+            with suppress(InputError):  # said where the record is judged
+                alone = Chunk.of([read])
+                references.add(alone, plan, alone.objective(plan))
         alike = kind(wanted[0])
         key = None if alike is None else (id(plan), alike, layout(read), read.mask is None)
         return Ready(read, plan, words, wanted, key)
