@@ -94,6 +94,8 @@ def test_explain_works_the_record_out_without_a_kl(grpo, write):
     assert "no KL is in this loss: the records have no log_probs_ref" in result.stdout
     assert NO_REFERENCE.choice.summary in " ".join(result.stdout.split())
     assert "β·kl" not in result.stdout
+    worked = json.loads(grpo("explain", write(PLAIN), "--json").stdout)["record"]
+    assert (worked["beta"], worked["kl"]) == (0.0, None)
 
 
 def test_explain_of_a_beta_of_0_does_not_speak_of_the_reference(grpo, write):
@@ -158,6 +160,7 @@ def test_python_has_the_same_numbers_and_notes(write):
     assert partial([PLAIN, PLAIN]).notices == [NOTE]
     assert partial([PLAIN, PLAIN]).total == found.total
     assert compare(path, "grpo").variants[0].kl is None
+    assert "|kl:none(no reference)|" in split(path, 1).signature
     assert split(path, 1).splits[0].global_ == pytest.approx(LOSS, rel=1e-14)
     assert verify([PLAIN | {"expected": {"loss": LOSS}}]).agrees
 

@@ -38,6 +38,7 @@ def split(base: Plan, responses: Responses, cutting: Cut) -> dict[str, Any]:
     rows, skipped = _rows(base, responses, cutting)
     return {
         "variant": base.variant,
+        "signature": responses.objective.signature,
         "splits": rows,
         "skipped": skipped,
         "responses": cutting.responses,
