@@ -258,6 +258,8 @@ class Evaluation:
         other = other_row(reader.told.named, evaluated)
         replaced = dict.fromkeys(self._replaced())
         outcome, plan = self._outcome, self._task.evaluator.plan
+        if outcome.references.error is not None:
+            return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(outcome.totals.signed) else [])
         return list(reader.notices | self._notices | other | outcome.told | no_kl | replaced)
 

@@ -336,7 +336,7 @@ def output(path: str, **options) -> tuple[bytes, str]:
         for some in run:
             rows += some
     except InputError as error:
-        return b"".join(rows), str(error)
+        return b"".join(rows), json.dumps([str(error), run.notices])
     return b"".join(rows), json.dumps([run.total, run.signature, run.notices])
 
 
