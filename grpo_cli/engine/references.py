@@ -1,4 +1,4 @@
-"""KL penalties that are left out for want of a reference: which records lack it, and the note."""
+"""KL penalties that are left out because no record has a reference: what lacks it, and the note."""
 
 from __future__ import annotations
 

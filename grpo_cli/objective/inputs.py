@@ -45,18 +45,18 @@ class MissingColumnError(InputError):
     """The records lack a column that a stage needs."""
 
 
-def missing(name: str, bound: Bound, stage: str, unlike: str = "") -> MissingColumnError:
+def missing(name: str, bound: Bound, stage: str, detail: str = "") -> MissingColumnError:
     """The error for a column that a bound stage needs and the records lack.
 
     Args:
         name: the column, as the stage function calls it.
         bound, stage: what needs it.
-        unlike: which records have it, as ", which other records have".
+        detail: what else to say of the column, as ", which other records have".
     """
     wanted = NEEDS.get(name, name.replace("_", " "))
     without = "; --beta 0 does without" if name == "log_ratio_ref" and stage == "kl" else ""
     return MissingColumnError(
-        f"missing; the {stage} stage ({bound.name}) needs {wanted}{unlike}{without}",
+        f"missing; the {stage} stage ({bound.name}) needs {wanted}{detail}{without}",
         path=_WRITTEN.get(name, name),
         record=0,
     )
