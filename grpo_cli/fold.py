@@ -24,6 +24,7 @@ import numpy as np
 from grpo_cli.engine.evaluation import Outcome, Task
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Told
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
@@ -32,7 +33,7 @@ from grpo_cli.records.decode.chunks import in_chunks
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.tables.pieces import Rows
 from grpo_cli.records.translate import Notices
-from grpo_cli.variants.plan import plan
+from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.variants.trainer import other_row
 
 __all__ = ["Partial", "measure", "merge", "partial", "pieces"]
@@ -47,12 +48,18 @@ class Partial:
 
     _outcome: Outcome
     _told: Told
-    _variant: str
+    _plan: Plan
 
     def merge(self, later: Partial) -> None:
-        """Adds what the records that follow come to."""
+        """Adds what the records that follow come to.
+
+        Raises:
+            InputError: where a KL was left out of some records, and others have a reference.
+        """
         self._outcome.merge(later._outcome)
         self._told.merge(later._told)
+        if self._outcome.error is not None:
+            raise self._outcome.error
 
     @property
     def total(self) -> dict[str, Any]:
@@ -77,8 +84,9 @@ class Partial:
     @property
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
-        other = other_row(self._told.named, (self._variant,))
-        return list(self._told.sentences | other | self._outcome.told)
+        other = other_row(self._told.named, (self._plan.variant,))
+        no_kl = without_kl([self._plan] if lacks_kl(self._outcome.totals.signed) else [])
+        return list(self._told.sentences | other | self._outcome.told | no_kl)
 
 
 def partial(
@@ -126,7 +134,7 @@ def partial(
         outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded, reading.fields))
     if outcome.error is not None:
         raise outcome.error
-    return Partial(outcome, told, made.variant)
+    return Partial(outcome, told, made)
 
 
 def measure(
@@ -153,6 +161,7 @@ def merge(parts: Iterable[M]) -> M:
 
     Raises:
         UsageError: where there are none, or they are of different objectives.
+        InputError: where a KL was left out of some records, and others have a reference.
     """
     rest = iter(parts)
     first = next(rest, None)
@@ -171,7 +180,7 @@ def _empty(like: M) -> M:
     batches = like._outcome.batches
     skipped = type(like._outcome.skipped)(like._outcome.skipped.most)
     outcome = Outcome(type(batches)(batches.batch, batches.plan), skipped=skipped)
-    return Partial(outcome, Told(), like._variant)
+    return Partial(outcome, Told(), like._plan)
 
 
 def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:

@@ -326,6 +326,7 @@ class SplitUp(Answer):
     """What ``split`` returns."""
 
     variant: str
+    signature: str
     splits: Sequence[SplitAggregate]
     skipped: Sequence[UnservedAggregate]
     responses: int

@@ -13,8 +13,10 @@ from grpo_cli.batch import I64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
+from grpo_cli.objective.objective import Objective
 from grpo_cli.records import Raw, Record, assemble, key_of, layout, record
 from grpo_cli.records.fields import unknown_keys
+from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
 
@@ -67,6 +69,27 @@ class Chunk:
             return [()], np.zeros(self.batch.records.count, dtype=np.int64)
         numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys))}
         return [*numbers], np.array([numbers[key] for key in self.keys], dtype=np.int64)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the records have log-probs, or probabilities, under a reference."""
+        return self.batch.log_probs_ref is not None
+
+    def objective(self, plan: Plan, *, reference_given: bool | None = None) -> Objective:
+        """A plan's objective for these records.
+
+        Args:
+            plan: what the flags ask for.
+            reference_given: whether a reference counts as given; None: where the records have one.
+
+        Raises:
+            InputError: when a hyperparameter that has no usual value is nowhere given.
+        """
+        return plan.objective(
+            self.settings,
+            advantages_given=self.advantages_given,
+            reference_given=self.has_reference if reference_given is None else reference_given,
+        )
 
     @property
     def first(self) -> Chunk:

@@ -14,6 +14,7 @@ from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
+from grpo_cli.engine.references import References, has_reference, lacks_kl, without_kl
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
@@ -45,6 +46,7 @@ class Outcome:
         error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
         of_first: those of its first record; None where it has none.
+        references: which records have a reference; all or none may, where a KL is left out.
     """
 
     batches: BatchTotals
@@ -53,10 +55,17 @@ class Outcome:
     error: InputError | None = None
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
+    references: References = field(default_factory=References)
 
     def merge(self, later: Outcome) -> None:
         """Adds what became of the input that follows; of nothing that follows an error."""
         if self.error is not None:
+            return
+        before_mix = self.references.pieces_before_mix(later.references)
+        self.references.merge(later.references, len(self.pieces))
+        if self.references.error is not None:
+            self.pieces += later.pieces[:before_mix]
+            self.error = self.references.error
             return
         self.batches.merge(later.batches)
         self.pieces += later.pieces
@@ -123,10 +132,15 @@ class Task:
             if look is not None:
                 outcome.of_first |= dict.fromkeys(look(chunk))
                 look = None
+            plan, place = self.evaluator.plan, len(outcome.pieces)
+            outcome.references.add(chunk, plan, breakdown.objective, place)
+            if outcome.references.error is not None:
+                outcome.error = outcome.references.error
+                break
             outcome.batches.add(chunk, breakdown)
             if self.evaluator.rows and self.evaluator.plan.batch != "record":
                 outcome.batches.add_sizes(chunk, breakdown)
-            outcome.notices |= dict.fromkeys(_notices(breakdown))
+            outcome.notices |= dict.fromkeys([*_notices(breakdown), *plan.assumed(chunk.settings)])
             if self.encode is not None:
                 outcome.pieces += self.encode(chunk.records, breakdown)
         return outcome
@@ -193,13 +207,21 @@ class Evaluation:
 
     def __iter__(self) -> Iterator[list[Any]]:
         task = self._task
+        if task.skip and task.evaluator.plan.leaves_kl_out():
+            self._keep_input()
+            found = self._reader.map(has_reference, by_columns=True)
+            needed = any(one for _, one in found)  # then a record without one is skipped
+            task = replace(task, evaluator=replace(task.evaluator, needs_reference=needed))
         if task.evaluator.wants_first_pass:
-            for name in self._reader.keep_input():
-                kept = "standard input" if name == "<stdin>" else name
-                self._notices[f"{kept} was kept in a temporary file: two passes"] = None
-            evaluator = measured(task.evaluator, self._reader)
-            task = replace(task, evaluator=evaluator)
+            self._keep_input()
+            task = replace(task, evaluator=measured(task.evaluator, self._reader))
         yield from self._evaluate(task)
+
+    def _keep_input(self) -> None:
+        """Keeps what can be read only once in files, and notes it."""
+        for name in self._reader.keep_input():
+            kept = "standard input" if name == "<stdin>" else name
+            self._notices[f"{kept} was kept in a temporary file: two passes"] = None
 
     def _evaluate(self, task: Task) -> Iterator[list[Any]]:
         outcome = self._outcome = task.nothing()
@@ -253,10 +275,14 @@ class Evaluation:
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
         replaced = dict.fromkeys(self._replaced())
-        plan = self._task.evaluator.plan
+        outcome, plan = self._outcome, self._task.evaluator.plan
+        if outcome.references.error is not None:
+            return []  # what was read until then depends on how the input is cut
+        no_kl = without_kl([plan] if lacks_kl(outcome.totals.signed) else [])
         pooled = reader.pooled(plan.batch)
-        told = self._outcome.told
-        return list(reader.notes() | self._notices | other | told | replaced | pooled)
+        return list(
+            reader.notes() | self._notices | other | outcome.told | no_kl | replaced | pooled
+        )
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""

@@ -72,12 +72,14 @@ class Evaluator:
         rows: whether weights of tokens or responses are wanted, which need the denominators of
             their whole batch.
         skip: whether records that cannot be evaluated are left out, of denominators too.
+        needs_reference: whether a KL is never left out, since other records have a reference.
     """
 
     plan: Plan
     measured: BatchStatistics | None = None
     rows: bool = False
     skip: bool = False
+    needs_reference: bool = False
 
     @property
     def wants_first_pass(self) -> bool:
@@ -112,7 +114,7 @@ class Evaluator:
 
     def objective(self, chunk: Chunk) -> Objective:
         """The objective of a chunk's records."""
-        return self.plan.objective(chunk.settings, advantages_given=chunk.advantages_given)
+        return chunk.objective(self.plan, reference_given=self.needs_reference or None)
 
     def measure(self, chunk: Chunk) -> BatchStatistics:
         """A chunk's part of the first pass: the statistics, the denominators, or both.

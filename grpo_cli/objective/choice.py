@@ -66,6 +66,12 @@ class Choice:
         return keyword_only(self.function)
 
     @property
+    def penalizes_reference(self) -> bool:
+        """For a KL: whether it is a penalty in the loss on the distance to the reference."""
+        needed = {*self.columns} - self.optional
+        return not self.in_reward and bool(needed & {"log_ratio_ref", "log_probs_ref"})
+
+    @property
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]

@@ -18,9 +18,10 @@ from grpo_cli.objective.results import PerToken
 NEEDS = {
     "log_probs_new": "log-probs under the current policy",
     "log_probs_old": "log-probs under the old policy",
-    "log_ratio_ref": "log-probs under the reference; --beta 0 does without",
+    "log_ratio_ref": "log-probs under the reference",
     "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the engine that sampled",
+    "probs_old": "it beside ratios, to compare π_θ = ρ·π_old with the reference",
     "rewards": "one reward per response",
     "task_rewards": "one reward per response",
     "reward_columns": "one reward per response and reward function",
@@ -70,6 +71,23 @@ def refuse_misnamed(batch: Batch, objective: Objective) -> None:
     for name in objective.policies if batch.misnamed else ():
         if name in batch.misnamed:
             raise MisnamedColumnError.of(name, objective.name, batch.misnamed[name])
+
+
+def missing(name: str, bound: Bound, stage: str, detail: str = "") -> MissingColumnError:
+    """The error for a column that a bound stage needs and the records lack.
+
+    Args:
+        name: the column, as the stage function calls it.
+        bound, stage: what needs it.
+        detail: what else to say of the column, as ", which other records have".
+    """
+    wanted = NEEDS.get(name, name.replace("_", " "))
+    without = "; --beta 0 does without" if name == "log_ratio_ref" and stage == "kl" else ""
+    return MissingColumnError(
+        f"missing; the {stage} stage ({bound.name}) needs {wanted}{detail}{without}",
+        path=_WRITTEN.get(name, name),
+        record=0,
+    )
 
 
 class Inputs:
@@ -129,12 +147,8 @@ class Inputs:
     def _need(self, name: str, bound: Bound, stage: str) -> Any:
         value = self.get(name)
         if value is None:
-            wanted = NEEDS.get(name, name.replace("_", " "))
-            raise MissingColumnError(
-                f"missing; the {stage} stage ({bound.name}) needs {wanted}",
-                path=_WRITTEN.get(name, name),
-                record=0,
-            )
+            known = name == "log_ratio_ref" and self._batch.log_probs_ref is not None
+            raise missing("probs_old" if known else name, bound, stage)
         return value
 
 

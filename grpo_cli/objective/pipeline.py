@@ -126,10 +126,15 @@ def _ratio(batch: Batch, objective: Objective, inputs: Inputs) -> Ratio:
     return ratio
 
 
-def _kl(objective: Objective, inputs: Inputs, correction: Correction | None) -> Kl | None:
+def estimates_kl(objective: Objective, inputs: Inputs) -> bool:
+    """Whether a KL in the loss is estimated: with β 0 none is where there is no reference."""
     if objective.kl_in_reward:
-        return None
-    if objective.beta == 0.0 and inputs.get("log_ratio_ref") is None:
+        return False
+    return objective.beta != 0.0 or inputs.get("log_ratio_ref") is not None
+
+
+def _kl(objective: Objective, inputs: Inputs, correction: Correction | None) -> Kl | None:
+    if not estimates_kl(objective, inputs):
         return None
     kl: Kl | None = inputs.call(objective.kl, "kl")
     if kl is None or correction is None or correction.kl_weight is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import Any
@@ -12,8 +12,9 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.signature import Parts
+from grpo_cli.objective.signature import Parts, plain
 from grpo_cli.objective.terms import BONUS
 from grpo_cli.papers import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
@@ -59,7 +60,13 @@ class Plan:
         found = {name for choice in choices for name in choice.hyperparameters} | {"entropy_coef"}
         return found | ({WEIGHTS} if can_be_weighed(choices[0]) else set())
 
-    def objective(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
+    def objective(
+        self,
+        record: Mapping[str, Value],
+        *,
+        advantages_given: bool,
+        reference_given: bool = True,
+    ) -> Objective:
         """The objective for a record: flag > record > variant.
 
         Args:
@@ -67,14 +74,29 @@ class Plan:
                 not take are ignored, since dumps carry whole configurations.
             advantages_given: whether the record gives advantages; they win over rewards unless a
                 flag asks for a computed kind.
+            reference_given: whether the record has a reference. Without one, a KL penalty that
+                only the variant asks for is left out (``leaves_kl_out``).
 
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        key = (tuple(sorted(record.items())), advantages_given)
+        key = (tuple(sorted(record.items())), advantages_given, reference_given)
         if key not in self._cache:
-            self._cache[key] = self._build(record, advantages_given=advantages_given)
+            made = self._build(record, advantages_given=advantages_given)
+            if not reference_given and self.leaves_kl_out(record):
+                made = replace(made, kl=NO_REFERENCE)
+            self._cache[key] = made
         return self._cache[key]
+
+    def leaves_kl_out(self, record: Mapping[str, Value] | None = None) -> bool:
+        """Whether the objective of a record without a reference has its KL left out.
+
+        That is so where the KL is a penalty in the loss, the variant's own, and neither a flag nor
+        the record gives β. A KL in the reward, or one that a flag asks for, needs the reference.
+        """
+        kl, asked = self.row.kl, {*self.swapped, *self.flags, *(record or ())}
+        own = kl.choice.penalizes_reference and bool(kl.values.get("beta"))
+        return own and not asked & {"kl", "beta"}
 
     def aggregate(self, record: Mapping[str, Value]) -> Bound:
         """The objective's aggregation alone.
@@ -143,13 +165,22 @@ class Plan:
                     values[wanted] = source[wanted]
                     break
             else:
-                raise InputError(
-                    f"missing; {name} needs it: give -p {wanted}=VALUE, or put it in the record's "
-                    "hyperparameters",
-                    path=wanted,
-                    record=0,
-                )
+                raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
         return _bound(name, choice, tuple(values.items()))
+
+    def assumed(self, record: Mapping[str, Value]) -> list[str]:
+        """The constant lengths that neither a flag nor the record gives, in words.
+
+        J is divided by them, each run sets its own, and nothing in the data shows which.
+        """
+        given = {**record, **self.flags}
+        values = self.aggregate(record).values
+        lengths = {name: values.get(name) for name in _LENGTHS if name not in given}
+        return [
+            f"{name}: {missing(name, f'{self.variant} uses its own {plain(value)}')}"
+            for name, value in lengths.items()
+            if value is not None
+        ]
 
     def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
         """The surrogate's values that records put in the place of the variant's own: own and said.
@@ -187,6 +218,12 @@ class Plan:
         return bound.name, bound.choice
 
 
+def missing(name: str, effect: str) -> str:
+    """What to say of a hyperparameter that nobody gives; ``effect`` is what follows from that."""
+    return f"missing; {effect}: give -p {name}=VALUE, or put it in the record's hyperparameters"
+
+
+_LENGTHS = ("max_completion_length", "response_length")
 _STAGES = tuple(STAGES)
 OWN_AGGREGATES = ("kl_aggregate", "entropy_aggregate")
 """The aggregations that a row, or a flag, may keep for the KL and the entropy alone."""

@@ -197,7 +197,7 @@ def test_a_result_shows_itself() -> None:
 MISTAKES = {
     'stages={"aggregate": "token-mean"}': lambda: evaluate(EMPTY, aggregate="token-mean"),
     "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
-    "beta=0 does without": lambda: evaluate(EMPTY, "grpo"),
+    "beta=0 does without": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
     'stages={"kl": "k3"} would add': lambda: evaluate(EMPTY, "dr", beta=0.1),
     "loss=X or objective=X": lambda: match(EMPTY),
     "loss: expected a finite number": lambda: match(EMPTY, loss="a"),

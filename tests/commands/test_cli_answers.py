@@ -97,7 +97,7 @@ def test_bad_input(grpo, dump, command):
 
 def test_nothing_can_be_served(grpo, dump):
     path = dump('{"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0]}')
-    result = grpo("compare", str(path), "--variants", "grpo", "--json")
+    result = grpo("compare", str(path), "--variants", "rloo", "--json")
     assert result.exit_code == 3
     document = json.loads(result.stdout)
     assert document["variants"] == []

@@ -190,16 +190,20 @@ def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
 
 
 def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
-    path = write(tmp_path / "a", [made(6), made(0) | {"log_probs_ref": None}])
+    path = write(tmp_path / "a", [made(6), made(0), made(6)])
     skipped = compared(path, "grpo", "dr").document()["skipped"]
     assert [(one["missing"], one["place"], one["advice"]) for one in skipped] == [
-        ("log_probs_ref", f"{path}:1", "log-probs under the reference; --beta 0 does without")
+        (
+            "log_probs_ref",
+            f"{path}:1",
+            "log-probs under the reference, which other records have; --beta 0 does without",
+        )
     ]
 
 
 def test_what_is_missing_in_an_array_is_called_as_in_lines(tmp_path):
     path = tmp_path / "a.json"
-    path.write_text(json.dumps([made(6), made(0) | {"log_probs_ref": None}]), encoding="utf-8")
+    path.write_text(json.dumps([made(6), made(0)]), encoding="utf-8")
     (skipped,) = compared(path, "grpo", "dr").document()["skipped"]
     assert (skipped["missing"], skipped["place"]) == ("log_probs_ref", f"{path}: [0]")
 

@@ -132,7 +132,7 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
             {"log_probs_new": HIGH, "log_probs_ref": HIGH},
             "; these look like −log p, as losses are: negate",
         ),
-        ({"log_probs_ref": None, "sft_lp": ROWS, "note": "x"}, REFERENCE),
+        ({"log_probs_ref": None, "sft_lp": ROWS, "note": "x", "beta": 0.04}, REFERENCE),
         (
             {"rewards": None, "token_level_scores": [[0.0, 1.0], [0.0]]},
             "; keys that mean nothing here: token_level_scores (--map rewards=token_level_scores)",
@@ -186,10 +186,10 @@ def test_groups_that_are_grouped_again(grpo, dump):
 @pytest.mark.parametrize(
     ("framework", "beta", "ways"),
     [
-        (None, None, ["--beta 0", "-v dapo"]),
+        (None, 0.04, ["--beta 0", "-v dapo"]),
         ({"name": "trl", "loss_type": "dapo"}, 0.04, ["-v trl/dapo --beta 0", "--beta 0"]),
-        ({"name": "verl", "policy_loss": "vanilla"}, None, ["-v verl/vanilla", "--beta 0"]),
-        ({"name": "nobody", "loss_type": "x"}, None, ["--beta 0", "-v dapo"]),
+        ({"name": "verl", "policy_loss": "vanilla"}, 0.1, ["-v verl/vanilla --beta 0", "--beta 0"]),
+        ({"name": "nobody", "loss_type": "x"}, 0.1, ["--beta 0", "-v dapo"]),
     ],
 )
 def test_without_a_reference_the_default_names_the_commands_that_work(
@@ -197,7 +197,7 @@ def test_without_a_reference_the_default_names_the_commands_that_work(
 ):
     record = {"log_probs_new": ROWS, "log_probs_old": ROWS, "rewards": [1.0, 0.0]}
     record |= {} if framework is None else {"framework": framework}
-    record |= {} if beta is None else {"beta": beta}
+    record |= {"beta": beta}
     path = str(dump(json.dumps(record)))
     extra = ["-n", "1"] if command == "split" else []
     result = grpo(command, path, *extra)

@@ -57,7 +57,7 @@ def test_the_row_is_the_one_of_the_records_release(grpo, dump):
 
 @pytest.mark.parametrize("command", ["eval", "explain", "show", "split"])
 def test_from_standard_input_the_records_own_row_is_offered_too(grpo, tmp_path, command):
-    text = json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]})
+    text = json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0], "beta": 0.1})
     result = run(grpo, tmp_path, command, "-", stdin=text)
     first = f"grpo {command} - -v trl/dapo --beta 0 (as the records name it)"
     assert first in result.stderr
@@ -67,7 +67,8 @@ def test_from_standard_input_the_records_own_row_is_offered_too(grpo, tmp_path, 
 @pytest.mark.parametrize("command", ["trend", "report"])
 def test_a_run_without_a_reference_names_the_same_commands(grpo, tmp_path, command):
     path = tmp_path / "run.jsonl"
-    path.write_text(json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]}))
+    record = {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0], "beta": 0.1}
+    path.write_text(json.dumps(DAPO | record))
     result = run(grpo, tmp_path, command, str(path))
     assert result.exit_code == 0
     (said,) = [line for line in result.stderr.splitlines() if "no columns of the update" in line]
@@ -77,7 +78,8 @@ def test_a_run_without_a_reference_names_the_same_commands(grpo, tmp_path, comma
 
 def test_the_commands_have_the_flags_that_were_typed(grpo, tmp_path, monkeypatch):
     path = tmp_path / "run.jsonl"
-    path.write_text(json.dumps({"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0]}))
+    record = {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0], "beta": 0.1}
+    path.write_text(json.dumps(record))
     words = ["split", str(path), "-n", "1"]
     monkeypatch.setattr(sys, "argv", ["grpo", *words])
     said = grpo(*words).stderr

@@ -234,7 +234,8 @@ def test_nothing_of_the_run_s_is_markup(grpo, dump, tmp_path):
 
 def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_path):
     out = tmp_path / "report.html"
-    result = grpo("report", str(dump({"step": 1, "log_probs_ref": None})), "-o", str(out))
+    record = {"step": 1, "log_probs_ref": None, "beta": 0.04}
+    result = grpo("report", str(dump(record)), "-o", str(out))
     assert result.exit_code == 0
     page = blocks(out.read_text(encoding="utf-8"))["run"]
     assert [group["block"] for group in page["groups"]["1"]] == [None]

@@ -598,7 +598,7 @@ def test_the_same_steps_whoever_decodes_the_lines(
 
 def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:
     write(tmp_path, log_probs_ref=None)
-    run = Run(Reader(files([str(tmp_path)])), plan("grpo"))
+    run = Run(Reader(files([str(tmp_path)])), plan("grpo", hyperparameters={"beta": 0.04}))
     (step, *_) = run.read()
     (told,) = run.missing
     assert told.startswith("log_probs_ref: missing; the kl stage (k3) needs")
@@ -609,10 +609,11 @@ def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> 
 
 
 def test_ratios_alone_have_rewards_and_lengths(tmp_path: Path) -> None:
-    """The objective wants a reference, and no sum of tokens can be made."""
+    """β asks for a reference, and no sum of tokens can be made."""
     text = json.dumps({"step": 1, "ratios": [[1.1, 0.9], [1.0]], "rewards": [1.0, 0.0]})
     (tmp_path / "a.jsonl").write_text(text)
-    (step,) = steps(Reader(files([str(tmp_path)])), plan("grpo"))
+    made = plan("grpo", hyperparameters={"beta": 0.04})
+    (step,) = steps(Reader(files([str(tmp_path)])), made)
     assert step.metrics["loss"] is None
     assert (step.metrics["reward_mean"], step.metrics["length_mean"]) == (0.5, 1.5)
 

@@ -348,6 +348,21 @@ def test_what_cannot_be_merged_comes_portion_by_portion(tmp_path, cluster):
     assert len(found) > 5
 
 
+def test_a_reference_that_only_some_records_have_is_one_error_wherever_they_are(tmp_path, cluster):
+    path = tmp_path / "a.jsonl"
+    known = json.dumps(json.loads(GOOD) | {"log_probs_ref": [[-0.25]]}).encode()
+    for lines, at in (([GOOD] * 40 + [known] * 9, 1), ([known] * 30 + [GOOD] * 4 + [known], 31)):
+        path.write_bytes(b"\n".join(lines))
+        pieces, error, told, _, _ = answer([str(path)], "grpo", skip=False)
+        assert error is not None
+        assert error.startswith(f"{path}:{at}: log_probs_ref: missing; ")
+        assert len(pieces) == (40 if at == 1 else 30)
+        for size in (200, 700, 1 << 20):
+            cluster(3, size)
+            found = answer([str(path)], "grpo", skip=False, on="ray", task_bytes=size)
+            assert found[:3] == (pieces, error, told)
+
+
 def test_split_stops_at_a_record_of_other_columns(unnamed, cluster, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(

@@ -412,6 +412,7 @@ def test_unusual_tables_are_read_as_row_by_row(tmp_path, monkeypatch, name):
 def test_a_column_that_was_not_read_is_named_where_one_is_missing(tmp_path, kind):
     """By its name, which may be that of the missing one; in the order of the table."""
     row = {"log_probs_new": [[-1.0]], "note": "a", "rewards": [1.0], "refs_lp": [[-1.0]]}
+    row |= {"beta": 0.04}
     path = tmp_path / f"a.{kind}"
     write(random.Random(1), pa.Table.from_pylist([row] * 3), path)
     _, fault, _, _, _, _, _ = result(path, Reading())

@@ -17,8 +17,8 @@ BAD = '{"log_probs_new": [[-0.5, 7]], "rewards": [1]}'
         (["eval", "-v", "dr"], [{}, BAD]),
         (["eval", "-v", "dr", "-f", "jsonl"], [BAD]),
         (["eval", "-v", "dr", "--level", "token", "--only", "gradient"], [{}, BAD]),
-        (["compare", "--variants", "grpo"], [{}]),
-        (["split", "-n", "1"], [{}]),
+        (["compare", "--variants", "grpo", "--beta", "0.04"], [{}]),
+        (["split", "-n", "1", "--beta", "0.04"], [{}]),
     ],
 )
 def test_a_failure_leaves_the_older_file(grpo, dump, words, records):

@@ -11,6 +11,7 @@ from grpo_cli.commands.compare.families import differences, replaced
 from grpo_cli.commands.compare.sides import Partial, S, Side, Work
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
@@ -43,6 +44,8 @@ class Comparison:
             if first in sums:
                 break
             evaluators = [side.evaluator for side in self.sides]
+        without = [one.plan for one in self.sides if lacks_kl(one.totals.signed)]
+        source.notices.update(without_kl(without))
 
     def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
         """The variants with the statistics of the whole input, for those that need some."""

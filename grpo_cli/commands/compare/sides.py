@@ -13,6 +13,7 @@ from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator, without_misnamed
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.references import References
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
@@ -106,6 +107,7 @@ class Side:
     def __init__(self, evaluator: Evaluator) -> None:
         self.plan = evaluator.plan
         self.evaluator = evaluator
+        self.references = References()
         self.batches: dict[Hashable, BatchSide] = {}
         self.names: dict[Hashable, Mapping[str, Any]] = {}
 
@@ -116,6 +118,8 @@ class Side:
             InputError: where the records lack what the plan needs.
         """
         breakdown = chunk.run(self.evaluator.evaluate)
+        self.references.add(chunk, self.plan, breakdown.objective)
+        self.references.check()
         key = chunk.keys[0] if chunk.keys else ()
         if chunk.of_batches:
             self.names.setdefault(key, chunk.of_batches[0])
@@ -130,7 +134,13 @@ class Side:
         return self.batches[key]
 
     def merge(self, later: Side) -> None:
-        """Adds the sums over data that follow."""
+        """Adds the sums over data that follow.
+
+        Raises:
+            InputError: where only some of the records have a reference that the plan needs.
+        """
+        self.references.merge(later.references)
+        self.references.check()
         for key, batch in later.batches.items():
             self.of(key).merge(batch)
         self.names = {**later.names, **self.names}
@@ -164,6 +174,14 @@ def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
 S = TypeVar("S", "Side", BatchStatistics)
 
 
+def _merged(sums: S, later: S) -> S | InputError:
+    try:
+        sums.merge(later)
+    except InputError as reason:
+        return reason
+    return sums
+
+
 @dataclass
 class Partial(Generic[S]):
     """What variants come to on a piece of the data.
@@ -187,7 +205,7 @@ class Partial(Generic[S]):
             if isinstance(theirs, InputError) and not isinstance(mine, InputError):
                 self.sums[name] = theirs
             elif not isinstance(mine, InputError) and not isinstance(theirs, InputError):
-                mine.merge(theirs)
+                self.sums[name] = _merged(mine, theirs)
 
 
 @dataclass(frozen=True)

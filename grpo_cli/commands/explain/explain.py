@@ -13,6 +13,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import References, lacks_kl, without_kl
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import Plan
@@ -81,18 +82,23 @@ def _explained(
     """The document of all records, and key → field → value of the batches that fields name."""
     batches: dict[Hashable, Mapping[str, Any]] = {}
     totals, facts = Totals("record" if plan.batch == "record" else "input"), Facts()
+    references = References()
     first: Chunk | None = None
     source.keep_input()
     evaluator = measured(Evaluator(plan, skip=source.skip), source)
     for chunk in source:
         first = first or chunk.first
         breakdown = chunk.run(evaluator.evaluate)
+        references.add(chunk, plan, breakdown.objective)
+        references.check()
         totals.add(breakdown)
         facts.add(chunk, breakdown)
         for key, names in zip(chunk.keys, chunk.of_batches, strict=True):
             batches.setdefault(key, names)
     if first is None:
         raise InputError("no record can be read")
+    source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
+    source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
     steps = _worked(evaluator, first, response)
     total = totals.row()
     hint = [*_ungrouped(source, totals)]

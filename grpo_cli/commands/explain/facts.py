@@ -12,6 +12,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import TermTotal
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.objective.terms import ENTROPY, KL
 
 _CENTRED = 1e-5
@@ -48,6 +49,7 @@ class Facts:
         lengths: the least and greatest length.
         cancelled: groups whose reward functions differ between responses while their sum does not.
         reference_equal: whether the policy is the reference at every token.
+        no_reference: whether a KL was left out, since no record has a reference.
         plain_clip: whether the surrogate is PPO's clip, without dual clip or δ.
         steps: each record's own loss, reward and KL.
         largest: the largest single token.
@@ -62,6 +64,7 @@ class Facts:
     lengths: tuple[int, int] | None = None
     cancelled: int = 0
     reference_equal: bool | None = None
+    no_reference: bool = False
     betas: set[float] = field(default_factory=set)
     plain_clip: bool = True
     steps: Steps = field(default_factory=Steps)
@@ -75,6 +78,7 @@ class Facts:
         self.centred &= _centred(breakdown)
         self.cancelled += _cancelled(breakdown.batch)
         self.betas.add(breakdown.beta)
+        self.no_reference |= breakdown.objective.kl.name == NO_REFERENCE.name
         self.plain_clip &= _plain_clip(breakdown)
         self.steps.add(breakdown)
         self._add_reference(breakdown.batch)

@@ -160,7 +160,13 @@ def _conditions(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             f"in {facts.cancelled:,} groups the reward functions differ between responses, but "
             "their sum does not: they cancel",
         )
-    if facts.betas == {0.0}:
+    if facts.no_reference:
+        yield Reason(
+            "no-reference",
+            "no KL is in this loss: the records have no log_probs_ref, so the KL penalty is left "
+            "out; the trainer's loss may have it",
+        )
+    elif facts.betas == {0.0}:
         yield Reason("beta", "no KL is in the loss (β = 0), whatever the trainer logs as kl")
     elif facts.reference_equal:
         yield Reason("reference", "the policy still is the reference, so the KL is 0")

@@ -47,7 +47,7 @@ def worked(chunk: Chunk, breakdown: Breakdown, response: int | None = None) -> R
         "denominator": float(breakdown.denominator[0]),
         "denominator_of": breakdown.counted,
         "policy": float(breakdown.record_value(POLICY)[0]),
-        "kl": float(breakdown.record_value(KL)[0]),
+        "kl": None if breakdown.kl_unknown else float(breakdown.record_value(KL)[0]),
         "beta": breakdown.beta,
         **_bonus(breakdown),
         "objective": float(breakdown.record_objective[0]) + 0.0,

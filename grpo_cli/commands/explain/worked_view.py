@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, token_text, visible
 from grpo_cli.terminal.prose import wrapped
@@ -54,6 +55,8 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     _heading(console, "2  tokens")
     _step(console, screen, record["stages"]["ratio"])
     _step(console, screen, record["stages"]["surrogate"])
+    if record["stages"]["kl"] == NO_REFERENCE.choice.summary:
+        _step(console, screen, NO_REFERENCE.choice.summary)
     places = _places(record["responses"])
     parts = _contributions(record, places)
     hidden: dict[str, None] = {}

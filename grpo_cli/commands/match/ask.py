@@ -14,6 +14,7 @@ from grpo_cli.commands.match.sums.data import Stream
 from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import Plan
 
@@ -60,6 +61,11 @@ def ask(
     recorded = source.told.named or ""
     answer = Search(plan, betas, _large(places), recorded).answer(questions)
     asked = questions[-1]
+    found = [*answer.matches, *answer.nearest]
+    left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
+    source.notices.update(without_kl(left_out))
+    for one in answer.matches:
+        source.notices.update(dict.fromkeys(one.plan.assumed(asked.first.settings)))
     counts = [sum(1 + len(one.others) for one in questions), len(questions)]
     return document(answer, asked.first, words, [asked.target, *asked.others], counts)
 

@@ -81,8 +81,7 @@ class Families:
 
     def objective(self, plan: Plan) -> Objective:
         """A plan's objective for the data."""
-        given = self._chunk.advantages_given
-        return plan.objective(self._chunk.settings, advantages_given=given)
+        return self._chunk.objective(plan)
 
     def _probed(self, objective: Objective) -> list[float | None]:
         """Its values on three probes, the eps of a std aside."""

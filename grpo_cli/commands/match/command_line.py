@@ -56,4 +56,4 @@ def _fewer(
 
 
 def _parts(made: Plan, chunk: Chunk) -> Parts:
-    return made.objective(chunk.settings, advantages_given=chunk.advantages_given).parts
+    return chunk.objective(made).parts

@@ -42,9 +42,7 @@ def evaluated(
         one.value = one.times * (sign * sum(total.parts().values())) + 0.0
         one.difference = one.value - question.target.value
         if total.reached is not None:
-            given = question.first.advantages_given
-            objective = one.plan.objective(question.first.settings, advantages_given=given)
-            one.unbound = unbound(objective, total.reached)
+            one.unbound = unbound(question.first.objective(one.plan), total.reached)
         kept.append(one)
     return kept
 

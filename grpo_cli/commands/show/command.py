@@ -23,6 +23,7 @@ from grpo_cli.commands.show.picture import Picture, picture
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
@@ -57,6 +58,8 @@ def show(
         others = _others(records, record) if options.record is None else {}
         with advising("show", reader, objective):
             breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+        if lacks_kl(breakdown.objective.parts):
+            reader.notices.update(without_kl([plan]))
         _check(record, breakdown, options)
         without = 0
         with drawings(options.html, options.svg) as (written, drawn):

@@ -13,6 +13,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -57,7 +58,9 @@ def gather(plan: Plan, source: Reader) -> Responses:
     if first is None:
         raise InputError("no record can be read")
     known = measured(Evaluator(plan), source).measured
-    objective = plan.objective(first.settings, advantages_given=first.advantages_given)
+    objective = first.objective(plan)
+    source.notices.update(without_kl([plan] if lacks_kl(objective.parts) else []))
+    source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
     skip, most = source.skip, source.most_errors
     work = Gather(objective, first.settings, columns_of(first.batch), known, skip, most)
     whole, source.skipped = Gathered(skipped=Skipped(most)), Skipped(most)

@@ -38,6 +38,7 @@ def split(base: Plan, responses: Responses, cutting: Cut) -> dict[str, Any]:
     rows, skipped = _rows(base, responses, cutting)
     return {
         "variant": base.variant,
+        "signature": responses.objective.signature,
         "splits": rows,
         "skipped": skipped,
         "responses": cutting.responses,
@@ -92,8 +93,7 @@ class Update:
 
 
 def _row(made: Plan, responses: Responses, cutting: Cut) -> Row:
-    chunk = responses.alone
-    objective = made.objective(chunk.settings, advantages_given=chunk.advantages_given)
+    objective = responses.alone.objective(made)
     applied, whole = _updates(objective, responses, cutting)
     square, along = _dot(responses, whole, whole), _dot(responses, applied, whole)
     off = replace(applied, policy=applied.policy - whole.policy, kl=applied.kl - whole.kl)

@@ -8,7 +8,7 @@ was resumed from a checkpoint) says those steps anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grpo_cli.commands.trend.origins import Origins, two_runs
@@ -17,6 +17,7 @@ from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.task import Part, Task
 from grpo_cli.engine.fold import Told
+from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
 from grpo_cli.records.formats.unipo import headed, header_of
@@ -67,6 +68,7 @@ class Follow:
         self._paths, self._reading, self._task = paths, reading, task
         self._one_run = one_run or task.step_of.files is not None
         self._origins = Origins()
+        self._references = References()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
         self._told = Told()
@@ -155,10 +157,23 @@ class Follow:
         if part.skipped and not self._task.skip:
             raise part.skipped.first[0]
         self.notices |= dict.fromkeys(part.origins.returns())
+        self._references.merge(part.references)
+        if self._references.error is not None:
+            self._start_again()
+            return
+        plan = self._task.evaluator.plan
+        self.notices |= without_kl([plan] if self._references.lacking is not None else [])
         self._origins.merge(part.origins)
         if self._origins.clash is not None and not self._one_run:
             raise two_runs(self._origins.clash, self._present())
         self._take(known, part)
+
+    def _start_again(self) -> None:
+        """Reads the files from their start: some records have a reference, so no KL is left out."""
+        evaluator = replace(self._task.evaluator, needs_reference=True)
+        self._task = replace(self._task, evaluator=evaluator)
+        self._origins, self._references = Origins(), References()
+        self._files.clear()
 
     def _take(self, known: _File, part: Part) -> None:
         for step, sums in part.steps.items():

@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.references import References, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records.translate import Notices
@@ -53,12 +54,16 @@ class Run:
         self._one_run = one_run or step_of.files is not None
         logged = names is not None
         self._task = Task(Evaluator(plan), step_of, reader.skip, logged, reader.most_errors)
+        self._begin()
+
+    def _begin(self) -> None:
         self._shelf = Shelf(self._values)
-        self.skipped = Skipped(reader.most_errors)
+        self.skipped = Skipped(self._reader.most_errors)
         self.notices: Notices = {}
         self.missing: dict[str, MissingColumnError] = {}
         self.signatures: dict[str, int] = {}
         self._origins = Origins()
+        self._references = References()
         self.logged: dict[int, dict[str, float | None]] = {}
 
     def read(self) -> Sequence[Step]:
@@ -68,11 +73,15 @@ class Run:
             InputError: at the first record that cannot be used, unless it is to be skipped.
             UsageError: where files are of several runs.
         """
+        plan = self._task.evaluator.plan
+        if plan.leaves_kl_out():
+            self._reader.keep_input()
         task = self._task = self._with_statistics()
         for _, part in self._reader.map(
             task, beside=None if task.apart else task.beside, bundles=True
         ):
             self._origins.merge(part.origins, self._shelf.file)
+            self._references.merge(part.references)
             if self._origins.clash is not None and not self._one_run:
                 raise two_runs(self._origins.clash, self._reader.paths, self._command)
             for step in [*part.steps]:  # given away, since the next piece is read beside the part
@@ -86,9 +95,24 @@ class Run:
             self.skipped.merge(part.skipped)
         if self._reader.reading.selects and not self._shelf and not self.skipped:
             raise self._reader.nothing()
+        if self._references.error is not None:
+            return self._read_again()
         told = [*self._origins.returns(), *changes(self.signatures)]
         self.notices |= dict.fromkeys(told)
+        self.notices |= without_kl([plan] if self._references.lacking is not None else [])
         return self._shelf.steps()
+
+    def _read_again(self) -> Sequence[Step]:
+        """Reads the files again without leaving a KL out, since some records have a reference."""
+        error = self._references.error
+        assert error is not None
+        evaluator = replace(self._task.evaluator, needs_reference=True)
+        self._task = replace(self._task, evaluator=evaluator)
+        self._begin()
+        steps = self.read()
+        others = {said: one for said, one in self.missing.items() if one.path != "log_probs_ref"}
+        self.missing = {str(error): error, **others}  # it has the record's place
+        return steps
 
     def _values(self, number: int, sums: Sums) -> Mapping[str, float | None]:
         """The metrics of a step, from all of its records, or those that were read until now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.references import References
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
@@ -39,6 +40,7 @@ class Part:
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
+    references: References = field(default_factory=References)
 
     def sums(self, told: Told, file: str) -> Sums:
         """Those of a step; ``file`` has its first record, where it is new."""
@@ -179,7 +181,7 @@ class Task:
     def _add(self, part: Part, own: Sequence[_Own], chunk: Chunk) -> None:
         evaluator = self.evaluator
         if self.measured is not None:
-            evaluator = Evaluator(evaluator.plan, self.measured.get(_told(own[0]).step))
+            evaluator = replace(evaluator, measured=self.measured.get(_told(own[0]).step))
 
         def evaluated(one: Chunk) -> _Evaluated:
             try:
@@ -205,6 +207,7 @@ class Task:
         known = None if isinstance(breakdown, MissingColumnError) else breakdown
         if known is not None:
             part.signatures.setdefault(known.objective.signature, said[0].step)
+            part.references.add(chunk, self.evaluator.plan, known.objective)
         if isinstance(breakdown, MissingColumnError):
             part.missing.setdefault(str(breakdown), breakdown)
         cuts = [*chunk.batch.cuts(_borders([one.step for one in said]))]

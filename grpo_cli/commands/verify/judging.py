@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from grpo_cli.commands.verify.together import agreeing, kind
 from grpo_cli.commands.verify.verdict import Verdict, Wanted, agreed, judge, read_expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import References
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
@@ -45,6 +47,7 @@ class Outcome:
 
     items: list[Judged | None] = field(default_factory=list)
     skipped: Skipped = field(default_factory=Skipped)
+    references: References = field(default_factory=References)
 
 
 class Ready(NamedTuple):
@@ -83,7 +86,7 @@ class Judging:
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Outcome:
         """Judges records in order; stops at the first bad one unless it is to be skipped."""
         outcome = Outcome(skipped=Skipped(self.most_errors))
-        for item in self._each(decoded):
+        for item in self._each(decoded, outcome.references):
             if not isinstance(item, InputError):
                 outcome.items.append(item)
                 continue
@@ -92,17 +95,21 @@ class Judging:
                 return outcome
         return outcome
 
-    def _each(self, decoded: Iterable[DecodedChunk]) -> Iterator[Judged | InputError | None]:
+    def _each(
+        self, decoded: Iterable[DecodedChunk], references: References
+    ) -> Iterator[Judged | InputError | None]:
         plans: Plans = {}
         numbers = count()
-        items = (self._read(raw, plans) for raw in one_by_one(decoded))
+        items = (self._read(raw, plans, references) for raw in one_by_one(decoded))
         for key, group in groupby(items, lambda item: getattr(item, "key", None)):
             if key is None:
                 yield from (self._alone(item) for item in group)
             else:
                 yield from self._together(list(group), numbers)
 
-    def _read(self, raw: Raw | InputError, plans: Plans) -> Ready | InputError | None:
+    def _read(
+        self, raw: Raw | InputError, plans: Plans, references: References
+    ) -> Ready | InputError | None:
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             return read
@@ -114,6 +121,12 @@ class Judging:
             wanted = read_expectations(read)
         except InputError as error:
             return error
+        if "log_probs_ref" in read.columns:
+            references.merge(References(first={True: 0}))
+        elif references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
+            with suppress(InputError):  # said where the record is judged
+                alone = Chunk.of([read])
+                references.add(alone, plan, alone.objective(plan))
         alike = kind(wanted[0])
         key = None if alike is None else (id(plan), alike, layout(read), read.mask is None)
         return Ready(read, plan, words, wanted, key)

@@ -11,9 +11,12 @@ from grpo_cli.commands.verify.causes.memory import Memory
 from grpo_cli.commands.verify.company import Asked, Company, explained
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.engine import Reader
+from grpo_cli.engine.references import References, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.terminal.messages import say
+from grpo_cli.variants.plan import Plan
 
 NO = 1
 _ROWS = 5
@@ -35,10 +38,14 @@ class Verification:
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
+        self._references = References()
+        self._without_kl: list[Plan] = []
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The verdict of each record that expects anything."""
         for _, outcome in self._reader.map(self._judging):
+            self._references.merge(outcome.references)
+            self._references.check()
             self._reader.leave_out(outcome.skipped)
             companies = self._companies(outcome.items)
             for at, item in enumerate(outcome.items):
@@ -64,6 +71,8 @@ class Verification:
 
     def _row(self, item: Judged, asked: Asked | None) -> dict[str, Any]:
         verdict = item.verdict
+        if NO_REFERENCE.name in verdict.signature:
+            self._without_kl.append(item.plan)
         if asked is not None:
             verdict = explained(verdict, asked, self._memory.causes)
         self.rows_taken[item.words] = self.rows_taken.get(item.words, 0) + 1
@@ -85,7 +94,7 @@ class Verification:
         """Says what was taken for granted."""
         tell_errors(self.skipped, as_json=as_json)
         tell_skipped(self.skipped, self._count)
-        tell_notes(self._reader.notes(), quiet=quiet)
+        tell_notes(self._reader.notes() | without_kl(self._without_kl), quiet=quiet)
         if quiet:
             return
         if not self._judging.variant:

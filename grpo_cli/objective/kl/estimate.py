@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Kl, times
 
 Estimator = Callable[[F64], tuple[F64, F64]]
@@ -112,6 +112,13 @@ def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
 def none() -> None:
     """No KL term."""
 
+
+def left_out() -> None:
+    """No KL penalty: no record has a reference, and β comes from the variant alone."""
+
+
+NO_REFERENCE = Bound("none(no reference)", Choice(left_out), {})
+"""Replaces a KL penalty that no record has a reference for; its value is unknown, not 0."""
 
 _USUAL = {"kl_weight": "none", "kl_input_clamp": None, "kl_output_clamp": None}
 

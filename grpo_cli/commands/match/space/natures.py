@@ -13,6 +13,7 @@ from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import STAGES
@@ -40,11 +41,12 @@ class Natures:
     """The natures of plans on a record, each kind looked at once.
 
     Args:
-        alone: the record that everything is tried on.
+        alone: the record that everything is tried on; ``columns`` are its own.
     """
 
     def __init__(self, alone: Chunk) -> None:
         self.alone = alone
+        self.columns = Inputs(alone.batch)
         self._signs: dict[Key, bool] = {}
         self._tokens: dict[Key, bool] = {}
         self._by_token: dict[Key, bool] = {}
@@ -69,9 +71,7 @@ class Natures:
         """
         wanted = row.key, *[change.key for change in changes]
         if wanted not in self._objectives:
-            given, plan = self.alone.advantages_given, changed(row, *changes)
-            made = plan.objective(self.alone.settings, advantages_given=given)
-            self._objectives[wanted] = made
+            self._objectives[wanted] = self.alone.objective(changed(row, *changes))
         return self._objectives[wanted]
 
     def aggregate(self, row: Plan, change: Change) -> Bound:

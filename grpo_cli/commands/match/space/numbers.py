@@ -16,6 +16,7 @@ from grpo_cli.commands.match.space.options import (
 )
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import estimates_kl
 from grpo_cli.variants.plan import Plan
 
 
@@ -94,6 +95,8 @@ class Numbers:
     def _kl(self, row: Plan, kl: Change, *pair: Change) -> int:
         def number() -> int:
             objective = self.natures.objective(row, kl, *pair)
+            if not estimates_kl(objective, self.natures.columns):
+                return -1
             return self.options.kl(objective, making(row, kl, *pair))
 
         return self._tried(number, kl)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,28 +14,38 @@ from grpo_cli.commands.match.sums.edges import merged
 from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 
+@dataclass
 class Exact(Totals):
-    """Totals, and how far the ratios go on either side."""
+    """Totals, how far the ratios go on either side, and which records have a reference."""
 
     reached: F64 | None = None
+    references: References = field(default_factory=References)
 
     def reach(self, other: F64) -> None:
         """Adds what the ratios of other records reach."""
         self.reached = other if self.reached is None else merged(self.reached, other)
 
     def merge(self, other: Totals) -> None:
-        """Adds the totals of other records."""
+        """Adds the totals of other records.
+
+        Raises:
+            InputError: where only some of the records have a reference that the plan needs.
+        """
         super().merge(other)
-        if isinstance(other, Exact) and other.reached is not None:
-            self.reach(other.reached)
+        if isinstance(other, Exact):
+            self.references.merge(other.references)
+            self.references.check()
+            if other.reached is not None:
+                self.reach(other.reached)
 
     def add_terms(self, work: Terms, evaluator: Evaluator, chunk: Chunk) -> None:
         """Adds J's terms alone: the sums that ``add`` makes of a breakdown, to the bit."""
@@ -99,6 +110,8 @@ class Exactly:
             if totals is None:
                 continue
             try:
+                totals.references.add(chunk, evaluator.plan, work.objective(evaluator.plan))
+                totals.references.check()
                 with np.errstate(all="ignore"):
                     if self.everything or work.drops(evaluator):
                         totals.add(evaluator.evaluate(chunk))
@@ -137,7 +150,8 @@ def merge(found: Found, part: Found) -> None:
     """Adds the totals of other records."""
     for at, totals in part.items():
         known = found[at]
-        if known is None or totals is None:
-            found[at] = None
-        else:
-            known.merge(totals)
+        found[at] = None
+        if known is not None and totals is not None:
+            with suppress(InputError):
+                known.merge(totals)
+                found[at] = known

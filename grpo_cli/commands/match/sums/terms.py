@@ -15,7 +15,7 @@ from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.groups import Groups, Remembered
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.inputs import Inputs, take_penalty
+from grpo_cli.objective.inputs import Inputs, missing, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import (
     Correction,
@@ -59,8 +59,7 @@ class Terms:
 
     def objective(self, plan: Plan) -> Objective:
         """A plan's objective for these records."""
-        given = self._chunk.advantages_given
-        return plan.objective(self._chunk.settings, advantages_given=given)
+        return self._chunk.objective(plan)
 
     def weight(self, objective: Objective, stage: str) -> Weights:
         """The weights of an aggregation."""
@@ -212,7 +211,9 @@ class Terms:
         bound = objective.kl
         weighed = bound.values.get("kl_weight") == "ratio" and "/" not in bound.name
         if not weighed or self.inputs.get("log_ratio_ref") is None:
-            found: Kl = self.inputs.call(bound, "kl")
+            found: Kl | None = self.inputs.call(bound, "kl")
+            if found is None:  # left out here, and estimated where the search began
+                raise missing("log_ratio_ref", bound, "kl")
             return found.value
         bare = replace(bound, values={**bound.values, "kl_weight": "none"})
         wanted = _unclamped(bare, self._farthest)

@@ -1,0 +1,118 @@
+"""KL penalties that are left out because no record has a reference: what lacks it, and the note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from grpo_cli.engine.chunk import Chunk, located
+from grpo_cli.engine.packing import chunks
+from grpo_cli.objective.inputs import MissingColumnError, missing
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.signature import MIXED, Parts, plain
+from grpo_cli.records import DecodedChunk
+from grpo_cli.records.translate import Notices
+from grpo_cli.variants.plan import Plan
+
+
+@dataclass
+class References:
+    """Which records of an input have a reference, where a KL is left out without one.
+
+    All of them may lack it, or none: a J with the KL of some records only is no objective's.
+
+    Attributes:
+        lacking: the error for the first record whose KL was left out; None where there is none.
+        first: pieces of output before the first record with a reference (True), and before the
+            first whose KL was left out (False).
+    """
+
+    lacking: MissingColumnError | None = None
+    first: dict[bool, int] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk, plan: Plan, objective: Objective, at: int = 0) -> None:
+        """Adds records that follow.
+
+        Args:
+            chunk: the records.
+            plan: what they are evaluated as.
+            objective: the plan's for these records.
+            at: pieces of output before them.
+        """
+        if chunk.has_reference:
+            self.merge(References(first={True: at}))
+        elif objective.kl.name == NO_REFERENCE.name:
+            self.merge(References(self.lacking or _lacking(chunk, plan), {False: at}))
+
+    def merge(self, later: References, shift: int = 0) -> None:
+        """Adds those of records that follow, with ``shift`` pieces of output before them."""
+        self.lacking = self.lacking or later.lacking
+        self.first = {key: at + shift for key, at in later.first.items()} | self.first
+
+    def pieces_before_mix(self, later: References) -> int:
+        """The pieces of later output that come before its records mix with these."""
+        return max((at for key, at in later.first.items() if key not in self.first), default=0)
+
+    @property
+    def error(self) -> MissingColumnError | None:
+        """The error for a KL that was left out though other records have a reference."""
+        return self.lacking if True in self.first else None
+
+    def check(self) -> None:
+        """Refuses a mix.
+
+        Raises:
+            MissingColumnError: where some records have a reference and others were evaluated
+                without their KL, with the place of the first of these.
+        """
+        if self.error is not None:
+            raise self.error
+
+
+def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
+    kl = chunk.objective(plan, reference_given=True).kl
+    name = next(name for name in kl.choice.columns if name in ("log_ratio_ref", "log_probs_ref"))
+    error = missing(name, kl, "kl", ", which other records have")
+    if not chunk.packed and not chunk.records:  # a search kept the numbers alone
+        return error
+    found = located(error, chunk.first.records[0])
+    assert isinstance(found, MissingColumnError)
+    return found
+
+
+def has_reference(decoded: Iterable[DecodedChunk]) -> bool:
+    """Whether any of the records has a reference; those that cannot be read do not count."""
+    parts = chunks(decoded, with_headers=False)
+    return any(isinstance(part, Chunk) and part.has_reference for part in parts)
+
+
+def lacks_kl(parts: Parts) -> bool:
+    """Whether a plan's signature says that its KL was left out, of some records or of all."""
+    return any(part.key == "kl" and part.name in (NO_REFERENCE.name, MIXED) for part in parts)
+
+
+def without_kl(plans: Iterable[Plan]) -> Notices:
+    """The note on variants that were evaluated without their KL, if any."""
+    left_out = list({plan.variant: plan for plan in plans}.values())
+    if not left_out:
+        return {}
+    if len(left_out) == 1:
+        said = f"{left_out[0].variant} is evaluated without its KL penalty ({_penalty(*left_out)})"
+    else:
+        named = [f"{plan.variant} {_penalty(plan)}" for plan in left_out[:_NAMED]]
+        more = f"; and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        said = (
+            f"{len(left_out)} variants are evaluated without their KL penalty "
+            f"({'; '.join(named)}{more})"
+        )
+    return {f"{said}: the records have no log_probs_ref; add that column to include it": None}
+
+
+_NAMED = 6
+"""Variants that the note names."""
+
+
+def _penalty(plan: Plan) -> str:
+    kl = plan.row.kl
+    return f"{kl.name}, β {plain(kl.values['beta'])}"

@@ -1,0 +1,416 @@
+"""Dumps without a reference: a KL penalty that only the variant asks for is left out, and named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from grpo_cli import compare, evaluate, match, split, verify
+from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.task import Task
+from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import InputError
+from grpo_cli.fold import merge, partial
+from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.records import PLAIN as PLAIN_READING
+from grpo_cli.variants import VARIANTS
+from grpo_cli.variants.plan import plan
+
+PLAIN = {
+    "log_probs_new": [[-0.2, -0.3], [-0.1, -0.4]],
+    "log_probs_old": [[-0.5, -0.6], [-0.4, -0.7]],
+    "rewards": [1.0, 0.0],
+}
+WITH = PLAIN | {"log_probs_ref": [[-0.25, -0.35], [-0.15, -0.4]]}
+
+# By hand: A = ±0.5 / (σ + 1e-8), σ = √0.5; every ratio is e^0.3, clipped at 1.2 where A > 0.
+LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
+
+NOTE = (
+    "grpo is evaluated without its KL penalty (k3, β 0.04): the records have no log_probs_ref; "
+    "add that column to include it"
+)
+MIXED = (
+    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference, "
+    "which other records have; --beta 0 does without"
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(*records: dict, name: str = "dump.jsonl") -> str:
+        path = tmp_path / name
+        lines = [json.dumps({"id": at, "step": at} | one) for at, one in enumerate(records)]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return str(path)
+
+    return written
+
+
+# ---- each command ------------------------------------------------------------------------------
+
+
+def test_eval_leaves_the_penalty_out_and_says_so(grpo, write):
+    result = grpo("eval", write(PLAIN, PLAIN), "--json")
+    document = json.loads(result.stdout)
+    total = document["total"]
+    assert result.exit_code == 0
+    assert total["loss"] == pytest.approx(LOSS, rel=1e-14)
+    assert total["policy"] == total["objective"]
+    assert total["kl"] is None
+    assert "|kl:none(no reference)|" in document["signature"]
+    assert [record["kl"] for record in document["records"]] == [None, None]
+    assert result.stderr == f"grpo: note: {NOTE}\n"
+
+
+@pytest.mark.parametrize("level", ["batch", "record", "response", "token"])
+def test_every_level_has_the_numbers_of_beta_0(grpo, write, level):
+    path = write(PLAIN, PLAIN)
+    rows = [
+        [
+            json.loads(line)
+            for line in grpo(
+                "eval", path, "-f", "jsonl", "--level", level, *more
+            ).stdout.splitlines()
+        ]
+        for more in ((), ("--beta", "0"))
+    ]
+    for own, without in zip(*rows, strict=True):
+        assert level not in ("batch", "record") or own.pop("signature") != without.pop("signature")
+        assert own == without
+
+
+@pytest.mark.parametrize("command", ["explain", "show", "verify", "split"])
+def test_commands_that_ended_with_an_error(grpo, write, command):
+    path = write(PLAIN | {"expected": {"loss": LOSS}})
+    more = ["-n", "1"] if command == "split" else []
+    result = grpo(command, path, *more)
+    assert result.exit_code == 0
+    assert f"note: {NOTE}\n" in result.stderr
+
+
+def test_explain_works_the_record_out_without_a_kl(grpo, write):
+    result = grpo("explain", write(PLAIN))
+    assert "no KL is in this loss: the records have no log_probs_ref" in result.stdout
+    assert NO_REFERENCE.choice.summary in " ".join(result.stdout.split())
+    assert "β·kl" not in result.stdout
+    worked = json.loads(grpo("explain", write(PLAIN), "--json").stdout)["record"]
+    assert (worked["beta"], worked["kl"]) == (0.0, None)
+
+
+def test_explain_of_a_beta_of_0_does_not_speak_of_the_reference(grpo, write):
+    result = grpo("explain", write(PLAIN), "--beta", "0")
+    assert "no KL is in the loss (β = 0)" in result.stdout
+    assert "log_probs_ref" not in result.stdout + result.stderr
+
+
+def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
+    result = grpo("compare", write(PLAIN, PLAIN), "-v", "grpo,dr,bnpo,rloo", "--json")
+    document = json.loads(result.stdout)
+    found = {row["variant"]: row for row in document["variants"]}
+    assert list(found) == ["grpo", "dr", "bnpo"]
+    assert [found[name]["kl"] for name in found] == [None, 0.0, None]
+    assert all("|kl:none(no reference)|" in found[name]["signature"] for name in ("grpo", "bnpo"))
+    assert [row["variant"] for row in document["skipped"]] == ["rloo"]
+    assert (
+        "note: 2 variants are evaluated without their KL penalty (grpo k3, β 0.04; "
+        "bnpo k3, β 0.04): the records have no log_probs_ref; add that column to include it"
+    ) in result.stderr
+
+
+def test_match_names_the_default_as_it_stands(grpo, write):
+    result = grpo("match", write(PLAIN, PLAIN), "--loss", "0.0529830888")
+    assert "as it stands: grpo" in result.stdout
+    assert "-v grpo --level batch --only loss" in result.stdout
+    assert "--kl none" not in result.stdout
+    assert "without its KL penalty" in result.stderr or "without their KL" in result.stderr
+
+
+def test_match_tries_frameworks_whose_beta_is_0_as_they_stand(write):
+    loss = evaluate(write(PLAIN, PLAIN), "trl/dr_grpo").loss
+    found = match(write(PLAIN, PLAIN), loss=loss)
+    assert "trl/dr_grpo" in found.matches[0].variants
+    assert found.matches[0].command.count("--kl") == 0
+
+
+def test_trend_has_the_columns_of_the_update(grpo, write):
+    result = grpo("trend", write(PLAIN, PLAIN, PLAIN), "--fields", "loss,kl", "-f", "jsonl")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["loss"] for row in rows] == pytest.approx([LOSS] * 3, rel=1e-14)
+    assert [row["kl"] for row in rows] == [None] * 3
+    assert NOTE in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "report", "diff"])
+def test_commands_that_evaluate_beside_other_things(grpo, write, tmp_path, command):
+    path = write(PLAIN, PLAIN, PLAIN)
+    more = {"diff": [path], "report": ["-o", str(tmp_path / "page.html")]}.get(command, [])
+    result = grpo(command, path, *more)
+    assert result.exit_code == 0, result.stderr
+    assert "missing" not in result.stderr
+
+
+def test_python_has_the_same_numbers_and_notes(write):
+    path = write(PLAIN, PLAIN)
+    found = evaluate([PLAIN, PLAIN])
+    assert found.loss == pytest.approx(LOSS, rel=1e-14)
+    assert found.total["kl"] is None
+    assert all(math.isnan(value) for response in found.kl for value in response)
+    assert found.notices == [NOTE]
+    assert partial([PLAIN, PLAIN]).notices == [NOTE]
+    assert partial([PLAIN, PLAIN]).total == found.total
+    assert compare(path, "grpo").variants[0].kl is None
+    assert "|kl:none(no reference)|" in split(path, 1).signature
+    assert split(path, 1).splits[0].global_ == pytest.approx(LOSS, rel=1e-14)
+    assert verify([PLAIN | {"expected": {"loss": LOSS}}]).agrees
+
+
+# ---- which rows, and which records -------------------------------------------------------------
+
+
+def leaving_out() -> list[str]:
+    """The rows whose own β is not 0, and whose KL is a penalty in the loss on the reference."""
+    rows = []
+    for name, row in VARIANTS.items():
+        needs = {"log_ratio_ref", "log_probs_ref"} & {*row.kl.choice.columns}
+        if needs and not row.kl.choice.in_reward and row.kl.values.get("beta"):
+            rows.append(name)
+    return rows
+
+
+def test_which_rows_they_are():
+    # Read off the table of rows; the frameworks' released defaults of β stand there.
+    assert {"grpo", "bnpo", "reinforce++-baseline", "liger/dapo", "skyrl/gspo"} <= {*leaving_out()}
+    assert {"ms-swift/dr_grpo", "nemo-rl/grpo", "open-instruct/cispo"} <= {*leaving_out()}
+    assert not {"rloo", "trl/grpo", "prime-rl/grpo", "openrlhf/ppo", "dr"} & {*leaving_out()}
+
+
+@pytest.mark.parametrize("name", leaving_out())
+def test_every_such_row_gives_what_a_beta_of_0_gives(name):
+    record = PLAIN | {"log_probs_rollout": PLAIN["log_probs_old"]}
+    found, without = evaluate(record, name), evaluate(record, name, beta=0.0)
+    assert found.total == without.total
+    assert "|kl:none(no reference)|" in found.signature
+    with pytest.raises(InputError, match="log_probs_ref: missing"):
+        evaluate(record, name, beta=0.04)
+
+
+@pytest.mark.parametrize("name", ["rloo", "openrlhf/ppo", "prime-rl/ref_kl", "nemo-rl/opd"])
+def test_a_row_that_needs_the_reference_for_more_than_a_penalty_is_an_error(name):
+    record = PLAIN | {"log_probs_rollout": PLAIN["log_probs_old"]}
+    with pytest.raises(InputError, match="log_probs_ref: missing") as error:
+        evaluate(record, name)
+    assert "beta" not in str(error.value)  # which would not help
+
+
+@pytest.mark.parametrize("name", ["trl/grpo", "verl/vanilla"])
+def test_a_row_whose_own_beta_is_0_is_evaluated_as_before(name):
+    found = evaluate(PLAIN, name)
+    assert "no reference" not in found.signature
+    assert "[beta=0" in found.signature
+    assert not any("KL penalty" in note for note in found.notices)
+
+
+@pytest.mark.parametrize("record", [{"beta": 0.04}, {"hyperparameters": {"kl_coef": 0.04}}])
+def test_a_beta_of_the_record_needs_the_reference(record):
+    with pytest.raises(InputError, match="log_probs_ref: missing"):
+        evaluate(PLAIN | record)
+
+
+@pytest.mark.parametrize("flags", [("--beta", "0.04"), ("--kl", "k1"), ("-p", "beta=0.1")])
+def test_a_kl_that_a_flag_asks_for_needs_the_reference(grpo, write, flags):
+    result = grpo("eval", write(PLAIN, PLAIN), *flags)
+    assert result.exit_code == 3
+    assert "dump.jsonl:1: log_probs_ref: missing" in result.stderr
+
+
+def test_records_with_probabilities():
+    bare = {"ratios": [1.2, 0.8], "advantages": [1.0, 1.0]}
+    for record in (bare, bare | {"probs_old": [0.9, 0.5]}):
+        found = evaluate(record)
+        assert found.objective == pytest.approx(1.0)  # by hand: (1.2 + 0.8) / 2
+        assert found.notices == [NOTE]
+    with pytest.raises(InputError, match=r"probs_old: missing; the kl stage \(k3\) needs it"):
+        evaluate(bare | {"probs_ref": [1.0, 0.5]})
+    known = evaluate(bare | {"probs_old": [0.9, 0.5], "probs_ref": [1.0, 0.5]})
+    assert known.total["kl"] > 0.0
+    assert known.notices == []
+
+
+def test_a_beta_of_0_beside_records_that_give_none(write):
+    found = evaluate(write(PLAIN, PLAIN | {"beta": 0.0}))
+    assert found.loss == pytest.approx(LOSS, rel=1e-14)
+    assert "|kl:mixed|" in found.signature
+    assert found.notices == [NOTE]
+
+
+# ---- some with a reference, some without ------------------------------------------------------
+
+ORDERS = {
+    "lacking first": ([PLAIN, PLAIN, WITH, PLAIN], 1),
+    "lacking last": ([WITH, WITH, PLAIN, WITH, PLAIN], 3),
+    "lacking within": ([WITH, PLAIN, WITH], 2),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("command", ["eval", "explain"])
+def test_a_mix_is_an_error_that_names_the_first_without(grpo, write, order, command):
+    records, line = ORDERS[order]
+    result = grpo(command, write(*records))
+    assert result.exit_code == 3
+    assert f"dump.jsonl:{line}: {MIXED}: grpo {command} " in result.stderr
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_mix_in_other_commands(grpo, write, order):
+    records, line = ORDERS[order]
+    path = write(*(one | {"expected": {"loss": LOSS}} for one in records))
+    verified = grpo("verify", path)
+    assert verified.exit_code == 3
+    assert f"dump.jsonl:{line}: {MIXED}" in verified.stderr
+    assert grpo("split", path, "-n", "1").exit_code == 3
+    document = json.loads(grpo("compare", path, "-v", "dr,grpo", "--json").stdout)
+    (skipped,) = document["skipped"]
+    assert skipped["place"].endswith(f"dump.jsonl:{line}")
+    found = match(path, loss=str(LOSS))
+    assert "grpo" not in [name for one in found.matches for name in one.variants]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_merged_totals_that_saw_both_are_an_error(order):
+    records, line = ORDERS[order]
+    parts = [partial([one], source="dump", first=at) for at, one in enumerate(records, 1)]
+    with pytest.raises(InputError) as error:
+        merge(parts)
+    assert str(error.value) == f"dump:{line}: {MIXED}"
+    with pytest.raises(InputError) as error:
+        merge([merge(parts[:1]), merge(parts[1:2]), *parts[2:]][::1])
+    assert str(error.value) == f"dump:{line}: {MIXED}"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_skipped_records_are_those_without(grpo, write, order):
+    records, _ = ORDERS[order]
+    path = write(*records)
+    lacking = sum("log_probs_ref" not in one for one in records)
+    result = grpo("eval", path, "--on-error", "skip", "--json")
+    total = json.loads(result.stdout)["total"]
+    kept = evaluate([one for one in records if "log_probs_ref" in one])
+    assert result.exit_code == 3
+    assert total == kept.total
+    assert f"skipped {lacking} of {len(records)} records" in result.stderr
+
+
+def test_nothing_is_skipped_where_no_record_has_a_reference(grpo, write):
+    result = grpo("eval", "--on-error", "skip", "--only", "loss", stdin=json.dumps(PLAIN))
+    assert result.exit_code == 0
+    assert float(result.stdout) == pytest.approx(LOSS, rel=1e-14)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_mixed_run_has_no_update_where_the_reference_is_missing(write, order):
+    records, line = ORDERS[order]
+    run = Run(Reader([write(*records)]), plan("grpo"))
+    losses = [step.metrics["loss"] for step in run.read()]
+    assert [loss is None for loss in losses] == ["log_probs_ref" not in one for one in records]
+    assert f"dump.jsonl:{line}: log_probs_ref: missing" in next(iter(run.missing))
+    assert not any("KL penalty" in note for note in run.notices)
+
+
+def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
+    path = write(PLAIN, PLAIN)
+    task = Task(Evaluator(plan("grpo")), StepOf(), skip=False, logged=False)
+    follow = Follow([path], PLAIN_READING, task)
+    follow.poll()
+    assert [step.metrics["loss"] for step in follow.steps()] == pytest.approx([LOSS] * 2)
+    assert NOTE in follow.notices
+    with Path(path).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(WITH | {"step": 2}) + "\n")
+    follow.poll()
+    follow.poll()
+    losses = [step.metrics["loss"] for step in follow.steps()]
+    assert [loss is None for loss in losses] == [True, True, False]
+    assert any(note.startswith("no columns of the update") for note in follow.notices)
+
+
+# ---- however the input is cut ------------------------------------------------------------------
+
+
+def output(path: str, **options) -> tuple[bytes, str]:
+    """The rows and what ends or describes the run."""
+
+    def encode(records, breakdown):
+        return [
+            f"{record.id} {value!r}\n".encode()
+            for record, value in zip(records, breakdown.record_objective, strict=True)
+        ]
+
+    run = Evaluation(Reader([path], **options), plan("grpo"), encode=encode)
+    rows: list[bytes] = []
+    try:
+        for some in run:
+            rows += some
+    except InputError as error:
+        return b"".join(rows), json.dumps([str(error), run.notices])
+    return b"".join(rows), json.dumps([run.total, run.signature, run.notices])
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [PLAIN] * 300,
+        [*[PLAIN] * 180, WITH, *[PLAIN] * 20],
+        [*[WITH] * 130, PLAIN, *[WITH] * 69],
+        [*[WITH, PLAIN | {"rewards": [1.0]}] * 2, *[PLAIN] * 100],
+        [*[PLAIN] * 90, PLAIN | {"rewards": [1.0]}, *[WITH] * 100],
+    ],
+    ids=["none", "late reference", "late lack", "another error first", "another error between"],
+)
+def test_bytes_are_the_same_for_any_jobs_and_blocks(write, records):
+    path = write(*records)
+    wanted = output(path, jobs=1)
+    for block in (200, 1000, 7000):
+        assert output(path, jobs=1, block_bytes=block) == wanted
+    assert output(path, jobs=2, block_bytes=1500) == wanted
+
+
+# ---- what a row needs and nobody gives ---------------------------------------------------------
+
+
+def test_a_length_that_nobody_gives_is_named_alike(grpo, write):
+    path = write(PLAIN, PLAIN)
+    said = (
+        "note: max_completion_length: missing; trl/dr_grpo uses its own 512: give "
+        "-p max_completion_length=VALUE, or put it in the record's hyperparameters\n"
+    )
+    loss = repr(evaluate(path, "trl/dr_grpo").loss)
+    for line in (
+        ["eval", path, "-v", "trl/dr_grpo"],
+        ["split", path, "-v", "trl/dr_grpo", "-n", "1"],
+        ["explain", path, "-v", "trl/dr_grpo"],
+        ["match", path, "--loss", loss],
+    ):
+        assert said in grpo(*line).stderr, line
+    given = ["-p", "max_completion_length=256"]
+    assert "missing" not in grpo("eval", path, "-v", "trl/dr_grpo", *given).stderr
+    own = PLAIN | {"hyperparameters": {"max_completion_length": 512}}
+    assert "missing" not in grpo("eval", write(own), "-v", "trl/dr_grpo").stderr
+
+
+def test_a_length_that_no_row_has_is_an_error_in_the_same_words(grpo, write):
+    path = write(PLAIN, PLAIN)
+    said = (
+        "max_completion_length: missing; token-sum-norm needs it: give "
+        "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
+    )
+    assert said in grpo("eval", path, "--aggregate", "token-sum-norm").stderr
+    skipped = split(path, 1).skipped
+    assert said in next(one.reason for one in skipped if one.aggregate == "token-sum-norm")
+    assert match(path, loss="0.1").not_tried["token-sum-norm"] == said
