@@ -279,7 +279,7 @@ class Evaluation:
         if outcome.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(outcome.totals.signed) else [])
-        pooled = reader.pooled(plan.batch)
+        pooled = {} if outcome.error is not None else reader.pooled(plan.batch)
         return list(
             reader.notes() | self._notices | other | outcome.told | no_kl | replaced | pooled
         )

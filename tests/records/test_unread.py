@@ -8,7 +8,7 @@ from files import each
 from grpo_cli.commands.check.tokens import prompts, retokenised
 from grpo_cli.commands.page.prompts import KEYS as PROMPTS
 from grpo_cli.commands.trend.said import EACH, ENDINGS, VERSIONS
-from grpo_cli.commands.trend.which import KEYS as STEPS
+from grpo_cli.records.choose.batches import STEP_FIELDS as STEPS
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.unread import (
     FUNCTION,

@@ -44,7 +44,7 @@ class Comparison:
             if first in sums:
                 break
             evaluators = [side.evaluator for side in self.sides]
-        without = [one.plan for one in self.sides if lacks_kl(one.totals.signed)]
+        without = [one.plan for one in self.sides if lacks_kl(one.signed)]
         source.notices.update(without_kl(without))
 
     def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
