@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.frameworks.framework import Reading, Settings
+from grpo_cli.frameworks.framework import Reading, Settings, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
-from grpo_cli.variants.registry import FRAMEWORKS, NAMES, STAGES, framework
+from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
 
 def named_row(value: Any) -> str | None:
@@ -57,7 +57,7 @@ def choose(settings: Settings) -> Chosen:
             a ``version`` before the newest one picks the row that kept its number.
 
     Raises:
-        InputError: where no row reproduces it.
+        InputError: where no row reproduces it, or its release has no such row any more.
     """
     name = str(settings.get("name", "")).lower()
     read = framework(name).read if name in FRAMEWORKS else None
@@ -107,9 +107,16 @@ def _as_of(row: str, settings: Settings) -> str:
     """The row that has the number of the record's own release."""
     room, slash, _ = row.partition("/")
     version = settings.get("version")
-    if not slash or version is None:
+    if version is None:
         return row
-    return framework(room).row_of(row, str(version))
+    name, until = str(settings.get("name", "")).lower(), ROWS[row].until
+    if is_gone(until, name, str(version)):
+        raise InputError(
+            f"{name} {version} has no {row.removeprefix(f'{name}/')}: {until} was the last release "
+            "with it; name a variant with -v",
+            path="framework.version",
+        )
+    return framework(room).row_of(row, str(version)) if slash else row
 
 
 def _by_variant(settings: Settings) -> Chosen:

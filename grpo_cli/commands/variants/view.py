@@ -36,10 +36,19 @@ def print_all(
 
 def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) -> None:
     """Prints one line per variant: its names, its stages, and where it comes from."""
-    rows = [{**row, **_stages(row), "title": _also(row, "title")} for row in variants]
+    rows = [
+        {**row, **_stages(row), "version": _version(row), "title": _also(row, "title")}
+        for row in variants
+    ]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
     hidden = _print(console, screen, rows, names)
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
+
+
+def _version(variant: Entry) -> str:
+    """The version that a row reproduces, and the last release that has it."""
+    until = f"until {variant['until']}" if variant["until"] else ""
+    return ", ".join(part for part in (variant["version"], until) if part)
 
 
 def _stages(variant: Entry) -> dict[str, str]:

@@ -28,7 +28,7 @@ def ipo(
         ratio: [N] w.
         advantage: [N] A.
         log_probs_new, log_probs_rollout: [N] nats.
-        ipo_threshold: in probability.
+        ipo_threshold: in probability; prime-rl's ``eps``.
     """
     moved = np.exp(log_probs_new) - np.exp(log_probs_rollout)
     high, low = moved > ipo_threshold, moved < -ipo_threshold
@@ -64,7 +64,7 @@ def _dropped(ratio: F64, advantage: F64, high: Mask, low: Mask) -> Surrogate:
 
 
 CHOICES = {
-    "prime-rl/ipo": Choice(ipo, {"ipo_threshold": 0.1}),
+    "prime-rl/ipo": Choice(ipo, {"ipo_threshold": 0.3}),
     "prime-rl/ref_kl": Choice(
         ref_kl,
         {"divergence_low": 0.2},
