@@ -1,8 +1,8 @@
 """OpenRLHF, slime, NeMo-RL, AReaL, prime-rl, open-instruct, Tinker: one fixture, their numbers.
 
 The expected numbers are what the frameworks' own functions returned when executed in float64 with
-torch at the commits that the rows state (OpenRLHF 3c3be62, slime 624b824, NeMo-RL 7ea279a, AReaL
-4aef98d, prime-rl 559b447, open-instruct e6c3044), to six digits. Tinker's are of its documented
+torch at OpenRLHF 3c3be62, slime 624b824, NeMo-RL 7ea279a, AReaL
+4aef98d, prime-rl 559b447 and open-instruct e6c3044, to six digits. Tinker's are of its documented
 formulas, worked out apart from this program.
 """
 

@@ -29,7 +29,6 @@ COMMITS = {
     "alibaba/ROLL": "8eb27cc2",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
-    "inclusionAI/AReaL": "4aef98d",
     "areal-project/AReaL": "cbff54d",
     "PrimeIntellect-ai/prime-rl": "349283d",
     "PrimeIntellect-ai/prime-rl@0.9.0": "559b447",

@@ -36,19 +36,10 @@ def print_all(
 
 def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) -> None:
     """Prints one line per variant: its names, its stages, and where it comes from."""
-    rows = [
-        {**row, **_stages(row), "version": _version(row), "title": _also(row, "title")}
-        for row in variants
-    ]
+    rows = [{**row, **_stages(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
     hidden = _print(console, screen, rows, names)
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
-
-
-def _version(variant: Entry) -> str:
-    """The version that a row reproduces, and the last release that has it."""
-    until = f"until {variant['until']}" if variant["until"] else ""
-    return ", ".join(part for part in (variant["version"], until) if part)
 
 
 def _stages(variant: Entry) -> dict[str, str]:
@@ -74,9 +65,11 @@ def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry])
 
 
 def _also(row: Entry, about: str) -> str:
-    """What a row is, and its other names."""
-    others = ", ".join(row["aliases"])
-    return f"{row[about]} (also {others})" if others else str(row[about])
+    """What a row is, its other names, and the last release that has it."""
+    others = f"also {', '.join(row['aliases'])}" if row["aliases"] else ""
+    until = f"until {row['until']}" if row.get("until") else ""
+    more = "; ".join(part for part in (others, until) if part)
+    return f"{row[about]} ({more})" if more else str(row[about])
 
 
 def print_changes(console: Console, screen: Screen, document: Entry) -> None:
