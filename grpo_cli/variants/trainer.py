@@ -96,7 +96,7 @@ def completed(
 def _row(settings: Settings, reading: Reading) -> str:
     for wanted in (f"{settings['name']}/{reading.row}".lower(), reading.row):
         if wanted in NAMES:
-            return NAMES[wanted]
+            return _there(NAMES[wanted], settings)
     raise InputError(
         f"no variant reproduces {settings['name']}'s {reading.row!r}; name one with -v",
         path="framework",
@@ -107,23 +107,29 @@ def _as_of(row: str, settings: Settings) -> str:
     """The row that has the number of the record's own release."""
     room, slash, _ = row.partition("/")
     version = settings.get("version")
-    if version is None:
+    if not slash or version is None:
         return row
-    name, until = str(settings.get("name", "")).lower(), ROWS[row].until
-    if is_gone(until, name, str(version)):
+    return framework(room).row_of(row, str(version))
+
+
+def _there(row: str, settings: Settings) -> str:
+    """The row, if the record's own release has it still."""
+    name, version = str(settings.get("name", "")).lower(), settings.get("version")
+    until = ROWS[row].until
+    if version is not None and is_gone(until, name, str(version)):
         raise InputError(
             f"{name} {version} has no {row.removeprefix(f'{name}/')}: {until} was the last release "
             "with it; name a variant with -v",
             path="framework.version",
         )
-    return framework(room).row_of(row, str(version)) if slash else row
+    return row
 
 
 def _by_variant(settings: Settings) -> Chosen:
     name = settings.get("variant") or settings.get("loss_type") or settings.get("name")
     for wanted in (f"{settings.get('name')}/{name}".lower(), name):
         if isinstance(wanted, str) and wanted in NAMES:
-            return Chosen(_as_of(NAMES[wanted], settings))
+            return Chosen(_as_of(_there(NAMES[wanted], settings), settings))
     raise InputError(f"no variant reproduces {name!r}; name one with -v", path="framework")
 
 

@@ -16,7 +16,7 @@ from grpo_cli import VARIANTS, evaluate
 from grpo_cli.errors import InputError
 from grpo_cli.variants import EARLIER, NAMES
 from grpo_cli.variants.registry import FRAMEWORKS, framework
-from grpo_cli.variants.trainer import choose
+from grpo_cli.variants.trainer import choose, named_row
 
 CHANGED = [(room, change) for room in FRAMEWORKS for change in framework(room).changes]
 
@@ -99,6 +99,11 @@ def test_a_release_that_no_longer_has_the_loss_is_told(
     with pytest.raises(InputError) as told:
         choose(settings)
     assert (told.value.path, told.value.message) == ("framework.version", message)
+
+
+def test_another_variant_of_such_a_record_is_evaluated() -> None:
+    settings = {"name": "prime-rl", "loss_type": "dppo", "version": "0.9.1"}
+    assert named_row({"framework": settings}) == "prime-rl/dppo"
 
 
 def test_a_row_says_until_when_it_was_there() -> None:
