@@ -70,6 +70,7 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
         ({"name": "prime-rl", "loss_type": "default"}, "prime-rl/dppo"),
         ({"name": "prime-rl", "algorithm": "max_rl", "version": "0.8.0"}, "prime-rl/max_rl@0.9.0"),
         ({"name": "prime-rl", "algorithm": "opd", "version": "0.8.0"}, "prime-rl/ref_kl"),
+        ({"name": "prime-rl", "loss_type": "icepop"}, "prime-rl/icepop"),
         ({"name": "trl", "loss_type": "gfpo", "version": "1.7.1"}, "gfpo"),
     ],
 )
@@ -126,6 +127,13 @@ def test_prime_rl_s_algorithm_and_loss_are_two_settings() -> None:
     assert (chosen.variant, chosen.stages) == ("prime-rl/ipo", {"advantage": "max-rl"})
     with pytest.raises(InputError, match=r"adv_tau 2.0: multiply the advantages by it"):
         choose({**settings, "adv_tau": 2.0})
+
+
+@pytest.mark.parametrize("name", ["algorithm", "loss_type"])
+def test_a_paper_s_row_does_not_stand_for_prime_rl_s(name: str) -> None:
+    with pytest.raises(InputError, match=r"no variant reproduces prime-rl's 'cispo'") as told:
+        choose({"name": "prime-rl", name: "cispo"})  # which it has since, by another formula
+    assert told.value.path == f"framework.{name}"
 
 
 def test_a_loss_that_once_aggregated_itself_leaves_the_mode_to_its_kl() -> None:

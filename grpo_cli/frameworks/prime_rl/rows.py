@@ -33,6 +33,15 @@ ROWS = {
         "eps is -p ipo_threshold: 0.1 as ipo_threshold until 0.9.0, and with a kl_tau of 0.001 "
         "(prime-rl/ipo@0.9.0).",
     ),
+    "prime-rl/icepop": replace(
+        GRPO,
+        title="prime-rl's icepop",
+        paper="2510.18855",
+        surrogate=use("prime-rl/icepop"),
+        kl=use("none"),
+        note="The ratio that is masked is π_θ/π_rollout, where the paper's is π_old/π_rollout: "
+        "the row icepop. ratio_low and ratio_high are -p is_low and is_high.",
+    ),
     "prime-rl/dppo": replace(
         GRPO,
         title="prime-rl's loss of type default: DPPO's mask and Kimi's squared log ratio",

@@ -54,8 +54,8 @@ def prime_rl_advantages(clones: Clones) -> Iterator[Case]:
 
 
 def prime_rl(clones: Clones) -> Iterator[Case]:
-    """IPOLoss and ref_kl_loss_fn, summed and scaled by compute_loss."""
-    own = _loaded(clones, NAME, ["IPOLoss"])
+    """IPOLoss, IcePopLoss and ref_kl_loss_fn, summed and scaled by compute_loss."""
+    own = _loaded(clones, NAME, ["IPOLoss", "IcePopLoss"])
     fixed = {"adv_tau": 1.0, "score_centering": False}
 
     def run(eps: float = 0.3, kl_tau: float = 0.0, *, distil: bool = False) -> Loss:
@@ -66,6 +66,10 @@ def prime_rl(clones: Clones) -> Iterator[Case]:
         yield NAME, row, {}, {}, run()
     for eps in (0.02, 0.1):
         yield NAME, "prime-rl/ipo", {}, {"ipo_threshold": eps, "beta": 0.1}, run(eps, 0.1)
+    for low, high in ((0.2, 5.0), (0.95, 1.05)):
+        band = SimpleNamespace(ratio_low=low, ratio_high=high, adv_tau=1.0)
+        bounds = {"is_low": low, "is_high": high}
+        yield NAME, "prime-rl/icepop", {}, bounds, _scaled(own, own.IcePopLoss(band))
     yield NAME, "prime-rl/ref_kl", {}, {}, run(distil=True)
 
 
