@@ -27,8 +27,8 @@ def read(settings: Settings) -> Reading:
     Args:
         settings: prime-rl's own words: ``algorithm`` (the ``type`` of
             ``[orchestrator.train.algo]``), ``loss_type`` (that of ``[trainer.loss]``), and the
-            loss's ``eps`` or ``ipo_threshold``, ``dppo_mask_low``, ``dppo_mask_high``, ``ratio_low``,
-            ``ratio_high``, ``kl_tau`` and ``adv_tau``.
+            loss's ``eps`` or ``ipo_threshold``, ``dppo_mask_low``, ``dppo_mask_high``,
+            ``ratio_low``, ``ratio_high``, ``kl_tau`` and ``adv_tau``.
 
     Raises:
         InputError: where ``adv_tau`` is not 1, or no row has the algorithm or the loss.
