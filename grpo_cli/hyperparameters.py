@@ -308,7 +308,9 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
     ),
     "ipo_threshold": Hyperparameter(
-        "prime-rl's ipo drops a token whose |π_θ − π_rollout| is above it", low=0.0, high=1.0
+        "prime-rl's ipo (its eps) drops a token whose |π_θ − π_rollout| is above it",
+        low=0.0,
+        high=1.0,
     ),
     "m2_threshold": Hyperparameter(
         "M2PO keeps the tokens whose mean (log π_old − log π_rollout)² is below it",

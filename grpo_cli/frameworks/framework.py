@@ -87,6 +87,18 @@ def as_of(changes: Iterable[Change], row: str, version: str) -> str:
     return row
 
 
+def is_gone(until: str, name: str, version: str) -> bool:
+    """Whether a release is newer than the last one that has a row.
+
+    Args:
+        until: the row's own word, as ``trl 1.7.1``.
+        name: the framework whose release it is.
+        version: the release; what is no release is taken for the newest one.
+    """
+    framework, _, last = until.partition(" ")
+    return framework == name and _order(last) < _order(version)
+
+
 def _order(version: str) -> tuple[tuple[int, ...], bool]:
     """What releases are sorted by: 1.9.2 < 1.10.0.dev0 < 1.10.0; a word is behind all of them."""
     release = re.match(r"v?(\d+(?:\.\d+)*)(.*)", version)

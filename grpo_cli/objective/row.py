@@ -41,6 +41,8 @@ class Row(Generic[T]):
         checked: how the row was checked: "paper" (against the paper's formula), "executed" (the
             framework's own code ran beside ours), "golden" (its executed numbers), or "read".
         version: the framework's version that the row reproduces; "" for a paper.
+        until: the framework and the last release that has it, as ``trl 1.7.1``, where a newer
+            one has it no more; else "".
     """
 
     advantage: T
@@ -58,3 +60,4 @@ class Row(Generic[T]):
     aliases: tuple[str, ...] = ()
     checked: str = "paper"
     version: str = ""
+    until: str = ""

@@ -42,9 +42,10 @@ ROWS = {
         title="Group Filtered Policy Optimization, shortest responses",
         paper="2508.09726",
         advantage=use("shortest", gfpo_keep=8),
+        until="trl 1.7.1",
         note="The others have advantage 0 and stay in the denominator, as in the paper's equation, "
         "which was computed in 50 digits; it is of one prompt (--aggregate prompt-mean). No code "
-        "of the authors' is public. TRL's GFPOTrainer (until 1.7) took the others out, with ddof "
+        "of the authors' is public. TRL's GFPOTrainer (until 1.7.1) took the others out, with ddof "
         "1 and eps 1e-4: its filter was run. A KL and an entropy term may be added (--kl k3 "
         "--beta …); adaptive difficulty needs the prompts before, which no record has.",
     ),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.frameworks.framework import Reading, Settings
+from grpo_cli.frameworks.framework import Reading, Settings, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
-from grpo_cli.variants.registry import FRAMEWORKS, NAMES, STAGES, framework
+from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
 
 def named_row(value: Any) -> str | None:
@@ -57,7 +57,7 @@ def choose(settings: Settings) -> Chosen:
             a ``version`` before the newest one picks the row that kept its number.
 
     Raises:
-        InputError: where no row reproduces it.
+        InputError: where no row reproduces it, or its release has no such row any more.
     """
     name = str(settings.get("name", "")).lower()
     read = framework(name).read if name in FRAMEWORKS else None
@@ -96,7 +96,7 @@ def completed(
 def _row(settings: Settings, reading: Reading) -> str:
     for wanted in (f"{settings['name']}/{reading.row}".lower(), reading.row):
         if wanted in NAMES:
-            return NAMES[wanted]
+            return _there(NAMES[wanted], settings)
     raise InputError(
         f"no variant reproduces {settings['name']}'s {reading.row!r}; name one with -v",
         path="framework",
@@ -112,11 +112,24 @@ def _as_of(row: str, settings: Settings) -> str:
     return framework(room).row_of(row, str(version))
 
 
+def _there(row: str, settings: Settings) -> str:
+    """The row, if the record's own release has it still."""
+    name, version = str(settings.get("name", "")).lower(), settings.get("version")
+    until = ROWS[row].until
+    if version is not None and is_gone(until, name, str(version)):
+        raise InputError(
+            f"{name} {version} has no {row.removeprefix(f'{name}/')}: {until} was the last release "
+            "with it; name a variant with -v",
+            path="framework.version",
+        )
+    return row
+
+
 def _by_variant(settings: Settings) -> Chosen:
     name = settings.get("variant") or settings.get("loss_type") or settings.get("name")
     for wanted in (f"{settings.get('name')}/{name}".lower(), name):
         if isinstance(wanted, str) and wanted in NAMES:
-            return Chosen(_as_of(NAMES[wanted], settings))
+            return Chosen(_as_of(_there(NAMES[wanted], settings), settings))
     raise InputError(f"no variant reproduces {name!r}; name one with -v", path="framework")
 
 

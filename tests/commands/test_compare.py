@@ -184,7 +184,7 @@ def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
         "rejection_threshold is missing: give -p rejection_threshold=VALUE, or put it in",
     ]
     named = " ".join(rest.split())
-    assert "53 variants: minirl, scale-rl, tis," in named
+    assert "55 variants: minirl, scale-rl, tis," in named
     for name in VARIANTS:  # each in one place
         assert (f"\n{name} " in served) != bool(re.search(rf"[ ]{re.escape(name)}(,|$| )", named))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import statistics
@@ -45,6 +46,13 @@ def test_every_variant_has_a_page():
         assert all(stage["summary"] for stage in found["stages"]), name
         named = {one["name"] for one in found["hyperparameters"]}
         assert named == {name for stage in row_stages(row) for name in stage.values}, name
+
+
+def test_a_loss_that_its_framework_dropped_says_so(grpo):
+    assert "until    trl 1.7.1; newer releases do not have it" in grpo("explain", "gfpo").stdout
+    assert json.loads(grpo("explain", "gfpo", "--json").stdout)["until"] == "trl 1.7.1"
+    listed = " ".join(grpo("variants", "prime-rl/d*").stdout.split())
+    assert "(also prime-rl/default; until prime-rl 0.9.0)" in listed
 
 
 @pytest.mark.parametrize("name", some([*VARIANTS][::24], 4))

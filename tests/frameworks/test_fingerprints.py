@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from files import each
 from parity.fingerprint import fingerprint, kept, of
+from parity.read_rows import NO_SOURCE, READ
 
 from grpo_cli import VARIANTS
 
@@ -68,6 +69,28 @@ def test_each_row_has_the_functions_of_the_version_that_it_states(source: str) -
 def test_each_row_that_ran_has_fingerprints() -> None:
     ran = {name for name, row in VARIANTS.items() if row.checked == "executed"}
     assert ran - {row for known in KEPT.values() for row in known.rows} == set()
+
+
+def test_each_row_of_a_framework_has_fingerprints_or_a_reason() -> None:
+    """No row is forgotten by ``parity.drift``, which looks at fingerprints alone."""
+    named = {name for name in VARIANTS if "/" in name}
+    looked_at = {row for known in KEPT.values() for row in known.rows}
+    assert named - looked_at == set(NO_SOURCE)
+    assert not looked_at & set(NO_SOURCE)
+    assert all(NO_SOURCE.values())
+
+
+def test_the_weekly_run_looks_at_every_source_that_is_new() -> None:
+    """All but those whose name has the release that they stay at."""
+    workflow = Path(__file__).parents[2] / ".github" / "workflows" / "drift.yml"
+    words = workflow.read_text(encoding="utf-8").partition("- name: Compare")[2].split()
+    assert {source for source in KEPT if "@" not in source} <= {word.rstrip(";") for word in words}
+
+
+@each("source", READ)
+def test_the_functions_of_rows_that_no_parity_runs_are_kept(source: str) -> None:
+    for row, functions in READ[source].items():
+        assert set(functions) <= set(KEPT[source].rows[row]), row
 
 
 PARITY = Path(__file__).parent.parent / "parity"

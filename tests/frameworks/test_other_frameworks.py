@@ -1,8 +1,8 @@
 """OpenRLHF, slime, NeMo-RL, AReaL, prime-rl, open-instruct, Tinker: one fixture, their numbers.
 
 The expected numbers are what the frameworks' own functions returned when executed in float64 with
-torch at the commits that the rows state (OpenRLHF 3c3be62, slime 624b824, NeMo-RL 7ea279a, AReaL
-4aef98d, prime-rl 559b447, open-instruct e6c3044), to six digits. Tinker's are of its documented
+torch at OpenRLHF 3c3be62, slime 624b824, NeMo-RL 7ea279a, AReaL
+4aef98d, prime-rl 559b447 and open-instruct e6c3044, to six digits. Tinker's are of its documented
 formulas, worked out apart from this program.
 """
 
@@ -103,8 +103,8 @@ LOSSES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
     ("nemo-rl/grpo", {}, {"beta": 0.1}, 0.865732),
     ("nemo-rl/grpo", {"kl": "nemo-rl/k3-rollout"}, {"beta": 0.1}, 0.901126),
     ("nemo-rl/grpo", {"kl": "nemo-rl/k1"}, {"beta": 0.1}, 0.886457),
-    ("prime-rl/grpo", {}, {}, 0.344103),
-    ("prime-rl/ipo", {}, {}, -0.255897),
+    ("prime-rl/dppo", {}, {}, 0.344103),
+    ("prime-rl/ipo@0.9.0", {}, {}, -0.255897),
     ("prime-rl/ref_kl", {}, {}, 1.128855),
     ("tinker/importance_sampling", {}, {}, 2.34),
     ("tinker/ppo", {}, {}, 4.66),

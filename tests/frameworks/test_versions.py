@@ -1,7 +1,8 @@
 """Rows of earlier releases: how they are found, and which a record's version picks.
 
 What changed when was read off the releases themselves: trl 1.8.0, 1.9.0, 1.9.1, 1.9.2 and 1.10.0,
-ms-swift 4.5.3 and 4.6.0, unsloth-zoo 2026.9.1, .3, .7 and .9. Their numbers are in others.json.
+ms-swift 4.5.3 and 4.6.0, unsloth-zoo 2026.9.1, .3, .7 and .9, prime-rl 559b447 (before 0.9.0) and
+349283d (after it). Their numbers are in others.json.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import pytest
 from files import each
 
 from grpo_cli import VARIANTS, evaluate
+from grpo_cli.errors import InputError
 from grpo_cli.variants import EARLIER, NAMES
 from grpo_cli.variants.registry import FRAMEWORKS, framework
-from grpo_cli.variants.trainer import choose
+from grpo_cli.variants.trainer import choose, named_row
 
 CHANGED = [(room, change) for room in FRAMEWORKS for change in framework(room).changes]
 
@@ -60,10 +62,78 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
         ({"name": "verl", "policy_loss": "gspo", "version": "0.9.0"}, "verl/gspo@0.9.0"),
         ({"name": "verl", "policy_loss": "gspo", "version": "0.9.1"}, "verl/gspo"),
         ({"name": "verl", "policy_loss": "vanilla", "version": "0.9.0"}, "verl/vanilla"),
+        ({"name": "prime-rl", "version": "0.9.0"}, "prime-rl/grpo@0.9.0"),
+        ({"name": "prime-rl", "version": "0.8.1.dev66"}, "prime-rl/grpo@0.9.0"),
+        ({"name": "prime-rl", "version": "0.9.1.dev3"}, "prime-rl/grpo"),
+        ({"name": "prime-rl", "loss_type": "ipo", "version": "0.9.0"}, "prime-rl/ipo@0.9.0"),
+        ({"name": "prime-rl", "loss_type": "default", "version": "0.9.0"}, "prime-rl/dppo"),
+        ({"name": "prime-rl", "loss_type": "default"}, "prime-rl/dppo"),
+        ({"name": "prime-rl", "algorithm": "max_rl", "version": "0.8.0"}, "prime-rl/max_rl@0.9.0"),
+        ({"name": "prime-rl", "algorithm": "opd", "version": "0.8.0"}, "prime-rl/ref_kl"),
+        ({"name": "prime-rl", "loss_type": "icepop"}, "prime-rl/icepop"),
+        ({"name": "trl", "loss_type": "gfpo", "version": "1.7.1"}, "gfpo"),
     ],
 )
 def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str) -> None:
     assert choose(settings).variant == row
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"name": "trl", "loss_type": "gfpo", "version": "1.16.0"},
+            "trl 1.16.0 has no gfpo: trl 1.7.1 was the last release with it; "
+            "name a variant with -v",
+        ),
+        (
+            {"name": "prime-rl", "loss_type": "default", "version": "0.9.1"},
+            "prime-rl 0.9.1 has no dppo: prime-rl 0.9.0 was the last release with it; "
+            "name a variant with -v",
+        ),
+    ],
+)
+def test_a_release_that_no_longer_has_the_loss_is_told(
+    settings: dict[str, object], message: str
+) -> None:
+    # trl's wheels 1.7.1 and 1.8.0; prime-rl's pull request 3418
+    with pytest.raises(InputError) as told:
+        choose(settings)
+    assert (told.value.path, told.value.message) == ("framework.version", message)
+
+
+def test_another_variant_of_such_a_record_is_evaluated() -> None:
+    settings = {"name": "prime-rl", "loss_type": "dppo", "version": "0.9.1"}
+    assert named_row({"framework": settings}) == "prime-rl/dppo"
+
+
+def test_a_row_says_until_when_it_was_there() -> None:
+    until = {name: row.until for name, row in VARIANTS.items() if row.until}
+    assert until == {"gfpo": "trl 1.7.1", "prime-rl/dppo": "prime-rl 0.9.0"}
+
+
+def test_prime_rl_s_threshold_has_two_names() -> None:
+    for name in ("eps", "ipo_threshold"):
+        chosen = choose({"name": "prime-rl", "loss_type": "ipo", name: 0.02, "kl_tau": 0.1})
+        assert chosen.variant == "prime-rl/ipo"
+        assert chosen.hyperparameters == {"ipo_threshold": 0.02, "beta": 0.1}
+    chosen = choose({"name": "prime-rl", "loss_type": "default", "dppo_mask_low": 0.1})
+    assert chosen.hyperparameters == {"divergence_low": 0.1}
+
+
+def test_prime_rl_s_algorithm_and_loss_are_two_settings() -> None:
+    settings = {"name": "prime-rl", "algorithm": "max_rl", "loss_type": "ipo"}
+    chosen = choose(settings)
+    assert (chosen.variant, chosen.stages) == ("prime-rl/ipo", {"advantage": "max-rl"})
+    with pytest.raises(InputError, match=r"adv_tau 2.0: multiply the advantages by it"):
+        choose({**settings, "adv_tau": 2.0})
+
+
+@pytest.mark.parametrize("name", ["algorithm", "loss_type"])
+def test_a_paper_s_row_does_not_stand_for_prime_rl_s(name: str) -> None:
+    with pytest.raises(InputError, match=r"no variant reproduces prime-rl's 'cispo'") as told:
+        choose({"name": "prime-rl", name: "cispo"})  # which it has since, by another formula
+    assert told.value.path == f"framework.{name}"
 
 
 def test_a_loss_that_once_aggregated_itself_leaves_the_mode_to_its_kl() -> None:

@@ -1,10 +1,10 @@
 """Which rows a newer source of a framework has made stale, and whether their numbers moved.
 
 ``cd tests && python -m parity.drift SOURCE=PATH[@REVISION]...`` compares what the rows reproduce
-with sources as they are now; exit 1 where a row went stale. A SOURCE is a repository of
-``framework_sources.COMMITS`` (PATH: its clone), the name of a wheel there (PATH: it, unpacked), or
-``trl`` and ``verl`` (PATH: ``installed``, of the interpreter that runs this). With ``--write`` the
-fingerprints are kept instead.
+with sources as they are now; exit 1 where a row went stale. Rows that no parity runs are in
+``read_rows``. A SOURCE is a repository of ``framework_sources.COMMITS`` (PATH: its clone), the
+name of a wheel there (PATH: it, unpacked), or ``trl`` and ``verl`` (PATH: ``installed``, of the
+interpreter that runs this). With ``--write`` the fingerprints are kept instead.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from . import fingerprint
 from .drift_numbers import installed_moved, installed_rows, moved, traced_rows
 from .fingerprint import Fingerprints
 from .framework_sources import COMMITS, Clones
+from .read_rows import READ
 
 INSTALLED = ("trl", "verl")
 
@@ -81,6 +82,8 @@ def write(source: Source) -> None:
         if "/" in source.name:
             source = source._replace(revision=COMMITS[source.name])
         rows = traced_rows(source.name, source.clones)
+        for row, names in READ.get(source.name, {}).items():
+            rows.setdefault(row, set()).update(names)
     known = Fingerprints(source.name, source.version, {}, {})
     others = {row for row in rows if row in VARIANTS and not known.is_of(VARIANTS[row].version)}
     rows = {row: names for row, names in rows.items() if row not in others}

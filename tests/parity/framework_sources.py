@@ -22,17 +22,16 @@ import torch
 import torch.nn.functional
 
 COMMITS = {
-    "OpenRLHF/OpenRLHF": "3c3be62",
-    "openrlhf": "0.11.2",
+    "openrlhf": "openrlhf 0.11.2",
     "tinker-cookbook": "0.6.1",
-    "liger-kernel": "0.8.2",
+    "liger-kernel": "liger-kernel 0.8.5",
     "NovaSky-AI/SkyRL": "a9564572",
     "alibaba/ROLL": "8eb27cc2",
     "THUDM/slime": "624b824",
     "NVIDIA-NeMo/RL": "7ea279a",
-    "inclusionAI/AReaL": "4aef98d",
     "areal-project/AReaL": "cbff54d",
-    "PrimeIntellect-ai/prime-rl": "559b447",
+    "PrimeIntellect-ai/prime-rl": "349283d",
+    "PrimeIntellect-ai/prime-rl@0.9.0": "559b447",
     "allenai/open-instruct": "e6c3044",
     "ms-swift": "ms-swift 4.6.0",
     "ms-swift@4.5": "ms-swift 4.5.3",

@@ -62,6 +62,7 @@ def described(listed: str) -> dict[str, Any]:
         "hyperparameters": [*hyperparameters(row)],
         "paper": row.paper or None,
         "version": row.version or None,
+        "until": row.until or None,
         "checked": row.checked,
         "note": row.note,
     }

@@ -63,6 +63,8 @@ def _print_origin(console: Console, page: Entry, width: int) -> None:
         console.print(Text(f"paper    https://arxiv.org/abs/{page['paper']}"))
     if page["version"]:
         console.print(Text(f"version  {page['version']}"))
+    if page["until"]:
+        console.print(Text(f"until    {page['until']}; newer releases do not have it"))
     console.print(Text(f"checked  {page['checked']}"))
     console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
 

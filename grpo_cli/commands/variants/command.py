@@ -147,6 +147,7 @@ def _variants(rows: Mapping[str, Variant]) -> list[dict[str, Any]]:
             "stages": _bound(row),
             "paper": row.paper or None,
             "version": row.version or None,
+            "until": row.until or None,
             "checked": row.checked,
             "note": row.note,
         }

@@ -65,9 +65,11 @@ def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry])
 
 
 def _also(row: Entry, about: str) -> str:
-    """What a row is, and its other names."""
-    others = ", ".join(row["aliases"])
-    return f"{row[about]} (also {others})" if others else str(row[about])
+    """What a row is, its other names, and the last release that has it."""
+    others = f"also {', '.join(row['aliases'])}" if row["aliases"] else ""
+    until = f"until {row['until']}" if row.get("until") else ""
+    more = "; ".join(part for part in (others, until) if part)
+    return f"{row[about]} ({more})" if more else str(row[about])
 
 
 def print_changes(console: Console, screen: Screen, document: Entry) -> None:

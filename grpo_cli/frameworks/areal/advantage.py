@@ -88,7 +88,7 @@ def on_last_token(
         reward_bias, reward_scaling, reward_clip, std_eps: as ``areal/grpo`` takes them.
 
     References:
-        AReaL 4aef98d, ``PPOActor._compute_advantages``.
+        AReaL cbff54d, ``PPOActor._compute_advantages``.
     """
     scores = _scores(task_rewards, groups, reward_bias, reward_scaling, reward_clip, std_eps)
     left = returns(_kept(scores, last_masked), token_penalty, responses, None)

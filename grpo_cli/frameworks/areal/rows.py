@@ -16,7 +16,7 @@ GRPO = Row(
     correction=use("token-mask", is_low=None, is_high=5.0),
     aggregate=use("areal/token-mean"),
     checked="executed",
-    version="4aef98d (2026-05-21)",
+    version="cbff54d (2026-08-22)",
     note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in "
     "the group and once more over all tokens. Tokens with π_old/π_rollout > 5 weigh 0 and stay "
     "in the denominator; without rejection sampling (--correction none) no behaviour weight is "
@@ -61,7 +61,6 @@ ROWS = {
         GRPO,
         title="AReaL's CISPO (use_cispo_loss)",
         paper="2506.13585",
-        version="cbff54d (2026-08-22)",
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         note="AReaL has no default for eps_clip_higher and recommends eps_clip 1 with 4, a window "
         "of [0, 5]; MiniMax-M1 tunes the upper end alone. The behaviour weight multiplies as in "
@@ -71,7 +70,6 @@ ROWS = {
         GRPO,
         title="AReaL's GRPO with KPop's rejection (metric binary_kl)",
         paper="",
-        version="cbff54d (2026-08-22)",
         correction=use("areal/rejection", rejection_metric="binary_kl", is_high=5.0),
         note="A token weighs 0 where either binary KL between the proximal and the behaviour "
         "policy exceeds upper, and stays in the denominator. AReaL's default upper, 5, is made for "

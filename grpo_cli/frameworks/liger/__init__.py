@@ -1,4 +1,4 @@
-"""Liger-Kernel 0.8.2."""
+"""Liger-Kernel 0.8.5."""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.liger import aggregate

@@ -1,7 +1,8 @@
-"""Liger-Kernel 0.8.2 where its number is not TRL's.
+"""Liger-Kernel 0.8.5 where its number is not TRL's.
 
 It follows TRL's formulas; loss types that are not here give the number of the ``trl/`` row, with
-``-p kl_weight=none`` (it does not weigh the KL by the ratio).
+``-p kl_weight=none`` (it does not weigh the KL by the ratio unless use_bias_correction_kl is on).
+Its Triton vespo counts a response's own engine ratio once since 0.8.5; before, once a token.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def relative(row: str, title: str, version: str, beta: float, note: str) -> Row[
     )
 
 
-_LIGER = "liger-kernel 0.8.2"
+_LIGER = "liger-kernel 0.8.5"
 ROWS = {
     "liger/dapo": replace(
         relative(
@@ -50,11 +51,14 @@ ROWS = {
             "Liger-Kernel GRPO loss, Triton, loss_type luspo",
             _LIGER,
             0.0,
-            "The chunked loss gives trl/luspo at the sequence level and with β = 0 alone: else "
-            "its mean weighs each token by |o| and divides by the padded width too. The Triton "
-            "kernel weighs by |o|² and divides by the padded width. Only its reduction was run, "
-            "not the kernel.",
+            "The Triton kernel weighs a response by |o|² and divides by the padded width. It ran "
+            "on the CPU, with importance_sampling_level sequence and reduce=True: before 0.8.5 the "
+            "gradient of its policy term is the loss's divided by |o|, and that of a KL weighted "
+            "by the ratio (use_bias_correction_kl) is not either; at the token level no release's "
+            "is. The chunked loss gives trl/luspo at the sequence level and with β = 0 alone: else "
+            "its mean weighs each token by |o| and divides by the padded width too.",
         ),
         aggregate=use("liger/luspo", response_length=512),
+        checked="executed",
     ),
 }

@@ -26,10 +26,10 @@ PPO = Row(
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("token-mean"),
     checked="executed",
-    version="3c3be62 (2026-08-13)",
+    version="openrlhf 0.11.2",
     note="The KL is in the reward by default, after the group norm, and each token bears that of "
     "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss, --kl openrlhf/k1+ with "
-    "unbiased_gradient (0.11.2). loss_agg_mode (0.11.2) is --aggregate "
+    "unbiased_gradient (since 0.11.1). loss_agg_mode (since 0.11.2) is --aggregate "
     "openrlhf/seq-mean-token-mean and leaves KL and entropy over tokens. The score is clipped to "
     "±10 after it is normalised, AReaL's reward before. The default estimator, gae, needs a "
     "critic.",
@@ -54,8 +54,8 @@ ROWS = {
         aliases=(),
         ratio=use("rollout-sequence"),
         aggregate=use("openrlhf/response-mean"),
-        note="The switch replaces π_old by the engine in the ratio; no weight is multiplied, "
-        "unlike in slime and NeMo-RL.",
+        note="Any is_correction_level but off (before 0.11.2: enable_vllm_is_correction) replaces "
+        "π_old by the engine in the ratio; no weight is multiplied, unlike in slime and NeMo-RL.",
     ),
     "openrlhf/dr_grpo": replace(
         PPO,
@@ -85,15 +85,15 @@ ROWS = {
     ),
     "openrlhf/tis": replace(
         PPO,
-        title="OpenRLHF's PPO loss with its tis correction",
+        title="OpenRLHF's PPO loss with is_correction_level token and mode clip (its tis)",
         aliases=(),
         correction=_vllm("token-truncate"),
         note="ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp "
-        "to [0, 2].",
+        "to [0, 2]. Before 0.11.2 it was vllm_is_correction_type tis, with the same numbers.",
     ),
     "openrlhf/icepop": replace(
         PPO,
-        title="OpenRLHF's PPO loss with its icepop correction",
+        title="OpenRLHF's PPO loss with is_correction_level token (its icepop)",
         paper="2510.18855",
         aliases=(),
         correction=_vllm("token-mask"),
@@ -101,18 +101,17 @@ ROWS = {
     ),
     "openrlhf/seq-mask-tis": replace(
         PPO,
-        title="OpenRLHF's PPO loss with its seq-mask-tis correction",
+        title="OpenRLHF's PPO loss with is_correction_level seq (its seq-mask-tis)",
         aliases=(),
         correction=_vllm("geometric-mask"),
-        note="A response is kept by its geometric mean, and its tokens weigh their own unclamped ρ "
-        "although a comment says clamped; AReaL and open-instruct weigh with the mean.",
+        note="A response is kept by its geometric mean, and its tokens weigh their own unclamped "
+        "ρ; AReaL and open-instruct weigh with the mean.",
     ),
     "openrlhf/flash_reinforce": replace(
         PPO,
         title="OpenRLHF's FlashREINFORCE",
         aliases=(),
         paper="",
-        version="0.11.2 (2026-09)",
         advantage=use("openrlhf/flash_reinforce"),
         correction=use("openrlhf/seq-binary-kl-mask"),
         note="For one response per prompt: the baseline is the mean of the batch, and nothing is "

@@ -2,7 +2,9 @@
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.prime_rl import advantage, surrogate
+from grpo_cli.frameworks.prime_rl.earlier import CHANGES, EARLIER
 from grpo_cli.frameworks.prime_rl.rows import ROWS
+from grpo_cli.frameworks.prime_rl.settings import read
 
 FRAMEWORK = Framework(
     name="prime-rl",
@@ -11,4 +13,7 @@ FRAMEWORK = Framework(
         "advantage": advantage.CHOICES,
         "surrogate": surrogate.CHOICES,
     },
+    earlier=EARLIER,
+    changes=CHANGES,
+    read=read,
 )

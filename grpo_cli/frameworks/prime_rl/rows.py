@@ -7,20 +7,20 @@ from dataclasses import replace
 from grpo_cli.objective.row import Row, use
 
 GRPO = Row(
-    title="prime-rl's grpo: DPPO's mask and Kimi's squared log ratio",
-    paper="2602.04879",
-    aliases=("prime-rl/default",),
+    title="prime-rl's grpo with its default loss, ipo: a symmetric trust region",
+    paper="",
     advantage=use("group-mean"),
     ratio=use("rollout"),
-    surrogate=use("dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2),
-    kl=use("square-rollout", beta=1e-3),
+    surrogate=use("prime-rl/ipo", ipo_threshold=0.3),
+    kl=use("square-rollout", beta=0.0),
     correction=use("none"),
     aggregate=use("token-mean"),
     checked="executed",
-    version="559b447 (2026-08-21)",
-    note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. Its "
-    "kl is (log w)² without ½, on dropped tokens too, and needs no reference (arXiv 2602.02276). "
-    "docs/algorithms.md still shows min(w, δ)·A. Its length_penalty is --advantage "
+    version="349283d",
+    note="One ratio π_θ/π_rollout, unclipped, and dropped where |π_θ − π_rollout| > eps (-p "
+    "ipo_threshold), whatever the sign of A. Until 0.9.0 the default loss was prime-rl/dppo "
+    "(prime-rl/grpo@0.9.0). kl_tau, 0 by default, is --beta: (log w)² without ½, on dropped tokens "
+    "too. Later commits have no kl_tau and cap w at 10⁴. Its length_penalty is --advantage "
     "prime-rl/length-penalty, for output tokens; input tokens and turns have no column.",
 )
 
@@ -28,30 +28,48 @@ ROWS = {
     "prime-rl/grpo": GRPO,
     "prime-rl/ipo": replace(
         GRPO,
-        title="prime-rl's ipo: a symmetric trust region",
-        paper="",
-        aliases=(),
-        surrogate=use("prime-rl/ipo", ipo_threshold=0.1),
-        note="Drops |π_θ − π_rollout| > 0.1 whatever the sign of A. Not Identity Preference "
-        "Optimization.",
+        title="prime-rl's ipo, its default loss",
+        note="IPO is Importance Policy Optimization here, not Identity Preference Optimization. "
+        "eps is -p ipo_threshold: 0.1 as ipo_threshold until 0.9.0, and with a kl_tau of 0.001 "
+        "(prime-rl/ipo@0.9.0).",
+    ),
+    "prime-rl/icepop": replace(
+        GRPO,
+        title="prime-rl's icepop",
+        paper="2510.18855",
+        surrogate=use("prime-rl/icepop"),
+        kl=use("none"),
+        note="The ratio that is masked is π_θ/π_rollout, where the paper's is π_old/π_rollout: "
+        "the row icepop. ratio_low and ratio_high are -p is_low and is_high.",
+    ),
+    "prime-rl/dppo": replace(
+        GRPO,
+        title="prime-rl's loss of type default: DPPO's mask and Kimi's squared log ratio",
+        paper="2602.04879",
+        aliases=("prime-rl/default",),
+        surrogate=use("dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2),
+        kl=use("square-rollout", beta=1e-3),
+        version="559b447 (2026-08-21)",
+        until="prime-rl 0.9.0",
+        note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. "
+        "Its kl is (log w)² without ½, on dropped tokens too, and needs no reference (arXiv "
+        "2602.02276). dppo_mask_low and dppo_mask_high are -p divergence_low and divergence_high.",
     ),
     "prime-rl/max_rl": replace(
         GRPO,
-        title="prime-rl's max_rl",
-        checked="golden",
+        title="prime-rl's max_rl with its default loss, ipo",
         paper="2602.02710",
-        aliases=(),
         advantage=use("max-rl"),
         note="(r − r̄)/r̄, and 0 where r̄ <= 0.",
     ),
     "prime-rl/ref_kl": replace(
         GRPO,
         title="prime-rl's on-policy distillation (opd, opsd)",
-        paper="",
-        aliases=("prime-rl/opd",),
+        aliases=("prime-rl/opd", "prime-rl/opsd"),
         advantage=use("prime-rl/ref_kl"),
         surrogate=use("prime-rl/ref_kl", divergence_low=0.2),
+        kl=use("square-rollout", beta=1e-3),
         note="log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
-        "are fixed in prime-rl.",
+        "are fixed in prime-rl. Later commits drop its (log w)² (--beta 0) and cap w at 10⁴.",
     ),
 }

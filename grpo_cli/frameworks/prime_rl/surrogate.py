@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,10 +30,34 @@ def ipo(
         ratio: [N] w.
         advantage: [N] A.
         log_probs_new, log_probs_rollout: [N] nats.
-        ipo_threshold: in probability.
+        ipo_threshold: in probability; prime-rl's ``eps``.
     """
     moved = np.exp(log_probs_new) - np.exp(log_probs_rollout)
     high, low = moved > ipo_threshold, moved < -ipo_threshold
+    return _dropped(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
+
+
+def icepop(
+    ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    log_probs_rollout: F64,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+) -> Surrogate:
+    """prime-rl's icepop: s = w·A, 0 where w is outside [low, high], both of which it keeps.
+
+    Args:
+        ratio: [N] w.
+        advantage: [N] A.
+        log_probs_new, log_probs_rollout: [N] nats; their difference is compared, not w.
+        is_low, is_high: prime-rl's ``ratio_low`` and ``ratio_high``; None: no bound.
+    """
+    least = math.log(is_low) if is_low else -math.inf
+    most = math.inf if is_high is None else math.log(is_high) if is_high else -math.inf
+    log_ratio = log_probs_new - log_probs_rollout
+    high, low = log_ratio > most, log_ratio < least
     return _dropped(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
 
 
@@ -64,7 +90,8 @@ def _dropped(ratio: F64, advantage: F64, high: Mask, low: Mask) -> Surrogate:
 
 
 CHOICES = {
-    "prime-rl/ipo": Choice(ipo, {"ipo_threshold": 0.1}),
+    "prime-rl/ipo": Choice(ipo, {"ipo_threshold": 0.3}),
+    "prime-rl/icepop": Choice(icepop, {"is_low": 0.2, "is_high": 5.0}),
     "prime-rl/ref_kl": Choice(
         ref_kl,
         {"divergence_low": 0.2},

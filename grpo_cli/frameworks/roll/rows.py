@@ -13,7 +13,7 @@ from grpo_cli.objective.row import Row, use
 _PPO = Row(
     title="ROLL ActorWorker (PPO)",
     paper="1707.06347",
-    version="roll 8eb27cc2",
+    version="8eb27cc2 (2026-08-18)",
     checked="golden",
     aliases=("roll/grpo",),
     advantage=use("group-std", std_ddof=1, std_eps=1e-6),
@@ -54,7 +54,6 @@ ROWS = {
         paper="",
         aliases=(),
         checked="executed",
-        version="8eb27cc2 (2026-08-18)",
         ratio=use("roll/segment"),
         note="A segment is a run of tokens without masked ones between, a turn: without a mask it "
         "is the response, and the row roll/gspo. train_infer_correction is --correction "

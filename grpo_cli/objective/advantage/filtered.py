@@ -27,7 +27,7 @@ def shortest(
 
     References:
         Shrivastava et al., Sample More to Think Less (GFPO), 2025 (arXiv 2508.09726). TRL's
-        GFPOTrainer, until 1.7: ddof 1, eps 1e-4.
+        GFPOTrainer, until 1.7.1: ddof 1, eps 1e-4.
     """
     return _among(rewards, -lengths.astype(np.float64), groups, gfpo_keep, std_ddof, std_eps)
 

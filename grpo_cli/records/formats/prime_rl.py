@@ -63,6 +63,8 @@ PRIME_RL = Format(
         "no old policy: inference_logprobs, the sampling engine's, stand for it, as in prime-rl",
         "no group id: advantages are those in the file",
         "no reference: no KL to it",
+        "no version: -v prime-rl/grpo is ipo, the default loss after 0.9.0; before, "
+        "-v prime-rl/grpo@0.9.0",
     ),
     source="prime-rl 004274e src/prime_rl/trainer/rl/token_export.py:60-80, 137-166",
 )

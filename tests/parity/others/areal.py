@@ -14,7 +14,7 @@ from .inputs import Case, Inputs, Loss
 
 def areal(clones: Clones) -> Iterator[Case]:
     """ppo_actor_loss_fn with its rejection sampling, sapo_loss_fn, the M2PO mask."""
-    name = "inclusionAI/AReaL"
+    name = "areal-project/AReaL"
     own = clones.load(
         name,
         "areal/utils/functional/functional.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from .inputs import SIZE, Case, Inputs, Loss
 
 def _normalization(clones: Clones) -> Any:
     """Normalization over a group or the batch, as the example configures it."""
-    own = clones.load("inclusionAI/AReaL", "areal/utils/data.py", ["Normalization"])
+    own = clones.load("areal-project/AReaL", "areal/utils/data.py", ["Normalization"])
 
     def norm(level: str) -> Any:
         return own.Normalization(
@@ -33,7 +34,7 @@ def _normalization(clones: Clones) -> Any:
 
 def areal_advantages(clones: Clones) -> Iterator[Case]:
     """Normalization of the rewards in the group, then of the advantages over the batch's tokens."""
-    name = "inclusionAI/AReaL"
+    name = "areal-project/AReaL"
     norm = _normalization(clones)
 
     def value(x: Inputs) -> torch.Tensor:
@@ -52,7 +53,7 @@ def areal_advantages(clones: Clones) -> Iterator[Case]:
 
 def areal_ends(clones: Clones) -> Iterator[Case]:
     """The same where a response ends where it was written to end, be its last token masked."""
-    name, computed = "inclusionAI/AReaL", _computed(clones)
+    name, computed = "areal-project/AReaL", _computed(clones)
     last = {"advantage": "areal/on-last-token"}
     yield name, "areal/grpo", last, {}, computed("k1", 0.0, decoupled=False, whole=True)
     for estimator, kl, decoupled in _PENALTIES:
@@ -74,10 +75,13 @@ def _computed(clones: Clones) -> Any:
     A response ends with the last token that counts; ``whole``: where it was written to end, so
     that a masked token at its end is the one that has the reward.
     """
-    name = "inclusionAI/AReaL"
+    name = "areal-project/AReaL"
     norm = _normalization(clones)
     data = clones.load(name, "areal/utils/data.py", ["KLEstimator"])
-    actor = clones.load(name, "areal/trainer/ppo/actor.py", ["_compute_advantages"])
+    gae = clones.load(name, "areal/trainer/ppo/gae.py", ["_compute_token_level_gae"])
+    actor = clones.load(
+        name, "areal/trainer/ppo/actor.py", ["_compute_advantages"], math=math, **vars(gae)
+    )
 
     def behind_prompt(table: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.pad(table, (1, 0))
@@ -100,6 +104,8 @@ def _computed(clones: Clones) -> Any:
             mask_no_eos_with_zero=False,
             discount=1.0,
             gae_lambda=1.0,
+            _gae_lambda_is_custom=False,
+            gae_timestep_unit="token",  # its default
         )
 
     def computed(estimator: str, beta: float, *, decoupled: bool, whole: bool = False) -> Loss:

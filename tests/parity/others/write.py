@@ -22,13 +22,14 @@ from .areal import areal, areal_project
 from .areal_advantages import areal_advantages, areal_ends
 from .inputs import SIZE, Case, Inputs, Loss
 from .liger import liger
+from .liger_triton import liger_triton
 from .ms_swift import ms_swift, ms_swift_earlier, ms_swift_groups
 from .ms_swift_advantages import ms_swift_advantages, ms_swift_gdpo
 from .nemo_rl import nemo_advantages, nemo_gdpo, nemo_rl
 from .open_instruct import open_instruct
-from .openrlhf import openrlhf, openrlhf_advantages, openrlhf_wheel
+from .openrlhf import openrlhf, openrlhf_advantages
 from .papers import dppo, fipo, maxrl
-from .prime_rl import prime_rl, prime_rl_advantages
+from .prime_rl import prime_rl, prime_rl_advantages, prime_rl_earlier
 from .roll import roll
 from .skyrl import skyrl, skyrl_advantages
 from .slime import slime, slime_advantages
@@ -59,10 +60,10 @@ NULLS = {"nulls": scored_twice(GROUPED["groups"], nulls=True)}
 """The same where one of them gave none to some of the responses."""
 
 FRAMEWORKS = (
-    *(openrlhf, openrlhf_wheel, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
+    *(openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
     *(skyrl, areal_project, roll),
     *(trl_earlier, ms_swift, ms_swift_earlier, unsloth, unsloth_earlier, verl_earlier),
-    *(fipo, dppo, liger),
+    *(fipo, dppo, liger, liger_triton, prime_rl_earlier),
 )
 
 ADVANTAGES = (
@@ -135,7 +136,7 @@ def _merged(
     kept = []
     for entry in before:
         if entry["framework"] not in given:
-            kept.append(entry)
+            kept += [entry] if entry["framework"] in COMMITS else []  # else it is named no more
         elif (again := fresh.pop(json.dumps([entry[name] for name in NAMED]), None)) is not None:
             kept.append(again)
     return [*kept, *fresh.values()]
