@@ -28,8 +28,7 @@ _GRPO = Row(
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("trl/bnpo"),
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.10 left the KL "
-    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term. "
-    "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
+    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term.",
 )
 
 ROWS = {
@@ -82,7 +81,8 @@ ROWS = {
         surrogate=use("trl/vespo"),
         aggregate=use("trl/dapo"),
         note="With use_vllm the mismatch goes into W, not beside it: --surrogate "
-        "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction.",
+        "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction. TRL refuses the "
+        "sequence modes for vespo when the trainer is built.",
     ),
     "trl/luspo": replace(
         _GRPO,
@@ -127,7 +127,7 @@ ROWS = {
         entropy=None,
         entropy_aggregate=None,
         note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
-        "and vLLM's correction are ignored. top_entropy_quantile is not covered.",
+        "and vLLM's correction are ignored.",
     ),
     "trl/async_grpo": replace(
         _GRPO,
