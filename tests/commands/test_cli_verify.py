@@ -38,6 +38,47 @@ def test_every_rollout_just_works(grpo):
     assert grpo("verify", *map(str, sorted(ROLLOUTS.glob("*.jsonl")))).exit_code == 0
 
 
+def test_a_metric_that_differs_does_not_make_the_loss_wrong(grpo, tmp_path):
+    def change(row):
+        row["expected"]["metrics"]["clip_ratio/low_mean"] = 0.5
+
+    path = planted(tmp_path, change)
+    result = grpo("verify", path)
+    assert result.exit_code == 0
+    (said,) = [line for line in result.stderr.splitlines() if "low_mean differs" in line]
+    assert re.fullmatch(
+        r"grpo: note: metrics.clip_ratio/low_mean differs in 1 record "
+        r"\(\S+: yours 0.5, grpo's \S+\); a metric alone fails no record",
+        said,
+    )
+    assert "metrics.clip_ratio/high_mean" in result.stdout
+    assert "metrics.clip_ratio/low_mean" not in result.stdout
+    document = json.loads(grpo("verify", path, "--json").stdout)
+    assert document["agrees"]
+    assert document["metrics_differ"] == {"metrics.clip_ratio/low_mean": 1}
+    assert [len(row["metrics"]) for row in document["records"]] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert document["records"][2]["metrics"][0]["expected"] == 0.5
+
+
+def test_metrics_decide_where_nothing_else_is_expected(grpo, tmp_path):
+    def change(row):
+        row["expected"] = {"metrics": {"clip_ratio/low_mean": 0.5}}
+
+    result = grpo("verify", planted(tmp_path, change))
+    assert result.exit_code == 1
+    assert "metrics.clip_ratio/low_mean (stage metrics)" in result.stdout
+
+
+def test_metrics_have_a_tolerance_of_their_own(grpo, tmp_path):
+    """Trainers log them in float32: 1e-5 of one is nothing, whatever --rtol asks of the loss."""
+
+    def change(row):
+        row["expected"]["metrics"]["clip_ratio/high_mean"] *= 1 + 1e-5
+
+    result = grpo("verify", planted(tmp_path, change), "--rtol", "1e-9", "--atol", "1e-6")
+    assert "metrics.clip_ratio/high_mean differs" not in result.stderr
+
+
 WRONG = (
     {"stages": {"surrogate": "unclipped"}},
     {"std_ddof": 0},

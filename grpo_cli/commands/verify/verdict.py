@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_cli.commands.verify.causes.case import Cause
 from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
-from grpo_cli.commands.verify.expected import Expectation, expectations
+from grpo_cli.commands.verify.expected import METRIC, Expectation, expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
@@ -28,6 +28,8 @@ class Verdict:
         ignored: the keys of ``expected`` that say nothing of this objective.
         first: where it first differs; None where everything agrees.
         also: the other keys that differ.
+        metrics: where what the trainer logged beside its loss differs. It decides nothing where the
+            record expects anything else: a metric is often defined otherwise than its name says.
         pattern: what is known of the difference where no cause explains it.
         rounded: keys that agree as far as the half precision goes that they were rounded to.
         causes: why, the simplest first; all of them explain everything that is expected.
@@ -40,13 +42,14 @@ class Verdict:
     ignored: tuple[str, ...]
     first: Difference | None
     also: tuple[str, ...] = ()
+    metrics: tuple[Difference, ...] = ()
     causes: tuple[Cause, ...] = ()
     pattern: str = ""
     rounded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
+        """Whether nothing differs that decides."""
         return self.first is None
 
     def row(self) -> dict[str, Any]:
@@ -69,6 +72,9 @@ class Verdict:
             "ignored": list(self.ignored),
             "first": first,
             "also": list(self.also),
+            "metrics": [
+                {"key": one.key, "expected": one.expected, "got": one.got} for one in self.metrics
+            ],
             "rounded": dict(self.rounded),
         }
 
@@ -84,6 +90,10 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
         raise _nothing(record, ignored)
     found = (difference(one, breakdown, tolerance) for one in columns)
     differing = [one for one in found if one is not None]
+    metrics: list[Difference] = []
+    if deciding(columns) != columns:
+        metrics = [one for one in differing if one.stage == METRIC]
+        differing = [one for one in differing if one.stage != METRIC]
     return Verdict(
         record,
         plan.variant,
@@ -92,8 +102,14 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
         tuple(ignored),
         first=differing[0] if differing else None,
         also=tuple(one.key for one in differing[1:]),
+        metrics=tuple(metrics),
         rounded={one.of.key: one.precision for one in columns if one.precision},
     )
+
+
+def deciding(columns: list[Column]) -> list[Column]:
+    """What says whether a record agrees: what is no metric, or metrics where there is nothing else."""
+    return [one for one in columns if one.of.stage != METRIC] or columns
 
 
 def agreed(

@@ -85,9 +85,7 @@ def trl_gmpo(
     top = None
     if top_entropy_quantile < 1.0:
         top = top_entropy(entropies, responses, records, top_entropy_quantile) > 0.0
-    clipped = geometric_clip(
-        token_log_ratio, advantage, responses, top, epsilon_low, epsilon_high
-    )
+    clipped = geometric_clip(token_log_ratio, advantage, responses, top, epsilon_low, epsilon_high)
     return clipped._replace(empty=response_advantage)
 
 
