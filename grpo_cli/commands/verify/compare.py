@@ -14,9 +14,8 @@ from grpo_cli.commands.verify.precision import half_steps, precision
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
-
 LOGGED = 1e-4
-"""The least relative tolerance of metrics, which trainers compute in float32 whatever the loss is."""
+"""The least relative tolerance of metrics, which trainers log in float32."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
 
 
 def deciding(columns: list[Column]) -> list[Column]:
-    """What says whether a record agrees: what is no metric, or metrics where there is nothing else."""
+    """The columns that say whether a record agrees: metrics only where there are no others."""
     return [one for one in columns if one.of.stage != METRIC] or columns
 
 
