@@ -19,22 +19,23 @@ _OF_LOSS = {
 _OWN_LOSS = {"RLOOTrainer": "rloo", "GMPOTrainer": "gmpo"}
 """Trainers with a loss of their own, which no loss_type names."""
 
+_OF_REWARDS = ("scale_rewards", "multi_objective_aggregation")
 _CHOICES = (
     "importance_sampling_level",
     "use_bias_correction_kl",
     "off_policy_mask_threshold",
-    "scale_rewards",
-    "multi_objective_aggregation",
+    *_OF_REWARDS,
 )
+_OWN_CHOICES = {"rloo": ("normalize_advantages",), "gmpo": _OF_REWARDS}
+"""What is chosen where, by name, of TRL's settings."""
 
 
 def framework(trainer: Any) -> dict[str, Any]:
     """Which loss this is, in TRL's words."""
     found = {"name": "trl", "version": version("trl"), "loss_type": loss_type(trainer)}
-    if found["loss_type"] in _OWN_LOSS.values():
-        return found
-    found |= {name: _setting(trainer, name) for name in _CHOICES}
-    if _corrects(trainer):
+    own = _OWN_CHOICES.get(found["loss_type"])
+    found |= {name: _setting(trainer, name) for name in own or _CHOICES}
+    if own is None and _corrects(trainer):
         found["vllm_importance_sampling_mode"] = trainer.vllm_importance_sampling_mode
     return found
 

@@ -242,3 +242,19 @@ def test_a_cause_that_has_two_names_here_is_said_once(grpo):
 )
 def test_what_causes_begin_and_end_with_is_said_once(causes, said):
     assert _any_of(causes) == said
+
+
+def test_what_cancels_between_responses_without_tokens_is_rounding(grpo, tmp_path):
+    """TRL's RLOO gives a response without tokens the term A: three of them add up to 0, nearly."""
+    record = {
+        "log_probs_new": [[-1.0], [-1.0], [-1.0]],
+        "log_probs_old": [[-1.0], [-1.0], [-1.0]],
+        "mask": [[0], [0], [0]],
+        "advantages": [0.1, 0.2, -0.3],
+        "beta": 0.0,
+        "expected": {"loss": 0.0},
+    }
+    path = tmp_path / "masked.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    assert evaluate(record, "trl/rloo").loss != 0.0
+    assert grpo("verify", str(path), "-v", "trl/rloo").exit_code == 0

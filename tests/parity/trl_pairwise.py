@@ -46,7 +46,14 @@ ENGINE_BOUNDS = {
     "cap": {"vllm_importance_sampling_cap": 1.5},
     "none": {"vllm_importance_sampling_clip_max": None},
 }
-ENGINES = ("none", "uncorrected", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+ENGINES = (
+    "none",
+    "uncorrected",
+    "token_truncate",
+    "token_mask",
+    "sequence_truncate",
+    "sequence_mask",
+)
 """No engine; one without the correction; the modes of the correction."""
 REWARDS = {
     "one": {"reward_funcs": [tiny.letters]},
@@ -308,11 +315,13 @@ class Tally:
     differ: int = 0
     loss: float = 0.0
     gradient: float = 0.0
+    advantages: float = 0.0
     metrics: Counter[str] = field(default_factory=Counter)
 
-    def add(self, path: Path, document: Mapping[str, Any]) -> None:
+    def add(self, row: Configuration, path: Path, document: Mapping[str, Any]) -> None:
         """Counts a configuration: the verdict of ``grpo verify``, and how far the numbers are."""
         lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.advantages = max(self.advantages, advantage_error(row, lines))
         self.configurations += 1
         self.records += len(lines)
         self.differ += not document["agrees"] or len(document["records"]) != len(lines)
@@ -329,6 +338,7 @@ class Tally:
             "differ": self.differ,
             "loss": self.loss,
             "gradient": self.gradient,
+            "advantages": self.advantages,
             "metrics": dict(sorted(self.metrics.items())),
         }
 
@@ -338,7 +348,7 @@ def errors(one: dict[str, Any]) -> tuple[float, float]:
     chosen = choose(one["framework"])
     plan = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
     ours = evaluate(one, plan.variant, stages=dict(plan.swapped), **plan.flags)
-    size = float(np.abs(ours.breakdown.contribution).sum()) or 1.0
+    size = float(ours.breakdown.record_scale.sum()) or 1.0
     gradient = -ours.breakdown.gradient
     rows = [np.array(row) for row in one["expected"]["loss_gradient"]]
     theirs = np.concatenate([*rows, np.zeros(0)])
@@ -347,6 +357,50 @@ def errors(one: dict[str, Any]) -> tuple[float, float]:
     most = float(np.abs(theirs).max(initial=0.0)) or 1.0
     off = float(np.abs(gradient - theirs).max(initial=0.0))
     return abs(ours.loss - one["expected"]["loss"]) / size, off / most
+
+
+def advantage_error(row: Configuration, lines: Sequence[dict[str, Any]]) -> float:
+    """The largest |Δ advantage| of the largest one, over whole generations."""
+    if row.get("reward_clip_range") is not None:
+        return 0.0  # no choice has it; the record's advantages are used as they are
+    worst = 0.0
+    for joined, theirs in generations(row, lines):
+        chosen = choose(joined["framework"])
+        stages = {k: v for k, v in chosen.stages.items() if k == "advantage"}
+        ours = evaluate(joined, chosen.variant, stages=stages).breakdown.response_advantage
+        most = float(np.abs(theirs).max(initial=0.0)) or 1.0
+        worst = max(worst, float(np.abs(ours - theirs).max()) / most)
+    return worst
+
+
+_COLUMNS = ("per_token_logps", "old_per_token_logps", "ref_per_token_logps", "group_ids")
+
+
+def generations(
+    row: Configuration, lines: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The micro-batches of each generation as one record without advantages, and those."""
+    steps = STEPS[row["steps"]]
+    size = steps.get("steps_per_generation", steps["gradient_accumulation_steps"])
+    functions = [f"rewards/{one.__name__}" for one in REWARDS[row["rewards"]]["reward_funcs"]]
+    weights = REWARDS[row["rewards"]].get("reward_weights", [1.0] * len(functions))
+    for first in range(0, len(lines), size * row["num_iterations"]):
+        parts = lines[first : first + size]
+        joined: dict[str, Any] = {
+            name: [one for part in parts for one in part[name]]
+            for name in _COLUMNS
+            if name in parts[0]
+        }
+        names = functions if len(functions) > 1 else ["rewards"]
+        table = [[one for part in parts for one in part[name]] for name in names]
+        joined["rewards"] = [list(one) for one in zip(*table, strict=True)]
+        joined["hyperparameters"] = parts[0]["hyperparameters"] | {
+            "entropy_coef": 0.0,
+            "top_entropy_quantile": 1.0,
+            "reward_weights": ",".join(map(str, weights)),
+        }
+        joined["framework"] = parts[0]["framework"]
+        yield joined, np.array([one for part in parts for one in part["advantages"]])
 
 
 def verified(path: Path) -> dict[str, Any]:
@@ -377,7 +431,7 @@ def measured(
         path = train(array, row, model, place)
         document = verified(path)
         name = str(row["loss_type"]) if array.trainer is GRPOTrainer else array.name
-        found.setdefault(name, Tally()).add(path, document)
+        found.setdefault(name, Tally()).add(row, path, document)
         progress(row, document)
     return found
 

@@ -126,7 +126,7 @@ class Difference:
 
 def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
     if expectation.stage in OF_SUMS:
-        return float(np.abs(breakdown.contribution).sum())
+        return float(breakdown.record_scale.sum())
     filled = expected[np.isfinite(expected)]
     return float(np.abs(filled).max()) if filled.size else 0.0
 
