@@ -158,7 +158,7 @@ def test_a_nan_of_no_token_is_neither_agreement_nor_a_wrong_loss(grpo, dump):
     result = verify(none, some | {"expected": {"policy_loss": -1.0}})
     assert result.exit_code == 0
     assert "1 record agrees: policy_loss" in result.stdout
-    said = "note: no token counts in 1 record: your loss is NaN (0/0), grpo's 0; not compared"
+    said = "grpo: note: no token counts in 1 record: your loss is NaN (0/0), grpo's 0; not compared"
     assert said in result.stderr.splitlines()
     assert verify(some | nan).exit_code == 1
     result = verify(none)

@@ -97,9 +97,7 @@ class Verification:
             say(f'note: {self.silent} of {self._count} records have no "expected"')
         if self.undefined:
             some = "1 record" if self.undefined == 1 else f"{self.undefined} records"
-            say(
-                f"note: no token counts in {some}: your loss is NaN (0/0), grpo's is 0; not compared"
-            )
+            say(f"note: no token counts in {some}: your loss is NaN (0/0), grpo's 0; not compared")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
