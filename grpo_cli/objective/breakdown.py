@@ -39,6 +39,8 @@ class Breakdown:
         surrogate: [N] s, before correction and weight.
         clip: [N] int8, the side on which the clip bound the token: −1, 0 or 1.
         correction: [N] c, or None where nothing corrects (c = 1).
+        kept: [N] bool, the tokens that no correction takes out of the policy term's denominator;
+            None where it takes out none.
         terms: the policy term, the KL where one was estimated, the entropy bonus where asked for.
     """
 
@@ -51,6 +53,7 @@ class Breakdown:
     surrogate: F64
     clip: NDArray[np.int8]
     correction: F64 | None
+    kept: NDArray[np.bool_] | None
     terms: tuple[Term, ...]
 
     # ---- the terms --------------------------------------------------------------------------

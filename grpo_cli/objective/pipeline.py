@@ -85,6 +85,7 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
         surrogate=surrogate.value,
         clip=surrogate.clip,
         correction=weight,
+        kept=None if correction is None else correction.kept,
         terms=tuple(terms),
     )
 

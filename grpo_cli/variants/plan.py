@@ -82,10 +82,12 @@ class Plan:
         """Whether a stage takes a hyperparameter from flags and records.
 
         A framework's function reads some of what our choice can do; one that a flag put in the
-        place of the framework's own takes everything.
+        place of the framework's own takes everything. What several reward functions count belongs
+        to the rewards.
         """
-        free = self.row.reads is None or stage == "entropy" or stage in self.swapped
-        return free or name in self.row.reads  # type: ignore[operator]
+        if self.row.reads is None or stage in self.swapped or name in self.row.reads:
+            return True
+        return stage == "entropy" or name == WEIGHTS
 
     def objective(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         """The objective for a record: flag > record > variant.

@@ -186,6 +186,27 @@ def test_records_without_expected_are_counted(grpo, dump):
     assert "1 record agrees: loss" in result.stdout
 
 
+def test_a_nan_of_no_token_is_neither_agreement_nor_a_wrong_loss(grpo, dump):
+    """verl's mean over nothing is NaN (tests/parity/test_verl_hook.py); a NaN elsewhere differs."""
+
+    def verify(*records):
+        return grpo("verify", str(dump(*map(json.dumps, records))))
+
+    verl = {"framework": {"name": "verl", "policy_loss": "gspo"}, "advantages": [1.0, 2.0]}
+    nan = {"expected": {"policy_loss": float("nan")}}
+    none = verl | nan | {"log_probs_new": [[], []], "log_probs_old": [[], []]}
+    some = verl | {"log_probs_new": [[-1.0], []], "log_probs_old": [[-1.0], []]}
+    result = verify(none, some | {"expected": {"policy_loss": -1.0}})
+    assert result.exit_code == 0
+    assert "1 record agrees: policy_loss" in result.stdout
+    said = "grpo: note: no token counts in 1 record: your loss is NaN (0/0), grpo's 0; not compared"
+    assert said in result.stderr.splitlines()
+    assert verify(some | nan).exit_code == 1
+    result = verify(none)
+    assert result.exit_code == 3
+    assert "no token counts in a record that expects a number" in result.stderr
+
+
 def test_what_was_taken_for_granted_when_reading_is_told(grpo, dump):
     masks = {"loss_mask": [[1, 1], [1]], "response_mask": [[1, 1], [1]]}
     one = {"log_probs_new": [[-0.5, -0.2], [-0.3]], "rewards": [1, 0], "expected": {"loss": 9.0}}

@@ -584,9 +584,26 @@ def test_metrics_of_no_token_are_none() -> None:
     assert {name for name, value in got.items() if value is not None} == {"gradient_norm"}
 
 
-def test_what_is_far_off_is_cut_in_verls_kl() -> None:
-    far = {"log_probs_new": [[-30.0, -1.0]], "log_probs_old": [[-1.0, -26.0]], "advantages": [1.0]}
-    breakdown = evaluate(far | {"log_probs_old": [[-1.0, -31.0]]}, "dr").breakdown
-    assert METRICS["actor/ppo_kl"](breakdown) == 0.0
-    breakdown = evaluate({**far, "log_probs_old": [[-1.0, -4.0]]}, "dr").breakdown
-    assert METRICS["actor/ppo_kl"](breakdown) == (20.0 - 3.0) / 2
+def test_what_is_far_off_is_cut_in_verls_kl_where_verl_cuts_it() -> None:
+    far = {"log_probs_new": [[-30.0, -1.0]], "log_probs_old": [[-1.0, -4.0]], "advantages": [1.0]}
+    for row in ("vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"):
+        breakdown = evaluate(far, f"verl/{row}").breakdown
+        assert METRICS["actor/ppo_kl"](breakdown) == (20.0 - 3.0) / 2
+    for row in ("gspo", "clip_cov", "geo_mean", "dro"):
+        breakdown = evaluate(far, f"verl/{row}").breakdown
+        assert METRICS["actor/ppo_kl"](breakdown) == (29.0 - 3.0) / 2
+    assert METRICS["actor/ppo_kl"](evaluate(far, "verl/kl_cov").breakdown) == (29.0 + 3.0) / 2
+
+
+def test_verls_kl_is_of_the_engine_and_of_the_kept_tokens_in_bypass_mode() -> None:
+    record = {
+        "log_probs_new": [[-2.0, -1.0]],
+        "log_probs_old": [[-9.0, -9.0]],
+        "log_probs_rollout": [[-1.5, -4.0]],
+        "advantages": [1.0],
+    }
+    rejects = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2"}
+    for row in ("verl/bypass_ppo_clip", "verl/bypass_pg_is"):
+        assert METRICS["actor/ppo_kl"](evaluate(record, row).breakdown) == (0.5 - 3.0) / 2
+        kept = evaluate(record | {"hyperparameters": rejects}, row).breakdown
+        assert METRICS["actor/ppo_kl"](kept) == 0.5

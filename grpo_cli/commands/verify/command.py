@@ -26,6 +26,7 @@ from grpo_cli.commands.verify.view import print_verification
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
+_NO_TOKEN = "nothing was compared: no token counts in a record that expects a number"
 _HINT = (
     'no record has "expected": put what your own loss returned there, as '
     '{"expected": {"loss": …, "loss_gradient": [[…]], "advantages": […]}}'
@@ -129,7 +130,7 @@ def verify(
         if not rows:
             if run.skipped:
                 raise typer.Exit(InputError.exit_code)
-            raise InputError(_HINT)
+            raise InputError(_NO_TOKEN if run.undefined else _HINT)
         document = run.document(rows)
         page.write(
             document,

@@ -84,11 +84,21 @@ def _token_kl(breakdown: Breakdown) -> float | None:
 
 
 def _ppo_kl(breakdown: Breakdown) -> float | None:
-    batch = breakdown.batch
-    if batch.log_probs_old is None or batch.log_probs_new is None or not batch.responses.total:
+    """verl's: the mean of log π_old − log π_θ over the kept tokens, bounded where the ratio is."""
+    batch, objective = breakdown.batch, breakdown.objective
+    to_engine = objective.ratio.name == "rollout"
+    old = batch.log_probs_rollout if to_engine else batch.log_probs_old
+    if old is None or batch.log_probs_new is None:
         return None
-    moved = np.clip(batch.log_probs_old - batch.log_probs_new, -20.0, 20.0)
-    if "ppo_kl_coef" in breakdown.objective.surrogate.values:  # kl_cov logs what it penalises
+    moved = old - batch.log_probs_new
+    if breakdown.kept is not None:
+        moved = moved[breakdown.kept]
+    if not moved.size:
+        return None
+    bound = objective.ratio.values.get("log_ratio_clamp")
+    if bound is not None:
+        moved = np.clip(moved, -float(bound), float(bound))
+    if "ppo_kl_coef" in objective.surrogate.values:  # kl_cov logs what it penalises
         moved = np.abs(moved)
     return float(moved.mean())
 

@@ -57,6 +57,7 @@ class Verification:
         self._memory = Memory(most)
         self._good = 0
         self.silent = 0
+        self.undefined = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
@@ -71,7 +72,9 @@ class Verification:
                 self._good += 1
                 if item is None:
                     self.silent += 1
-                else:
+                    continue
+                self.undefined += bool(item.verdict.undefined)
+                if item.verdict.compared:
                     yield self._row(item, companies.get(at))
         if not self._count and self._reader.reading.selects:
             raise self._reader.nothing()
@@ -120,6 +123,9 @@ class Verification:
             self._tell_rows()
         if self.silent and self.silent < self._count:
             say(f'note: {self.silent} of {self._count} records have no "expected"')
+        if self.undefined:
+            some = "1 record" if self.undefined == 1 else f"{self.undefined} records"
+            say(f"note: no token counts in {some}: your loss is NaN (0/0), grpo's 0; not compared")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
@@ -145,6 +151,7 @@ class Verification:
             "differing": sum(not row["agrees"] for row in rows),
             "without_expected": self.silent,
             "metrics_differ": {key: metric.count for key, metric in self.metrics.items()},
+            "undefined": self.undefined,
             "records": rows,
         }
 

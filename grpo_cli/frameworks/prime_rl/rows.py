@@ -16,6 +16,7 @@ GRPO = Row(
     kl=use("square-rollout", beta=1e-3),
     correction=use("none"),
     aggregate=use("token-mean"),
+    reads=frozenset({"divergence_low", "divergence_high", "ipo_threshold", "beta"}),
     checked="executed",
     version="559b447 (2026-08-21)",
     note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. Its "
@@ -51,6 +52,7 @@ ROWS = {
         aliases=("prime-rl/opd",),
         advantage=use("prime-rl/ref_kl"),
         surrogate=use("prime-rl/ref_kl", divergence_low=0.2),
+        reads=frozenset(),
         note="log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
         "are fixed in prime-rl.",
     ),

@@ -45,7 +45,7 @@ VANILLA = Row(
     reads=_READS,
     note="The dual clip is always on: TRL and the papers have none. Equal to them while no ratio "
     "with A < 0 exceeds 3. clip_ratio alone changes nothing in verl, whose clip_ratio_low and "
-    "clip_ratio_high are 0.2 by default.",
+    "clip_ratio_high are 0.2 by default. Where no token counts verl's loss is NaN (0/0), here 0.",
 )
 
 ROWS = {
