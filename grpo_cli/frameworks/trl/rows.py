@@ -14,6 +14,17 @@ from grpo_cli.objective.row import Row, use
 _CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "delta", "tau_pos", "tau_neg", "beta", "kl_weight"),
+        *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+        *("off_policy_mask_threshold", "top_entropy_quantile", "max_completion_length"),
+        *("gradient_accumulation_steps", "steps_per_generation"),
+        *("num_items_in_batch", "num_processes"),
+    }
+)
+"""What GRPOTrainer reads of GRPOConfig and its batch; its std_eps and ddof are constants."""
+
 _GRPO = Row(
     title="TRL GRPOTrainer, loss_type grpo",
     paper="2402.03300",
@@ -27,6 +38,7 @@ _GRPO = Row(
     aggregate=use("trl/grpo"),
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("trl/bnpo"),
+    reads=_READS,
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.10 left the KL "
     "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term.",
 )
@@ -126,6 +138,7 @@ ROWS = {
         correction=use("none"),
         entropy=None,
         entropy_aggregate=None,
+        reads=_READS - {"kl_weight"},
         note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
         "and vLLM's correction are ignored.",
     ),
@@ -139,6 +152,7 @@ ROWS = {
         aggregate=use("trl/async"),
         entropy=None,
         entropy_aggregate=None,
+        reads=(_READS | {"global_n_tokens"}) - {"delta"},
         note="π_old is the engine that sampled (log_probs_rollout). N is the micro-batch's tokens "
         "over all processes, not the generation batch's. A response that no reward function "
         "scores has advantage 0 there; leave it out of the group's rewards.",
