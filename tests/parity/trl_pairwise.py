@@ -1,7 +1,8 @@
 """TRL's trainers under pairs of options: every two values meet in a run that ``grpo verify`` judges.
 
     cd tests && python -m parity.trl_pairwise           # all of it, some minutes of one core
-    cd tests && python -m parity.trl_pairwise --write   # and the table of `grpo help checked`
+    cd tests && python -m parity.trl_pairwise --write   # and writes tests/golden/trl_pairs.json
+    python tests/test_readme.py --write checked         # puts its table on `grpo help checked`
 
 Each configuration is trained for two steps on the tiny model, recorded by the project's hook. The
 model runs in float32; what it returns is widened, so that all that TRL's loss computes of it is
