@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,18 @@ import torch
 
 from . import tiny
 from .pairwise import seeded_part
-from .trl_pairwise import ARRAYS, GOLDEN, REFUSED, SEED, Array, measured, pairs, refusals
+from .trl_pairwise import (
+    ARRAYS,
+    GOLDEN,
+    LEFT_OUT,
+    REFUSED,
+    SEED,
+    Array,
+    known_options,
+    measured,
+    pairs,
+    refusals,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 LIMIT = 1e-12
@@ -49,6 +61,14 @@ def test_a_tenth_of_the_configurations_verifies(array: Array, model: str, tmp_pa
         assert tally.records
         assert max(tally.loss, tally.gradient, tally.advantages) <= LIMIT
         assert not tally.metrics
+
+
+@pytest.mark.parametrize("array", ARRAYS[:2], ids=lambda array: array.name)
+def test_every_option_has_values_or_a_reason_to_be_left_out(array: Array) -> None:
+    left_out = {name for names in LEFT_OUT.values() for name in names}
+    known = known_options(array)
+    assert not known & left_out
+    assert set(get_annotations(array.config)) <= known | left_out
 
 
 def test_what_trl_refuses(model: str, tmp_path: Path) -> None:

@@ -19,17 +19,34 @@ from .ours import flat
 from .trl_compare import ROWS, as_ours
 
 BASE: dict[str, Any] = {
-    **{"beta": 0.1, "epsilon": 0.2, "epsilon_high": 0.28, "entropy_coef": 0.01},
-    **{"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_items_in_batch": 100.0},
+    "beta": 0.1,
+    "epsilon": 0.2,
+    "epsilon_high": 0.28,
+    "entropy_coef": 0.01,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 4,
+    "num_items_in_batch": 100.0,
 }
 OTHER: dict[str, Any] = {
-    **{"epsilon": 0.01, "epsilon_high": 0.02, "delta": 1.01, "beta": 0.3},
-    **{"use_bias_correction_kl": False, "max_completion_length": 48, "entropy_coef": 0.05},
-    **{"sapo_temperature_pos": 0.5, "sapo_temperature_neg": 2.0},
-    **{"vespo_k_pos": 1.0, "vespo_lambda_pos": 0.5, "vespo_k_neg": 2.0, "vespo_lambda_neg": 1.0},
-    **{"off_policy_mask_threshold": 0.0, "top_entropy_quantile": 0.4},
-    **{"gradient_accumulation_steps": 3, "steps_per_generation": 8},
-    **{"num_items_in_batch": 333.0, "num_processes": 3},
+    "epsilon": 0.01,
+    "epsilon_high": 0.02,
+    "delta": 1.01,
+    "beta": 0.3,
+    "use_bias_correction_kl": False,
+    "max_completion_length": 48,
+    "entropy_coef": 0.05,
+    "sapo_temperature_pos": 0.5,
+    "sapo_temperature_neg": 2.0,
+    "vespo_k_pos": 1.0,
+    "vespo_lambda_pos": 0.5,
+    "vespo_k_neg": 2.0,
+    "vespo_lambda_neg": 1.0,
+    "off_policy_mask_threshold": 0.0,
+    "top_entropy_quantile": 0.4,
+    "gradient_accumulation_steps": 3,
+    "steps_per_generation": 8,
+    "num_items_in_batch": 333.0,
+    "num_processes": 3,
 }
 """Each of TRL's settings, and another value than that of ``BASE`` or of TRL's default."""
 TRAINERS = {"trl/rloo": RLOOTrainer, "trl/gmpo": GMPOTrainer}

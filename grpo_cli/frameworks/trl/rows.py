@@ -125,7 +125,8 @@ ROWS = {
         entropy=None,
         entropy_aggregate=None,
         note="One ratio per response, the product over its tokens. The KL is that of the policy "
-        "that sampled, inside the reward. The Trainer divides by gradient_accumulation_steps "
+        "that sampled, inside the reward, and no digit of it is lost beside large rewards; TRL "
+        "rounds r − βΣk before it centres. The Trainer divides by gradient_accumulation_steps "
         "afterwards. normalize_advantages is --advantage trl/rloo-normalised; reward_clip_range is "
         "not covered.",
     ),
