@@ -6,6 +6,7 @@ python tests/test_readme.py --write runs     # of one page: grpo_cli/commands/he
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -120,6 +121,16 @@ def parity_table(measured: dict[str, Any] | None = None) -> str:
     return "\n".join(parity_report().tables(measured, swapped=False)).strip() + "\n"
 
 
+def trl_pairs_table() -> str:
+    """What the trainings of TRL's options in pairs came to."""
+    report = parity_report()
+    return "\n".join(report.pair_lines(json.loads(report.TRL_PAIRS.read_bytes()))) + "\n"
+
+
+def test_the_table_of_pairs_is_that_of_the_trainings():
+    assert marked(_text(PAGES / "checked.md"), "trl-pairs") == trl_pairs_table()
+
+
 PICTURE = ROOT / "samples" / "tokens.svg"
 
 
@@ -135,7 +146,7 @@ def test_the_picture_is_what_the_command_below_it_makes(tmp_path, quick):
     assert picture(tmp_path, quick) == _text(PICTURE), "python tests/test_readme.py --write README"
 
 
-GENERATED = {"parity": parity_table, "aliases": alias_table}
+GENERATED = {"parity": parity_table, "trl-pairs": trl_pairs_table, "aliases": alias_table}
 """What stands between <!-- name --> and <!-- /name -->, and what makes it."""
 
 

@@ -233,6 +233,7 @@ class Verified(Answer):
     verified: int
     differing: int
     without_expected: int
+    undefined: int
     records: Sequence[Verdict]
 
 

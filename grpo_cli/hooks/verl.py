@@ -22,7 +22,15 @@ from typing import Any
 
 from grpo_cli.hooks import lost
 from grpo_cli.hooks.columns import gradient_of, number
-from grpo_cli.hooks.verl_record import arguments, columns_of, hyperparameters, made, parts
+from grpo_cli.hooks.verl_record import (
+    BYPASS,
+    arguments,
+    bypass_settings,
+    columns_of,
+    hyperparameters,
+    made,
+    parts,
+)
 from grpo_cli.hooks.writer import Writer, of_rank
 
 PolicyLoss = Callable[..., Any]
@@ -114,7 +122,7 @@ class Recorder:
     def _record(
         self, name: str, given: Mapping[str, Any], loss: Any, metrics: Mapping[str, Any]
     ) -> None:
-        columns = columns_of(given)
+        columns = columns_of(name, given)
         weighted = "rollout_is_weights" in columns
         logged = {key: number(value) for key, value in metrics.items()}
         if weighted:  # verl's weights are finished, so this loss is kept and not compared
@@ -123,9 +131,11 @@ class Recorder:
             expected = {"policy_loss": number(loss), "metrics": logged}
         if self.gradient and not weighted:
             expected["loss_gradient"] = gradient_of(loss, given["log_prob"])
-        about = {"name": "verl", "version": version("verl"), "policy_loss": name}
+        about: dict[str, Any] = {"name": "verl", "version": version("verl"), "policy_loss": name}
         if given.get("loss_agg_mode") is not None:
             about["loss_agg_mode"] = given["loss_agg_mode"]
+        if name == BYPASS:
+            about["rollout_correction"] = bypass_settings(given["config"])
         settings = hyperparameters(given.get("config"), columns["response_mask"])
         rest = {"hyperparameters": settings, "framework": about}
         self.writer.write(partial(made, self.count, columns, rest, expected))

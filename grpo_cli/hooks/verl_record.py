@@ -18,6 +18,17 @@ _OF_POLICY_LOSS = (
     "ppo_kl_coef",
     "dro_beta",
 )
+BYPASS = "bypass_mode"
+"""The policy loss that corrects for the engine by itself."""
+_OF_BYPASS: Mapping[str, Any] = {
+    "loss_type": "ppo_clip",
+    "rollout_is": None,
+    "rollout_is_threshold": 2.0,
+    "rollout_is_batch_normalize": False,
+    "rollout_rs": None,
+    "rollout_rs_threshold": None,
+}
+"""What it reads of rollout_correction, and what it takes for what is missing there."""
 _OF_BATCH = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
 
 
@@ -43,13 +54,18 @@ def parts(result: Any) -> tuple[Any, Mapping[str, Any]]:
     return result[0], metrics
 
 
-def columns_of(given: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of what the loss was computed from, under the names of a record."""
+def columns_of(name: str, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Copies of what the loss was computed from, under the names of a record.
+
+    In bypass mode the engine's log-probs are given as the old ones, and weights are ignored.
+    """
+    weights = given.get("rollout_is_weights")
     tensors = {
         "log_probs_new": given["log_prob"],
         "log_probs_old": given["old_log_prob"],
+        "log_probs_rollout": given["old_log_prob"] if name == BYPASS else None,
         "advantages": given["advantages"],
-        "rollout_is_weights": given.get("rollout_is_weights"),
+        "rollout_is_weights": None if name == BYPASS else weights,
         "response_mask": given["response_mask"],
     }
     return {name: copied(tensor) for name, tensor in tensors.items() if tensor is not None}
@@ -69,6 +85,12 @@ def hyperparameters(config: Any, mask: Array) -> dict[str, Any]:
     batch = getattr(config, "global_batch_info", None) or {}
     found |= {name: number(batch[name]) for name in _OF_BATCH if name in batch}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def bypass_settings(config: Any) -> dict[str, Any]:
+    """What the policy loss of bypass mode read of its configuration, by verl's names."""
+    given = config.policy_loss.get("rollout_correction", None)
+    return {"bypass_mode": True} | {name: given.get(name, own) for name, own in _OF_BYPASS.items()}
 
 
 def made(

@@ -40,6 +40,8 @@ class Breakdown:
         surrogate: [N] s, before correction and weight.
         clip: [N] int8, the side on which the clip bound the token: −1, 0 or 1.
         correction: [N] c, or None where nothing corrects (c = 1).
+        kept: [N] bool, the tokens that no correction takes out of the policy term's denominator;
+            None where it takes out none.
         terms: the policy term, the KL where one was estimated, the entropy bonus where asked for.
         denominators: term → [M] what its weights count over the batch of each record; None where
             each record is a batch of its own.
@@ -54,6 +56,7 @@ class Breakdown:
     surrogate: F64
     clip: NDArray[np.int8]
     correction: F64 | None
+    kept: NDArray[np.bool_] | None
     terms: tuple[Term, ...]
     denominators: Mapping[str, F64] | None = None
 
@@ -179,6 +182,17 @@ class Breakdown:
             return (term.coefficient * self.term_weight(term)) * term.sums
 
         return _sum_of([part(term) for term in self.active])
+
+    @cached_property
+    def record_scale(self) -> F64:
+        """[M] Σ |contribution| of each record: what may cancel in its J, and its rounding.
+
+        Over its tokens, and its responses without tokens where those have a term of their own.
+        """
+        lengths = self.batch.responses.lengths
+        empty = np.where(lengths > 0, 0.0, np.abs(self.response_contribution))
+        sums = self.batch.responses.sum(np.abs(self.contribution))
+        return self.batch.records.sum(sums + empty)
 
     # ---- per token --------------------------------------------------------------------------
 

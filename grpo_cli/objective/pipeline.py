@@ -103,6 +103,9 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     terms += _kl_terms(
         batch, objective, _weights(objective.kl_aggregate, inputs, weights), kl, ratio
     )
+    if correction is not None and correction.bonus_kept is not None:
+        kept = correction.bonus_kept  # an aggregation of its own counts these alone
+        inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
     terms += _entropy_terms(batch, objective, inputs, weights, kept)
     return Breakdown(
         batch=batch,
@@ -114,6 +117,7 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
         surrogate=surrogate.value,
         clip=surrogate.clip,
         correction=weight,
+        kept=None if correction is None else correction.kept,
         terms=tuple(terms),
     )
 

@@ -34,6 +34,8 @@ class Row(Generic[T]):
         kl_aggregate: where the KL is aggregated differently from the policy term.
         entropy: the entropy bonus, for a row that has one; a record's ``entropy_coef`` counts then.
         entropy_aggregate: where the entropy is aggregated differently from the policy term.
+        reads: the hyperparameters that the framework's released function reads, by our names;
+            the others keep the row's values unless a flag swaps their stage. None: all are read.
         title: what it is called, for people.
         paper: the arXiv id, or "" where there is none.
         note: where the literature and the frameworks disagree with this row.
@@ -54,6 +56,7 @@ class Row(Generic[T]):
     kl_aggregate: T | None = None
     entropy: T | None = None
     entropy_aggregate: T | None = None
+    reads: frozenset[str] | None = None
     title: str
     paper: str
     note: str

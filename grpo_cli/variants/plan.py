@@ -54,11 +54,41 @@ class Plan:
         return self._choice("advantage")[1].measure is not None
 
     def takes(self) -> set[str]:
-        """The hyperparameters that the chosen stages take."""
-        choices = [self._choice(stage)[1] for stage in _STAGES]
-        choices += [choice for _, choice in self._own_choices().values()]
-        found = {name for choice in choices for name in choice.hyperparameters} | {"entropy_coef"}
-        return found | ({WEIGHTS} if can_be_weighed(choices[0]) else set())
+        """The hyperparameters that the chosen stages take from flags and records."""
+        wanted = self._wanted().items()
+        return {"entropy_coef"} | {
+            name for stage, (_, names) in wanted for name in names if self._reads(stage, name)
+        }
+
+    def ignores(self) -> dict[str, tuple[str, str]]:
+        """The hyperparameters that only the row keeps flags from: the stage and choice of each."""
+        taken = self.takes()
+        return {
+            name: (stage, choice)
+            for stage, (choice, names) in self._wanted().items()
+            for name in names
+            if name not in taken
+        }
+
+    def _wanted(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Stage → the name of its choice, and the hyperparameters of that."""
+        chosen = {stage: self._choice(stage) for stage in _STAGES} | self._own_choices()
+        found = {stage: (name, choice.hyperparameters) for stage, (name, choice) in chosen.items()}
+        name, names = found["advantage"]
+        if can_be_weighed(chosen["advantage"][1]):
+            found["advantage"] = name, (*names, WEIGHTS)
+        return found
+
+    def _reads(self, stage: str, name: str) -> bool:
+        """Whether a stage takes a hyperparameter from flags and records.
+
+        A framework's function reads some of what our choice can do; one that a flag put in the
+        place of the framework's own takes everything. What several reward functions count belongs
+        to the rewards.
+        """
+        if self.row.reads is None or stage in self.swapped or name in self.row.reads:
+            return True
+        return stage == "entropy" or name == WEIGHTS
 
     def objective(
         self,
@@ -104,7 +134,7 @@ class Plan:
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        return self._bind(*self._choice("aggregate"), {**record, **self.flags})
+        return self._bind("aggregate", *self._choice("aggregate"), {**record, **self.flags})
 
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
@@ -114,11 +144,11 @@ class Plan:
             if stage == "advantage" and advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]
             if stage == "advantage" and WEIGHTS in given and can_be_weighed(choice):
-                choice = weighed(choice)
-            bound[stage] = self._bind(name, choice, given)
+                choice = weighed(choice) if self._reads(stage, WEIGHTS) else choice
+            bound[stage] = self._bind(stage, name, choice, given)
         bound |= self._own_aggregates(given)
         if self._has_entropy:
-            bound["entropy"] = self._bind("bonus", BONUS, given)
+            bound["entropy"] = self._bind("entropy", "bonus", BONUS, given)
         return Objective(name=self.variant, batch=self.batch, **bound)  # type: ignore[arg-type]
 
     @property
@@ -128,7 +158,7 @@ class Plan:
     def _own_aggregates(self, given: Mapping[str, Value]) -> dict[str, Bound | None]:
         """The aggregations that the KL and the entropy have for themselves."""
         return {
-            name: self._bind(*own, given)
+            name: self._bind(name, *own, given)
             for name, own in self._own_choices().items()
             if name == "kl_aggregate" or self._has_entropy
         }
@@ -144,16 +174,20 @@ class Plan:
                 found[name] = bound.name, bound.choice
         return found
 
-    def _bind(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
+    def _bind(self, stage: str, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         own = "/" in name and name in self.swapped.values()
         said = tuple(
-            [(wanted, given[wanted]) for wanted in choice.hyperparameters if wanted in given]
+            [
+                (wanted, given[wanted])
+                for wanted in choice.hyperparameters
+                if wanted in given and self._reads(stage, wanted)
+            ]
         )
         key = self.variant, own, id(choice), name, said
         if key not in _KNOWN:
             if len(_KNOWN) > _MOST_BOUND:
                 _KNOWN.clear()
-            _KNOWN[key] = self._completed(name, choice, given)
+            _KNOWN[key] = self._completed(name, choice, dict(said))
         return _KNOWN[key]
 
     def _completed(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
@@ -326,8 +360,14 @@ def _check_known(given: Iterable[str], made: Plan) -> None:
 
 
 def _check_taken(made: Plan) -> None:
-    takes = made.takes()
+    takes, ignores = made.takes(), made.ignores()
     for name in made.flags:
+        if name in ignores:
+            stage, choice = ignores[name]
+            raise UsageError(
+                f"{name}: {made.variant} ignores it, as {made.variant.partition('/')[0]}'s own "
+                f"function does; add --{stage.replace('_', '-')} {choice} to apply it"
+            )
         if name not in takes:
             listed = ", ".join(sorted(takes)) or "none"
             raise UsageError(

@@ -515,7 +515,7 @@ def test_metrics_are_those_of_their_definitions() -> None:
         "ratio_mean": 8.85 / 8, "ratio_min": 0.5, "ratio_max": 2.0, "gradient_norm": gradient,
         "clip_ratio/low_mean": 2 / 8, "clip_ratio/low_min": 0.0,
         "clip_ratio/high_mean": 2 / 8, "clip_ratio/high_max": 2 / 3,
-        "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5,
+        "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5, "cispo_clip_ratio": None,
         "actor/ppo_kl": -math.fsum(math.log(x) for row in MOVED for x in row) / 8,
     })  # fmt: skip
 
@@ -563,19 +563,19 @@ def test_the_rows_that_were_taken_are_told(capsys) -> None:
 
 
 def test_metrics_of_ratios_of_whole_responses() -> None:
-    """A mean over responses of what each has; those without tokens have nothing."""
+    """A mean over responses of what each has; TRL counts one without tokens, at ratio 1."""
     breakdown = evaluate(LOGGED, "gspo", epsilon=0.2).breakdown
     means = [math.exp(math.fsum(map(math.log, row)) / len(row)) for row in MOVED if row]
     assert [round(x, 3) for x in means] == [1.375, 0.813, 1.1]
     got = {
         name: METRICS[f"clip_ratio/{name}_mean"](breakdown) for name in ("low", "high", "region")
     }
-    assert got == {"low": 0.0, "high": pytest.approx(1 / 3), "region": pytest.approx(1 / 3)}
+    assert got == {"low": 0.0, "high": 1 / 4, "region": 1 / 4}
     breakdown = evaluate(LOGGED, "gspo", epsilon=0.15).breakdown
     got = {
         name: METRICS[f"clip_ratio/{name}_mean"](breakdown) for name in ("low", "high", "region")
     }
-    assert got == pytest.approx({"low": 1 / 3, "high": 1 / 3, "region": 2 / 3})
+    assert got == {"low": 1 / 4, "high": 1 / 4, "region": 2 / 4}
 
 
 def test_metrics_of_no_token_are_none() -> None:
@@ -584,9 +584,26 @@ def test_metrics_of_no_token_are_none() -> None:
     assert {name for name, value in got.items() if value is not None} == {"gradient_norm"}
 
 
-def test_what_is_far_off_is_cut_in_verls_kl() -> None:
-    far = {"log_probs_new": [[-30.0, -1.0]], "log_probs_old": [[-1.0, -26.0]], "advantages": [1.0]}
-    breakdown = evaluate(far | {"log_probs_old": [[-1.0, -31.0]]}, "dr").breakdown
-    assert METRICS["actor/ppo_kl"](breakdown) == 0.0
-    breakdown = evaluate({**far, "log_probs_old": [[-1.0, -4.0]]}, "dr").breakdown
-    assert METRICS["actor/ppo_kl"](breakdown) == (20.0 - 3.0) / 2
+def test_what_is_far_off_is_cut_in_verls_kl_where_verl_cuts_it() -> None:
+    far = {"log_probs_new": [[-30.0, -1.0]], "log_probs_old": [[-1.0, -4.0]], "advantages": [1.0]}
+    for row in ("vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"):
+        breakdown = evaluate(far, f"verl/{row}").breakdown
+        assert METRICS["actor/ppo_kl"](breakdown) == (20.0 - 3.0) / 2
+    for row in ("gspo", "clip_cov", "geo_mean", "dro"):
+        breakdown = evaluate(far, f"verl/{row}").breakdown
+        assert METRICS["actor/ppo_kl"](breakdown) == (29.0 - 3.0) / 2
+    assert METRICS["actor/ppo_kl"](evaluate(far, "verl/kl_cov").breakdown) == (29.0 + 3.0) / 2
+
+
+def test_verls_kl_is_of_the_engine_and_of_the_kept_tokens_in_bypass_mode() -> None:
+    record = {
+        "log_probs_new": [[-2.0, -1.0]],
+        "log_probs_old": [[-9.0, -9.0]],
+        "log_probs_rollout": [[-1.5, -4.0]],
+        "advantages": [1.0],
+    }
+    rejects = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2"}
+    for row in ("verl/bypass_ppo_clip", "verl/bypass_pg_is"):
+        assert METRICS["actor/ppo_kl"](evaluate(record, row).breakdown) == (0.5 - 3.0) / 2
+        kept = evaluate(record | {"hyperparameters": rejects}, row).breakdown
+        assert METRICS["actor/ppo_kl"](kept) == 0.5

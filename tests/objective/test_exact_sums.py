@@ -217,7 +217,8 @@ def test_a_large_common_offset_costs_no_digit_against_the_others_either():
         "log_probs_old": [[-1.0]] * 3,
         "rewards": [1e15, 1e15 + 1, 1e15 + 3],
     }
-    made = evaluate(record, variant="nemo-rl/grpo", beta=0, std_eps=0)
+    stages = {"advantage": "nemo-rl/grpo"}
+    made = evaluate(record, variant="nemo-rl/grpo", stages=stages, beta=0, std_eps=0)
     found = [float(one[0]) for one in made.advantages]
     assert found == pytest.approx([-(2**0.5), -0.5 / 4.5**0.5, 2.5 / 0.5**0.5], rel=1e-15)
 

@@ -14,7 +14,7 @@ from verl.trainer.ppo import core_algos
 from grpo_cli import evaluate
 from grpo_cli.hooks.verl import record, record_policy_loss
 
-from .batches import Ragged, ragged
+from .batches import Ragged, far, ragged
 from .test_trl_hook import lines, verify
 from .test_verl import LOSSES, MODES, OWN_MODE
 from .verl_functions import actor_config, tensor
@@ -146,3 +146,72 @@ def test_nothing_is_opened_before_a_loss_is_computed(
 ) -> None:
     record(tmp_path / "r.jsonl").close()
     assert not [*tmp_path.iterdir()]
+
+
+CORRECTIONS = (
+    {"loss_type": "ppo_clip", "rollout_rs": "token_k1", "rollout_rs_threshold": "0.7_1.3"},
+    {"loss_type": "ppo_clip"},
+    {"loss_type": "reinforce", "rollout_is": "token", "rollout_is_batch_normalize": True},
+    {"loss_type": "reinforce", "rollout_is": "sequence", "rollout_is_threshold": "0.5_2.0"},
+    {"loss_type": "reinforce", "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.05},
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bypass_mode_verifies(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    loss = record_policy_loss(core_algos.compute_policy_loss_bypass_mode, path)
+    for correction in CORRECTIONS:
+        settings = {"clip_ratio_low": 0.1}
+        config = actor_config(mode, settings)
+        object.__setattr__(config.policy_loss, "rollout_correction", correction)
+        batch = ragged(8)
+        mask = tensor(batch, "mask").bool()
+        loss(
+            tensor(batch, "log_probs_old"),
+            tensor(batch, "log_probs_new").requires_grad_(),
+            torch.tensor(batch.advantages)[:, None] * mask,
+            mask,
+            loss_agg_mode=mode,
+            config=config,
+            rollout_is_weights=torch.full(mask.shape, 0.5),  # which bypass mode ignores
+        )
+    loss.recorder.close()
+    code, document = verify(path, "--rtol", "1e-7")
+    assert code == 0, document["records"]
+    assert [row["variant"] for row in document["records"]] == [
+        *["verl/bypass_ppo_clip"] * 2,
+        *["verl/bypass_pg_is"] * 3,
+    ]
+    for row in document["records"]:
+        assert {"policy_loss", "loss_gradient", "metrics.actor/ppo_kl"} <= set(row["compared"])
+
+
+def test_ppo_kl_is_bounded_where_verl_bounds_it(registry: dict[str, Any], tmp_path: Path) -> None:
+    recorder = record(tmp_path / "r.jsonl")
+    for name in VERIFIED:
+        loss = core_algos.get_policy_loss_fn(name)
+        call(loss, far(9), "token-mean", torch.float64, **LOSSES[name])
+    recorder.close()
+    code, document = verify(tmp_path / "r.jsonl", "--rtol", "1e-6")
+    for row in document["records"]:
+        assert "metrics.actor/ppo_kl" not in row["also"], row["variant"]
+        assert (row["first"] or {}).get("key") != "metrics.actor/ppo_kl", row["variant"]
+    assert code == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loss_of_no_token_is_not_compared(mode: str, tmp_path: Path) -> None:
+    """verl divides 0 by 0; that is neither our 0 nor a wrong loss."""
+    loss = record_policy_loss(core_algos.compute_policy_loss_gspo, tmp_path / "r.jsonl")
+    empty = ragged(3)
+    for row in empty.mask:
+        row[:] = 0
+    call(loss, empty, mode, torch.float64)
+    call(loss, ragged(3), mode, torch.float64)
+    loss.recorder.close()
+    undefined = mode != "token-sum"
+    assert (lines(tmp_path / "r.jsonl")[0]["expected"]["policy_loss"] == 0.0) != undefined
+    code, document = verify(tmp_path / "r.jsonl")
+    assert (code, document["undefined"]) == (0, int(undefined))
+    assert document["verified"] == 2 - undefined

@@ -26,6 +26,7 @@ from grpo_cli.commands.verify.view import print_verification
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
+_NO_TOKEN = "nothing was compared: no token counts in a record that expects a number"
 _HINT = (
     'no record has "expected": put what your own loss returned there, as '
     '{"expected": {"loss": …, "loss_gradient": [[…]], "advantages": […]}}'
@@ -110,7 +111,8 @@ def verify(
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
     clip_fraction, gradient_norm, metrics}; null expects nothing.
     They are compared in the order of the stages; every record is a batch of
-    its own. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
+    its own. Beside anything else metrics decide nothing: a note names those
+    that differ. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)
@@ -128,7 +130,7 @@ def verify(
         if not rows:
             if run.skipped:
                 raise typer.Exit(InputError.exit_code)
-            raise InputError(_HINT)
+            raise InputError(_NO_TOKEN if run.undefined else _HINT)
         document = run.document(rows)
         page.write(
             document,
@@ -145,4 +147,5 @@ def _within(rtol: float | None, atol: float | None) -> Tolerance:
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """A verdict as a row of a table; where it first differs is columns of their own."""
     about = {name: value for name, value in row.items() if name not in ("first", "also", "rounded")}
+    about["metrics"] = [one["key"] for one in row["metrics"]]
     return about | {f"first_{name}": value for name, value in (row["first"] or {}).items()}

@@ -6,6 +6,17 @@ from dataclasses import replace
 
 from grpo_cli.objective.row import Row, use
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "dual_clip", "tau_pos", "tau_neg", "beta"),
+        *("reward_bias", "reward_scaling", "reward_clip", "std_eps"),
+        *("is_low", "is_high", "m2_threshold"),
+        *("rejection_metric", "rejection_level", "rejection_agg", "rejection_action"),
+    }
+)
+"""Of PPOActorConfig, its NormConfig (eps) and RejectionSamplingConfig; the clamp of the KL is a
+constant (areal/utils/data.py)."""
+
 GRPO = Row(
     title="AReaL's GRPO (examples/math/gsm8k_grpo.yaml)",
     paper="2505.24298",
@@ -15,6 +26,7 @@ GRPO = Row(
     kl=use("areal/k1-in-reward", beta=0.0),
     correction=use("token-mask", is_low=None, is_high=5.0),
     aggregate=use("areal/token-mean"),
+    reads=_READS,
     checked="executed",
     version="cbff54d (2026-08-22)",
     note="log_probs_old is its prox_logp. Rewards are shifted, scaled and clipped, normalised in "

@@ -13,6 +13,8 @@ from grpo_cli.frameworks.trl.rows import ROWS as TRL
 from grpo_cli.objective.row import Row, Use, use
 
 _NO_CORRECTION = use("none")
+_READS = frozenset({"epsilon_low", "epsilon_high", "delta", "beta"})
+"""What LigerFusedLinearGRPOLoss takes, where these rows use it."""
 
 
 def relative(row: str, title: str, version: str, beta: float, note: str) -> Row[Use]:
@@ -26,6 +28,7 @@ def relative(row: str, title: str, version: str, beta: float, note: str) -> Row[
         correction=_NO_CORRECTION,
         entropy=None,
         entropy_aggregate=None,
+        reads=_READS | {"gradient_accumulation_steps", "response_length"},
         note=note,
     )
 

@@ -6,6 +6,16 @@ from dataclasses import replace
 
 from grpo_cli.objective.row import Row, use
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "dual_clip"),
+        *("beta", "kl_input_clamp", "kl_output_clamp"),
+        *("is_low", "is_high", "advantage_clip_low", "advantage_clip_high"),
+    }
+)
+"""Of ClippedPGLossConfig and the clip of advantages (nemo_rl/algorithms/grpo.py); what is added to
+stds and counts is a constant."""
+
 GRPO = Row(
     title="NeMo-RL's grpo",
     paper="2402.03300",
@@ -15,6 +25,7 @@ GRPO = Row(
     kl=use("nemo-rl/k3", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
     correction=use("none"),
     aggregate=use("token-mean"),
+    reads=_READS,
     checked="executed",
     version="7ea279a (2026-08-22)",
     note="Mean and std leave the response itself out, and where the others are equal nothing is "

@@ -6,6 +6,14 @@ from dataclasses import replace
 
 from grpo_cli.objective.row import Row, use
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "beta"),
+        *("is_low", "is_high", "rho_mask_low", "rho_mask_high"),
+    }
+)
+"""Of GRPOExperimentConfig (open_instruct/grpo_utils.py); the clamp of the KL is a constant."""
+
 DAPO = Row(
     title="open-instruct's grpo (loss_fn dapo)",
     paper="2503.14476",
@@ -16,6 +24,7 @@ DAPO = Row(
     kl=use("k3", beta=0.05, kl_input_clamp=40.0),
     correction=use("open-instruct/rho"),
     aggregate=use("token-mean"),
+    reads=_READS,
     checked="executed",
     version="e6c3044 (2026-08-20)",
     note="kl_estimator 2, its default, is k3; 3 is --kl k1 -p kl_weight=ratio. "
@@ -32,6 +41,7 @@ ROWS = {
         paper="2506.13585",
         aliases=(),
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.272),
+        reads=_READS - {"epsilon_low"},
         note="The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL bound both "
         "sides.",
     ),

@@ -12,6 +12,15 @@ def _vllm(choice: str) -> Use:
     return use(choice, is_low=0.5, is_high=5.0)
 
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "dual_clip", "beta", "reward_clip"),
+        *("is_low", "is_high", "rejection_threshold"),
+    }
+)
+"""Of PolicyLoss, reward.clip_range and kl.init_coef; the clamps on log ratios and on the KL are
+constants (openrlhf/models)."""
+
 PPO = Row(
     title="OpenRLHF's PPO loss with group_norm advantages (its GRPO)",
     paper="2402.03300",
@@ -25,6 +34,7 @@ PPO = Row(
     kl_aggregate=use("token-mean"),
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("token-mean"),
+    reads=_READS,
     checked="executed",
     version="openrlhf 0.11.2",
     note="The KL is in the reward by default, after the group norm, and each token bears that of "

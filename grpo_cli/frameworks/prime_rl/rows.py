@@ -15,6 +15,9 @@ GRPO = Row(
     kl=use("square-rollout", beta=0.0),
     correction=use("none"),
     aggregate=use("token-mean"),
+    reads=frozenset(
+        {"divergence_low", "divergence_high", "ipo_threshold", "is_low", "is_high", "beta"}
+    ),
     checked="executed",
     version="349283d",
     note="One ratio π_θ/π_rollout, unclipped, and dropped where |π_θ − π_rollout| > eps (-p "
@@ -69,7 +72,8 @@ ROWS = {
         advantage=use("prime-rl/ref_kl"),
         surrogate=use("prime-rl/ref_kl", divergence_low=0.2),
         kl=use("square-rollout", beta=1e-3),
+        reads=frozenset(),
         note="log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
-        "are fixed in prime-rl. Later commits drop its (log w)² (--beta 0) and cap w at 10⁴.",
+        "are fixed in prime-rl. Later commits drop its (log w)² (--kl none) and cap w at 10⁴.",
     ),
 }

@@ -10,6 +10,11 @@ from dataclasses import replace
 
 from grpo_cli.objective.row import Row, use
 
+_READS = frozenset(
+    {"epsilon_low", "epsilon_high", "dro_beta", "beta", "global_batch_size", "dp_size"}
+)
+"""Of the pipeline's configuration, by ROLL's own names; ROLL's c follows its pg_clip."""
+
 _PPO = Row(
     title="ROLL ActorWorker (PPO)",
     paper="1707.06347",
@@ -23,6 +28,7 @@ _PPO = Row(
     correction=use("none"),
     aggregate=use("verl/seq-mean-token-mean"),
     entropy=use("bonus", entropy_coef=0.0),
+    reads=_READS,
     note="No clamp on the log ratio. adv_estimator grpo always normalises by the group, whatever "
     "the norm types say. ROLL's sum-norm does not average over responses: --aggregate "
     "roll/seq-mean-token-sum-norm.",
@@ -36,6 +42,7 @@ ROWS = {
         paper="1912.09729",
         aliases=(),
         surrogate=use("clip", dual_clip=1.4),
+        reads=_READS | {"dual_clip"},
         note="c is 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
     ),
     "roll/gspo": replace(

@@ -13,6 +13,15 @@ from grpo_cli.objective.row import Row, use
 
 _FREE = use("token")
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "tau_pos", "tau_neg", "divergence_low", "divergence_high"),
+        *("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "clip_cov_seed"),
+        *("kl_cov_ratio", "ppo_kl_coef", "beta"),
+    }
+)
+"""Of AlgorithmConfig; clip_cov_seed stands for SkyRL's random draws."""
+
 _REGULAR = Row(
     title="SkyRL policy loss regular (PPO)",
     paper="1707.06347",
@@ -28,6 +37,7 @@ _REGULAR = Row(
     kl_aggregate=use("response-mean"),
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("token-mean"),
+    reads=_READS,
     note="The KL is on by default, with β 0.001; --beta 0 does without a reference. Reductions are "
     "--aggregate token_mean, sequence_mean, prompt_mean and seq_mean_token_sum_norm.",
 )
@@ -40,6 +50,7 @@ ROWS = {
         paper="1912.09729",
         aliases=(),
         surrogate=use("clip", dual_clip=3.0),
+        reads=_READS | {"dual_clip"},
         note="verl's vanilla, which always has it.",
     ),
     "skyrl/gspo": replace(
@@ -66,7 +77,10 @@ ROWS = {
         paper="2510.13786",
         aliases=(),
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
-        note="The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1].",
+        reads=_READS - {"epsilon_low", "epsilon_high"},
+        note="The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1]. SkyRL reads "
+        "cispo.cispo_eps_clip_low and …_high, not eps_clip_low and eps_clip_high: for another "
+        "window, --surrogate cispo --epsilon-low 1 --epsilon-high 3.",
     ),
     "skyrl/rollout_is": replace(
         _REGULAR,

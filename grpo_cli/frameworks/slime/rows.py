@@ -6,6 +6,14 @@ from dataclasses import replace
 
 from grpo_cli.objective.row import Row, use
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "dual_clip", "beta", "kl_weight"),
+        *("is_low", "is_high", "off_policy_mask_threshold"),
+    }
+)
+"""Of slime's arguments; what is added to the std, and clamps of the KL, are constants."""
+
 GRPO = Row(
     title="slime's grpo",
     paper="2402.03300",
@@ -15,6 +23,7 @@ GRPO = Row(
     kl=use("k1", beta=0.0),
     correction=use("none"),
     aggregate=use("response-mean"),
+    reads=_READS,
     checked="executed",
     version="624b824 (2026-08-21)",
     note="Each rollout is averaged over its tokens: where several samples share a rollout_id "

@@ -15,6 +15,7 @@ IMPORTANCE_SAMPLING = Row(
     kl=use("none"),
     correction=use("none"),
     aggregate=use("sum"),
+    reads=frozenset({"epsilon_low", "epsilon_high", "dro_beta"}),
     checked="read",
     version="cookbook 9dfcc3a (2026-08-19), docs/losses.mdx a2b1b82",
     note="The ratio is against the log-probs of the sampler, and the loss a plain sum over tokens: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.frameworks.unsloth.rows import ROWS
+from grpo_cli.frameworks.unsloth.rows import READS, ROWS
 from grpo_cli.objective.row import Row, Use, use
 
 _WINDOW = ("unsloth/dapo", "unsloth/cispo")
@@ -34,6 +34,7 @@ def _before(name: str, version: str, kl_weight: str) -> Row[Use]:
         ROWS[name],
         version=f"unsloth-zoo {version}",
         kl=use("k3", beta=0.0, kl_weight=kl_weight),
+        reads=READS - ({"kl_weight"} if kl_weight == "none" else set()),
         note=f"As unsloth-zoo {version} computed it: without clamps on the KL.",
     )
     if name in _WINDOW:

@@ -15,6 +15,16 @@ _NOTE = (
 )
 
 
+READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "delta", "tau_pos", "tau_neg", "beta", "kl_weight"),
+        *("gradient_accumulation_steps", "num_items_in_batch", "num_processes"),
+        *("steps_per_generation", "max_completion_length"),
+    }
+)
+"""What grpo_compute_loss takes."""
+
+
 def _unsloth(name: str) -> Row[Use]:
     row = TRL[f"trl/{name}"]
     return replace(
@@ -26,6 +36,7 @@ def _unsloth(name: str) -> Row[Use]:
         correction=use("none"),
         entropy=None,
         entropy_aggregate=None,
+        reads=READS,
         note=_NOTE,
     )
 

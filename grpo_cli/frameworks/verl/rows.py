@@ -15,6 +15,19 @@ from grpo_cli.objective.row import Row, use
 
 _TOKEN_MEAN = use("verl/token-mean")
 _FREE = use("token")
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "dual_clip", "tau_pos", "tau_neg", "dro_beta"),
+        *("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "clip_cov_seed"),
+        *("kl_cov_ratio", "ppo_kl_coef", "beta"),
+        *("dp_size", "batch_num_tokens", "global_batch_size"),
+        *("loss_scale_factor", "response_length"),
+        *("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize"),
+        *("rollout_rs", "rollout_rs_threshold"),
+    }
+)
+"""What verl's losses read of ActorConfig, PolicyLossConfig and RolloutCorrectionConfig; the clamps
+on log ratios are constants of its code. clip_cov_seed stands for its random draws."""
 
 VANILLA = Row(
     title="verl policy loss vanilla (PPO with dual clip)",
@@ -29,9 +42,10 @@ VANILLA = Row(
     correction=use("none"),
     aggregate=_TOKEN_MEAN,
     entropy=use("bonus", entropy_coef=0.0),
+    reads=_READS,
     note="The dual clip is always on: TRL and the papers have none. Equal to them while no ratio "
     "with A < 0 exceeds 3. clip_ratio alone changes nothing in verl, whose clip_ratio_low and "
-    "clip_ratio_high are 0.2 by default.",
+    "clip_ratio_high are 0.2 by default. Where no token counts verl's loss is NaN (0/0), here 0.",
 )
 
 ROWS = {
@@ -43,6 +57,7 @@ ROWS = {
         aliases=(),
         ratio=use("verl/sequence-token"),
         surrogate=use("clip"),
+        reads=_READS - {"dual_clip"},
         note="The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
         "verl/seq-mean-token-mean, which verl up to 0.9.0 always takes (verl/gspo@0.9.0). ε is "
         "0.2 by default; the paper's is 3e-4 and 4e-4.",

@@ -38,7 +38,7 @@ def read(settings: Settings) -> Reading:
     if not isinstance(correction, Mapping):
         return Reading(policy_loss, stages)
     values = {"rollout_is": None, **{name: correction[name] for name in _ROLLOUT & set(correction)}}
-    if correction.get("bypass_mode"):
+    if correction.get("bypass_mode") or policy_loss == "bypass_mode":
         clip = correction.get("loss_type", "ppo_clip") == "ppo_clip"
         return Reading("bypass_ppo_clip" if clip else "bypass_pg_is", stages, values)
     return Reading(policy_loss, {**stages, "correction": "decoupled"}, values)

@@ -1,0 +1,187 @@
+"""A framework's row takes what the framework's released function reads, and nothing else.
+
+verl and TRL are executed for this in tests/parity. The others were read: ``SETTINGS`` says which of
+a framework's settings its losses read, by its own names, and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from files import each
+
+from grpo_cli import UsageError, evaluate
+from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError
+from grpo_cli.variants.plan import plan
+from grpo_cli.variants.registry import EARLIER, VARIANTS
+
+RECORD = {
+    "log_probs_new": [[-0.5, -1.0], [-0.25, -3.0]],
+    "log_probs_old": [[-2.5, -1.5], [-2.0, -3.25]],
+    "advantages": [-1.0, 1.0],
+}
+
+_CLIP = ("epsilon_low", "epsilon_high")
+SETTINGS: Mapping[str, tuple[str, str]] = {
+    # framework: (where, settings); one that our tables know by no other name has ours
+    "liger": (
+        "src/liger_kernel/chunked_loss/grpo_loss.py, LigerFusedLinearGRPOLoss @0.8.2; the padded "
+        "width of luspo's mean; the Trainer divides by its accumulation",
+        "epsilon_low epsilon_high delta beta response_length gradient_accumulation_steps",
+    ),
+    "unsloth": (
+        "unsloth_zoo/rl_replacements.py, grpo_compute_loss",
+        "epsilon_low epsilon_high delta sapo_temperature_pos sapo_temperature_neg beta kl_weight "
+        "max_completion_length gradient_accumulation_steps num_items_in_batch num_processes "
+        "steps_per_generation",
+    ),
+    "ms-swift": (
+        "swift/rlhf_trainers/grpo_trainer.py, _compute_loss_and_metrics; the Trainer",
+        "epsilon_low epsilon_high delta tau_pos tau_neg beta real_tau fipo_decay_rate "
+        "fipo_clip_low fipo_clip_high fipo_safety_threshold off_policy_sequence_mask_delta "
+        "top_entropy_quantile max_completion_length gradient_accumulation_steps "
+        "num_items_in_batch num_processes",
+    ),
+    "skyrl": (
+        "skyrl/backends/skyrl_train/utils/ppo_utils.py:557-1050 @a9564572",
+        "eps_clip_low eps_clip_high clip_ratio_c tau_pos tau_neg divergence_low divergence_high "
+        "clip_cov_ratio clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_frac ppo_kl_coef kl_loss_coef",
+    ),
+    "roll": (
+        "roll/pipeline/rlvr/actor_worker.py:71-87, actor_pg_worker.py; agg_loss of "
+        "roll/utils/functionals.py:229 @8eb27cc2",
+        "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size",
+    ),
+    "openrlhf": (
+        "openrlhf/models/loss.py, PolicyLoss @3c3be62; trainer/ppo_utils/experience_maker.py",
+        "eps_clip_low eps_clip_high dual_clip beta reward_clip is_low is_high rejection_threshold",
+    ),
+    "slime": (
+        "slime/backends/megatron_utils/loss.py:890-1130 @624b824",
+        "eps_clip_low eps_clip_high eps_clip_c kl_loss_coef kl_weight tis_clip_low tis_clip "
+        "opsm_delta",
+    ),
+    "nemo-rl": (
+        "nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossConfig @7ea279a; "
+        "algorithms/grpo.py:2302",
+        "ratio_clip_min ratio_clip_max ratio_clip_c reference_policy_kl_penalty "
+        "kl_input_clamp_value kl_output_clamp_value truncated_importance_sampling_ratio_min "
+        "truncated_importance_sampling_ratio advantage_clip_low advantage_clip_high",
+    ),
+    "areal": (
+        "areal/utils/functional/functional.py:434-640, areal/api/cli_args.py @4aef98d",
+        "eps_clip_low eps_clip_higher c_clip sapo_tau_pos sapo_tau_neg kl_ctl reward_bias "
+        "reward_scaling reward_clip std_eps is_low is_high m2_threshold rejection_metric "
+        "rejection_level rejection_agg rejection_action",
+    ),
+    "prime-rl": (
+        "src/prime_rl/trainer/rl/loss.py:109-243 @559b447",
+        "dppo_mask_low dppo_mask_high ipo_threshold kl_tau",
+    ),
+    "open-instruct": (
+        "open_instruct/grpo_utils.py:410-525 @e6c3044",
+        "clip_lower clip_higher beta rho_clamp_lower_bound rho_clamp_upper_bound "
+        "rho_mask_lower_bound rho_mask_upper_bound",
+    ),
+    "tinker": (
+        "docs/losses.mdx @a2b1b82: clip_low_threshold, clip_high_threshold, beta",
+        "epsilon_low epsilon_high dro_beta",
+    ),
+}
+IGNORED: Mapping[str, tuple[str, ...]] = {
+    **{  # use_bias_correction_kl came with 2026.9.3
+        row: ("kl_weight",) for row in EARLIER if row.endswith("@2026.9.1")
+    },
+    "skyrl/regular": ("dual_clip",),  # ppo_utils.py:573 reads it for dual_clip alone
+    "skyrl/gspo": ("dual_clip",),
+    "skyrl/cispo": _CLIP,  # :783 has bounds of its own, cispo.cispo_eps_clip_low and _high
+    "roll/ppo": ("dual_clip",),  # dual_clip_loss is off
+    "roll/gspo": ("dual_clip",),
+    "roll/segment": ("dual_clip",),
+    "open-instruct/cispo": ("epsilon_low",),  # grpo_utils.py:521 has no lower bound
+    "prime-rl/ref_kl": ("divergence_low", "beta"),  # loss.py:199 has constants
+}
+OURS = {"reward_weights", "entropy_coef"}
+"""What several rewards count is the data's; the entropy bonus is a term of its own."""
+NEEDED = {"openrlhf/flash_reinforce": {"rejection_threshold": 0.125}}
+
+
+def rows() -> Iterator[str]:
+    """Every row of these frameworks."""
+    for name in [*VARIANTS, *EARLIER]:
+        if name.partition("/")[0] in SETTINGS:
+            yield name
+
+
+def other_values(name: str) -> Iterator[Any]:
+    """Values of a hyperparameter that few rows have."""
+    known = HYPERPARAMETERS[name]
+    for value in (*known.words, 1, 0.375, 1.375, 7, 3):
+        try:
+            yield known.check(name, value)
+        except HyperparameterError:
+            continue
+
+
+def parts(row: str, given: Mapping[str, Any]) -> Any:
+    """The pieces of the signature of what a record with these settings evaluates to."""
+    return plan(row).objective(dict(given), advantages_given=False).parts
+
+
+def follows(row: str, name: str) -> bool:
+    """Whether any value of a hyperparameter in a record changes what a row evaluates."""
+    base = NEEDED.get(row, {})
+    plain = parts(row, base)
+    return any(parts(row, base | {name: value}) != plain for value in other_values(name))
+
+
+@each("row", list(rows()))
+def test_a_row_follows_the_settings_that_its_function_reads_and_no_other(row: str) -> None:
+    read = set(_names(row))
+    ignored = set(IGNORED.get(row, ()))
+    made = plan(row)
+    stages = {name for _, names in made._wanted().values() for name in names}
+    followed = {name for name in HYPERPARAMETERS if name not in OURS and follows(row, name)}
+    assert followed == (stages & read) - ignored
+    assert made.takes() - OURS == followed
+
+
+def _names(row: str) -> list[str]:
+    names = SETTINGS[row.partition("/")[0]][1].split()
+    known = {alias: name for name, one in HYPERPARAMETERS.items() for alias in one.aliases}
+    assert set(names) <= {*known, *HYPERPARAMETERS}
+    return [known.get(name, name) for name in names]
+
+
+def test_every_exception_is_of_a_row() -> None:
+    assert set(IGNORED) | set(NEEDED) <= set(rows())
+    assert len(list(rows())) > 100
+
+
+def test_a_record_s_setting_that_the_released_function_ignores_changes_nothing() -> None:
+    """verl's gspo has no dual clip, whatever clip_ratio_c its configuration has."""
+    plain = evaluate(RECORD, "verl/gspo")
+    for name in ("clip_ratio_c", "dual_clip"):
+        given = evaluate(RECORD | {"hyperparameters": {name: 1.5}}, "verl/gspo")
+        assert (given.loss, given.signature) == (plain.loss, plain.signature)
+    swapped = evaluate(
+        RECORD | {"hyperparameters": {"clip_ratio_c": 1.5}},
+        "verl/gspo",
+        stages={"surrogate": "clip"},
+    )
+    assert swapped.loss != plain.loss
+
+
+def test_a_flag_that_the_released_function_ignores_is_a_usage_error() -> None:
+    said = (
+        "dual_clip: verl/gspo ignores it, as verl's own function does; "
+        "add --surrogate clip to apply it"
+    )
+    with pytest.raises(UsageError) as raised:
+        plan("verl/gspo", hyperparameters={"clip_ratio_c": 1.5})
+    assert str(raised.value) == said
+    assert plan("verl/gspo", stages={"surrogate": "clip"}, hyperparameters={"dual_clip": 1.5}).flags
+    assert plan("verl/gspo").takes() >= {"epsilon_low", "epsilon_high", "beta", "entropy_coef"}
+    assert not plan("verl/gspo").takes() & {"dual_clip", "delta", "log_ratio_max"}
