@@ -47,15 +47,21 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         raise InputError("no record can be read")
     steps = _worked(evaluator, first, response)
     total = totals.row()
-    hint = [*_ungrouped(source, totals)]
+    reasons = [*_ungrouped(source, totals), *why(total, facts, _computes(plan))]
     return {
         "variant": plan.variant,
         "signature": totals.signature(),
         "total": total,
         "parts": facts.parts,
-        "why": [{"code": one.code, "text": one.text} for one in [*hint, *why(total, facts)]],
+        "why": [{"code": one.code, "text": one.text} for one in reasons],
         "record": steps,
     }
+
+
+def _computes(plan: Plan) -> str:
+    """The choice that would compute advantages from rewards: the variant's own where it has one."""
+    own = plan.row.advantage
+    return "group-std" if own.choice.given else own.name
 
 
 _IDS = ("uid", "group_id", "group_ids", "prompt_id", "prompt_idx", "group_index")
