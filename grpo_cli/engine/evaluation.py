@@ -233,8 +233,15 @@ class Evaluation:
         """What is told once."""
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
-        replaced = dict.fromkeys(self._replaced())
-        return list(reader.notices | self._notices | other | self._outcome.told | replaced)
+        more = dict.fromkeys([*self._replaced(), *self._ungrouped()])
+        return list(reader.notices | self._notices | other | self._outcome.told | more)
+
+    def _ungrouped(self) -> Iterator[str]:
+        """Says that groups are torn into their responses, where no advantage is left of them."""
+        totals = self._outcome.totals
+        said = self._reader.ungrouped(totals)
+        if said is not None and totals.dead_groups == totals.groups:
+            yield said
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""

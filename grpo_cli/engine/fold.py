@@ -13,8 +13,10 @@ from itertools import chain
 from pickle import PickleBuffer
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.records.buffers import Beside
+from grpo_cli.records.fields import read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.trainer import named_row
 
@@ -45,15 +47,18 @@ class Told:
     Attributes:
         notices: sentences, and the line that first gave rise to each.
         named: the row that its first object names, "" for none; None where it has no object.
+        group_key: the key under which that object says its group, "" for none.
     """
 
     notices: Notices = field(default_factory=dict)
     named: str | None = None
+    group_key: str = ""
 
     def merge(self, later: Told) -> None:
         """Adds what there is to tell of the input that follows."""
         self.notices |= later.notices
-        self.named = later.named if self.named is None else self.named
+        if self.named is None:
+            self.named, self.group_key = later.named, later.group_key
 
     def stop(self, line: int | None) -> None:
         """Forgets what lies behind a line, at which work on one file stopped."""
@@ -66,7 +71,7 @@ class Told:
         """The same objects; what the first of them says of itself is kept."""
         for few in decoded:
             if self.named is None:
-                self.named = _named(few)
+                self.named, self.group_key = _named(few), _group_key(few)
             yield few
 
 
@@ -75,6 +80,17 @@ def _named(few: DecodedChunk) -> str:
         return ""
     first = few.items[0]
     return (named_row(first.value) if isinstance(first, Raw) else None) or ""
+
+
+def _group_key(few: DecodedChunk) -> str:
+    first = None if few.keys is not None else few.items[0]
+    value = dict.fromkeys(few.keys, 0) if few.keys is not None else getattr(first, "value", None)
+    if not isinstance(value, dict):
+        return ""
+    try:
+        return read_fields(value).names.get("group_ids", "")
+    except InputError:
+        return ""
 
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Bundle, OnPiece, Told, bundled
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.records import (
     PLAIN,
@@ -101,6 +102,17 @@ class Reader:
         """The same, and that the records name another row than those that were evaluated."""
         other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
         return self.notices | other
+
+    def ungrouped(self, totals: Totals) -> str | None:
+        """What is wrong where every record is one response and says the group that it is of."""
+        alone = totals.records == totals.groups == totals.responses and totals.records > 1
+        if not alone or self.reading.grouping is not None or not self.told.group_key:
+            return None
+        key = self.told.group_key
+        return (
+            "every record is one response, so each is a group of its own; they carry a "
+            f"{key}: --group-by {key} puts those of one prompt together"
+        )
 
     # ---- in this process ----------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +46,9 @@ def explain(plan: Plan, source: Reader, response: int | None = None) -> dict[str
         raise InputError("no record can be read")
     steps = _worked(evaluator, first, response)
     total = totals.row()
-    reasons = [*_ungrouped(source, totals), *why(total, facts, _computes(plan))]
+    reasons = why(total, facts, _computes(plan))
+    if (alone := source.ungrouped(totals)) is not None:
+        reasons.insert(0, Reason("ungrouped", alone))
     return {
         "variant": plan.variant,
         "signature": totals.signature(),
@@ -62,26 +63,6 @@ def _computes(plan: Plan) -> str:
     """The choice that would compute advantages from rewards: the variant's own where it has one."""
     own = plan.row.advantage
     return "group-std" if own.choice.given else own.name
-
-
-_IDS = ("uid", "group_id", "group_ids", "prompt_id", "prompt_idx", "group_index")
-
-
-def _ungrouped(source: Reader, totals: Totals) -> Iterator[Reason]:
-    """That rows of one response each say which group they are of, and were not grouped."""
-    alone = totals.records == totals.groups == totals.responses and totals.records > 1
-    if not alone or source.reading.grouping is not None:
-        return
-    raw, _ = next(source.records())
-    keys = raw.value if isinstance(raw.value, dict) else {}
-    for name in _IDS:
-        if name in keys:
-            yield Reason(
-                "ungrouped",
-                f"every record is one response, so each is a group of its own; they carry a "
-                f"{name}: --group-by {name} puts those of one prompt together",
-            )
-            return
 
 
 def _worked(evaluator: Evaluator, alone: Chunk, response: int | None) -> dict[str, Any]:
