@@ -22,7 +22,7 @@ from grpo_cli.objective.signature import instead
 from grpo_cli.objective.statistics import ExactMoments
 from grpo_cli.records import DecodedChunk, Record
 from grpo_cli.records.translate import Notices
-from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.plan import Plan, idle_clip
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
@@ -272,5 +272,7 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
         yield "the records' advantages were used, not their rewards (--advantage to change it)"
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that gave null for a response count nothing there, as in TRL"
+    if (idle := idle_clip(breakdown.objective.name, breakdown.objective.surrogate)) is not None:
+        yield idle
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"

@@ -99,9 +99,10 @@ class Reader:
         return self.told.notices
 
     def notes(self, *plans: Plan) -> Notices:
-        """The same, and that the records name another row than those that were evaluated."""
+        """The same, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
-        return self.notices | other
+        idle = dict.fromkeys(plan.idle_clip for plan in plans)
+        return self.notices | other | {said: None for said in idle if said is not None}
 
     def ungrouped(self, totals: Totals) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""

@@ -169,6 +169,16 @@ class Plan:
             if name in said and said[name] != value and name not in self.flags
         }
 
+    @property
+    def idle_clip(self) -> str | None:
+        """The note for a lower bound of the ratio that flags put at 0 or less."""
+        if "epsilon_low" not in self.flags:
+            return None
+        name, choice = self._choice("surrogate")
+        return idle_clip(
+            self.variant, Bound(name, choice, {"epsilon_low": self.flags["epsilon_low"]})
+        )
+
     def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
         """Where a value comes from that neither a flag nor the record gives.
 
@@ -230,6 +240,22 @@ def plan(
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
     _check_taken(made)
     return made
+
+
+def idle_clip(variant: str, surrogate: Bound) -> str | None:
+    """The note for a lower bound of the ratio that is 0 or less; None where a ratio can pass it.
+
+    Trainers are given an epsilon_low of 1, 10 or 1e9 to switch the lower clip off. A variant
+    whose own window has no lower bound (CISPO's) needs no note.
+    """
+    low = surrogate.values.get("epsilon_low")
+    own = VARIANTS[variant].surrogate.values.get("epsilon_low")
+    if surrogate.choice.window is None or not isinstance(low, float) or low < 1.0 or low == own:
+        return None
+    return (
+        f"epsilon_low is {low:g}: the ratio's lower bound, 1 − epsilon_low, is {1.0 - low:g}, so "
+        "the lower clip never acts"
+    )
 
 
 _KNOWN: dict[object, Bound] = {}
