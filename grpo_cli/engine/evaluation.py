@@ -263,11 +263,21 @@ def _of_another_scale(own: Value, used: Value) -> bool:
     return high > 10 * low > 0
 
 
+NO_OLD = "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+
+
+def on_policy_by_default(breakdown: Breakdown) -> bool:
+    """Whether every ratio is 1 because log_probs_old is missing; one against the engine is not."""
+    batch = breakdown.batch
+    missing = batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new
+    return missing and not (breakdown.ratio != 1.0).any()
+
+
 def _notices(breakdown: Breakdown) -> Iterator[str]:
     """Facts of a chunk that are told once."""
     batch = breakdown.batch
-    if batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new:
-        yield "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+    if on_policy_by_default(breakdown):
+        yield NO_OLD
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield "the records' advantages were used, not their rewards (--advantage to change it)"
     if batch.rewards is not None and np.isnan(batch.rewards).any():

@@ -13,6 +13,7 @@ from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
+from grpo_cli.commands.trend.coverage import coverage
 from grpo_cli.commands.trend.figure import figure
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
@@ -83,7 +84,20 @@ def trend(
                 drawn.write(figure(shown_steps, found, columns, signatures).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
-                write(stream, shown_steps, found, plan, columns, options, run, compared, notes)
+                asked = columns if options.names == "grpo" else ()
+                covered = coverage(steps, asked, run.missing, on_policy=not run.moved)
+                write(
+                    stream,
+                    shown_steps,
+                    found,
+                    plan,
+                    columns,
+                    options,
+                    run,
+                    compared,
+                    covered,
+                    notes,
+                )
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)

@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_mo
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluation import NO_OLD, on_policy_by_default
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
@@ -32,13 +33,18 @@ _Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 
 @dataclass
 class Part:
-    """What became of a piece of input: sums by step, and what could not be read."""
+    """What became of a piece of input: sums by step, and what could not be read.
+
+    Attributes:
+        moved: whether a record that was evaluated has log_probs_old.
+    """
 
     steps: dict[int, Sums] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
+    moved: bool = False
     origins: Origins = field(default_factory=Origins)
 
     def sums(self, told: Told, file: str) -> Sums:
@@ -206,6 +212,9 @@ class Task:
         known = None if isinstance(breakdown, MissingColumnError) else breakdown
         if known is not None:
             part.signatures.setdefault(known.objective.signature, said[0].step)
+            assumed = on_policy_by_default(known)
+            part.moved |= not assumed
+            part.notices |= {NO_OLD: None} if assumed else {}
         if isinstance(breakdown, MissingColumnError):
             part.missing.setdefault(str(breakdown), breakdown)
         cuts = [*chunk.batch.cuts(_borders([one.step for one in said]))]
