@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
@@ -541,6 +543,28 @@ def test_endings_versions_and_repetition(tmp_path: Path) -> None:
     assert found.metrics["staleness"] == (1 + 2 + 3) / 3
     # 1234 1234: five 4-grams, four of them different; aaaaaa: three, of one kind
     assert found.metrics["repetition"] == pytest.approx((1 / 5 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize("mask", [None, [[1, 0, 1], [1, 1]]])
+@pytest.mark.parametrize("kind", ["lines", "parquet", "rows"])
+def test_staleness_by_token(tmp_path: Path, kind: str, mask: Any) -> None:
+    """The mean over the tokens that count of the steps since each one's policy."""
+    row = {"log_probs": [[-1.0] * 3, [-2.0] * 2], "rewards": [0.0, 1.0], "step": 8}
+    row["weight_versions"] = [[7, 3, 8], [6, 7]]
+    row |= {} if mask is None else {"mask": mask}
+    path = tmp_path / ("a.parquet" if kind == "parquet" else "a.jsonl")
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([row, row]), path)
+    elif kind == "lines":
+        path.write_text(f"{json.dumps(row)}\n" * 2)
+    else:  # of one response each
+        rows = [
+            {name: one if name == "step" else one[at] for name, one in row.items()} for at in (0, 1)
+        ]
+        path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (found,) = steps(Reader([str(path)]), plan("dr"))
+    lags = [1, 5, 0, 2, 1] if mask is None else [1, 0, 2, 1]
+    assert found.metrics["staleness"] == sum(lags) / len(lags)
 
 
 def test_repetition_needs_four_tokens(tmp_path: Path) -> None:

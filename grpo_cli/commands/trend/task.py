@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -225,9 +226,23 @@ class Task:
             measured.add_to(sums, at, self.evaluator.plan.batch)
             if self.logged:  # then they are of one step
                 measure_logged(sums, chunk, known)
-        for told, one, record in zip(said, own, chunk.records, strict=True):
+        for at, (told, one, record) in enumerate(zip(said, own, chunk.records, strict=True)):
             if one.said is not None:  # what a record says counts where the record does
-                measure_said(part.sums(told, record.source), told.step, one.said)
+                tokens = partial(_tokens, chunk, at)
+                measure_said(part.sums(told, record.source), told.step, one.said, tokens)
+
+
+def _tokens(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
+    """Of each response of a record, how many tokens it has, and the indices of those that count."""
+    batch, first = chunk.batch, int(chunk.batch.records.starts[number])
+    found = []
+    for response, width in enumerate(chunk.records[number].widths, first):
+        start, length = (
+            int(one[response]) for one in (batch.responses.starts, batch.responses.lengths)
+        )
+        kept = range(length) if batch.positions is None else batch.positions[start : start + length]
+        found.append((width, [int(one) for one in kept]))
+    return found
 
 
 def _told(own: _Own) -> Told:
