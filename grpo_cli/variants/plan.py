@@ -42,6 +42,12 @@ class Plan:
         """Travels between processes as the names it was made of, since rows hold functions."""
         return _again, (self.variant, dict(self.swapped), dict(self.flags), self.batch)
 
+    @property
+    def words(self) -> list[str]:
+        """The words of a command line that ask for it."""
+        batch = [] if self.batch == "input" else ["--batch", self.batch]
+        return as_flags(self.variant, self.swapped, self.flags) + batch
+
     @cached_property
     def key(self) -> Hashable:
         """What it is, to be looked up."""
@@ -240,6 +246,23 @@ def plan(
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
     _check_taken(made)
     return made
+
+
+_FLAGS = {"epsilon_low": "--epsilon-low", "epsilon_high": "--epsilon-high", "beta": "--beta"}
+
+
+def as_flags(
+    variant: str | None, stages: Mapping[str, str], hyperparameters: Mapping[str, object]
+) -> list[str]:
+    """The words of a command line that ask for these; without -v where there is no variant."""
+    words = [] if variant is None else ["-v", variant]
+    for stage, choice in stages.items():
+        words += [f"--{stage.replace('_', '-')}", choice]
+    for name, value in hyperparameters.items():
+        flag = None if value is None else _FLAGS.get(name)
+        given = f"{name}={'null' if value is None else value}"
+        words += ["-p", given] if flag is None else [flag, str(value)]
+    return words
 
 
 def idle_clip(variant: str, surrogate: Bound) -> str | None:
