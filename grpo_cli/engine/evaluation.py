@@ -23,7 +23,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
 from grpo_cli.records import DecodedChunk, Record
 from grpo_cli.records.translate import Notices
-from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.plan import Plan, idle_clip
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
@@ -274,15 +274,20 @@ class Evaluation:
         """What is told once."""
         reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
         other = other_row(reader.told.named, evaluated)
-        replaced = dict.fromkeys(self._replaced())
+        more = dict.fromkeys([*self._replaced(), *self._ungrouped()])
         outcome, plan = self._outcome, self._task.evaluator.plan
         if outcome.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(outcome.totals.signed) else [])
         pooled = {} if outcome.error is not None else reader.pooled(plan.batch)
-        return list(
-            reader.notes() | self._notices | other | outcome.told | no_kl | replaced | pooled
-        )
+        return list(reader.notes() | self._notices | other | outcome.told | no_kl | more | pooled)
+
+    def _ungrouped(self) -> Iterator[str]:
+        """Says that groups are torn into their responses, where no advantage is left of them."""
+        totals = self._outcome.totals
+        said = self._reader.ungrouped(totals)
+        if said is not None and totals.dead_groups == totals.groups:
+            yield said
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
@@ -317,17 +322,28 @@ def _of_another_scale(own: Value, used: Value) -> bool:
     return high > 10 * low > 0
 
 
+NO_OLD = "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+
+
+def on_policy_by_default(breakdown: Breakdown) -> bool:
+    """Whether every ratio is 1 because log_probs_old is missing; one against the engine is not."""
+    batch = breakdown.batch
+    missing = batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new
+    return missing and not (breakdown.ratio != 1.0).any()
+
+
 def _notices(breakdown: Breakdown) -> Iterator[str]:
     """Facts of a chunk that are told once."""
     batch = breakdown.batch
-    if batch.log_probs_new is not None and batch.log_probs_old is batch.log_probs_new:
+    if on_policy_by_default(breakdown):
         engine = batch.log_probs_rollout is not None
         another = "; to take the engine's: --map log_probs_old=KEY, the key of log_probs_rollout"
-        said = "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
-        yield said + (another if engine else "")
+        yield NO_OLD + (another if engine else "")
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield "the records' advantages were used, not their rewards (--advantage to change it)"
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that gave null for a response count nothing there, as in TRL"
+    if (idle := idle_clip(breakdown.objective.name, breakdown.objective.surrogate)) is not None:
+        yield idle
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"

@@ -52,19 +52,22 @@ class Told:
         named: the row that its first object names, "" for none; None where it has no object.
         steps: a field that says steps → the steps of the records.
         unread: the keys that hold a column which nothing reads.
+        group_key: the key under which that object says its group, "" for none.
     """
 
     notices: Notices = field(default_factory=dict)
     named: str | None = None
     steps: dict[str, set[Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
+    group_key: str = ""
 
     def merge(self, later: Told) -> None:
         """Adds what there is to tell of the input that follows."""
         self.notices |= later.notices
         self._add_steps(later.steps)
         self.unread.merge(later.unread)
-        self.named = later.named if self.named is None else self.named
+        if self.named is None:
+            self.named, self.group_key = later.named, later.group_key
 
     def stop(self, line: int | None) -> None:
         """Forgets what lies behind a line, at which work on one file stopped."""
@@ -90,7 +93,7 @@ class Told:
         """
         for few in decoded:
             if self.named is None:
-                self.named = _named(few)
+                self.named, self.group_key = _named(few), _group_key(few)
             self._add_unread(few, used)
             self._add_steps(steps_in(few))
             yield few
@@ -142,6 +145,17 @@ def _named(few: DecodedChunk) -> str:
         return ""
     first = few.items[0]
     return (named_row(first.value) if isinstance(first, Raw) else None) or ""
+
+
+def _group_key(few: DecodedChunk) -> str:
+    first = None if few.keys is not None else few.items[0]
+    value = dict.fromkeys(few.keys, 0) if few.keys is not None else getattr(first, "value", None)
+    if not isinstance(value, dict):
+        return ""
+    try:
+        return read_fields(value).names.get("group_ids", "")
+    except InputError:
+        return ""
 
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Bundle, OnPiece, Told, bundled
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.records import (
     PLAIN,
@@ -105,9 +106,22 @@ class Reader:
         return self.told.notices
 
     def notes(self, *plans: Plan) -> Notices:
-        """All of them; also that the records name another row than those that were evaluated."""
+        """All of them, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
-        return self.told.sentences | other
+        idle = dict.fromkeys(plan.idle_clip for plan in plans)
+        said = {one: None for one in idle if one is not None}
+        return self.told.sentences | other | said
+
+    def ungrouped(self, totals: Totals) -> str | None:
+        """What is wrong where every record is one response and says the group that it is of."""
+        alone = totals.records == totals.groups == totals.responses and totals.records > 1
+        if not alone or self.reading.grouping is not None or not self.told.group_key:
+            return None
+        key = self.told.group_key
+        return (
+            "every record is one response, so each is a group of its own; they carry a "
+            f"{key}: --group-by {key} puts those of one prompt together"
+        )
 
     def pooled(self, batch: str, advice: str = _EACH) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.

@@ -105,11 +105,16 @@ class Summary:
             return np.sqrt(self.responses.sum(np.square(self.breakdown.gradient)))
 
     @cached_property
+    def dead(self) -> NDArray[np.bool_]:
+        """[groups] whether every advantage of a group is 0."""
+        found = np.ones(self.breakdown.batch.group_count, dtype=np.bool_)
+        found[self.breakdown.batch.groups[self._moved()]] = False
+        return found
+
+    @cached_property
     def dead_groups(self) -> I64:
         """[M] how many groups have no advantage but 0."""
-        alive = np.zeros(self.breakdown.batch.group_count, dtype=np.bool_)
-        alive[self.breakdown.batch.groups[self._moved()]] = True
-        return np.bincount(self.breakdown.group_record[~alive], minlength=self.records.count)
+        return np.bincount(self.breakdown.group_record[self.dead], minlength=self.records.count)
 
     def _moved(self) -> I64:
         """The responses that have an advantage other than 0."""

@@ -43,6 +43,12 @@ class Plan:
         """Travels between processes as the names it was made of, since rows hold functions."""
         return _again, (self.variant, dict(self.swapped), dict(self.flags), self.batch)
 
+    @property
+    def words(self) -> list[str]:
+        """The words of a command line that ask for it."""
+        batch = [] if self.batch == "input" else ["--batch", self.batch]
+        return as_flags(self.variant, self.swapped, self.flags) + batch
+
     @cached_property
     def key(self) -> Hashable:
         """What it is, to be looked up."""
@@ -234,6 +240,16 @@ class Plan:
             if name in said and said[name] != value and name not in self.flags
         }
 
+    @property
+    def idle_clip(self) -> str | None:
+        """The note for a lower bound of the ratio that flags put at 0 or less."""
+        if "epsilon_low" not in self.flags:
+            return None
+        name, choice = self._choice("surrogate")
+        return idle_clip(
+            self.variant, Bound(name, choice, {"epsilon_low": self.flags["epsilon_low"]})
+        )
+
     def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
         """Where a value comes from that neither a flag nor the record gives.
 
@@ -303,6 +319,39 @@ def plan(
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
     _check_taken(made)
     return made
+
+
+_FLAGS = {"epsilon_low": "--epsilon-low", "epsilon_high": "--epsilon-high", "beta": "--beta"}
+
+
+def as_flags(
+    variant: str | None, stages: Mapping[str, str], hyperparameters: Mapping[str, object]
+) -> list[str]:
+    """The words of a command line that ask for these; without -v where there is no variant."""
+    words = [] if variant is None else ["-v", variant]
+    for stage, choice in stages.items():
+        words += [f"--{stage.replace('_', '-')}", choice]
+    for name, value in hyperparameters.items():
+        flag = None if value is None else _FLAGS.get(name)
+        given = f"{name}={'null' if value is None else value}"
+        words += ["-p", given] if flag is None else [flag, str(value)]
+    return words
+
+
+def idle_clip(variant: str, surrogate: Bound) -> str | None:
+    """The note for a lower bound of the ratio that is 0 or less; None where a ratio can pass it.
+
+    Trainers are given an epsilon_low of 1, 10 or 1e9 to switch the lower clip off. A variant
+    whose own window has no lower bound (CISPO's) needs no note.
+    """
+    low = surrogate.values.get("epsilon_low")
+    own = VARIANTS[variant].surrogate.values.get("epsilon_low")
+    if surrogate.choice.window is None or not isinstance(low, float) or low < 1.0 or low == own:
+        return None
+    return (
+        f"epsilon_low is {low:g}: the ratio's lower bound, 1 − epsilon_low, is {1.0 - low:g}, so "
+        "the lower clip never acts"
+    )
 
 
 _KNOWN: dict[object, Bound] = {}

@@ -41,13 +41,6 @@ class Chosen:
     stages: Mapping[str, str] = field(default_factory=dict)
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
 
-    @property
-    def words(self) -> str:
-        """The choice as the flags that would make it."""
-        stages = [f"--{stage.replace('_', '-')} {name}" for stage, name in self.stages.items()]
-        values = [f"-p {name}={value}" for name, value in self.hyperparameters.items()]
-        return " ".join(["-v", self.variant, *stages, *values])
-
 
 def choose(settings: Settings) -> Chosen:
     """The row that a record's ``framework`` names, and what its settings swap in it.

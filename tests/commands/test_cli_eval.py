@@ -339,3 +339,37 @@ def test_rows_are_nested_in_lines_alone(grpo, dump):
     result = grpo("eval", str(dump({})), "--nest", "-f", "csv")
     assert result.exit_code == 2
     assert "--nest is for --format jsonl" in result.stderr
+
+
+IDLE = "epsilon_low is {}: the ratio's lower bound, 1 − epsilon_low, is {}, so the lower clip never"
+
+
+@pytest.mark.parametrize(
+    ("record", "words", "told"),
+    [
+        ({}, ["-v", "dapo", "--epsilon-low", "1.5"], ("1.5", "-0.5")),
+        ({}, ["-v", "dapo", "--epsilon", "1"], ("1", "0")),
+        ({}, ["-v", "dapo", "--epsilon-low", "0.999"], None),
+        # verl's own recipe of CISPO, and what switches PPO's clip off, as its users write it
+        ({"clip_ratio_low": 10, "clip_ratio_high": 0.2}, ["-v", "verl/cispo"], ("10", "-9")),
+        ({"clip_ratio_low": 1e9}, ["-v", "verl/vanilla"], ("1e+09", "-1e+09")),
+        # the paper's own window of CISPO, [0, 5]; a clip in nats; a bound on a probability
+        ({}, ["-v", "cispo"], None),
+        ({}, ["-v", "gmpo", "--epsilon-low", "1.5"], None),
+        ({}, ["-v", "grpo", "--beta", "0", "--surrogate", "dcpo", "--epsilon-low", "1.5"], None),
+    ],
+)
+def test_a_lower_clip_that_never_acts_is_said(grpo, dump, record, words, told):
+    """A value from 1 on is used to switch the lower clip off: it is evaluated, and said."""
+    path = str(dump(record))
+    result = grpo("eval", path, *words, "--only", "clip_fraction_low", "--level", "batch")
+    assert result.exit_code == 0, result.stderr
+    wanted = "" if told is None else IDLE.format(*told)
+    assert wanted in result.stderr
+    assert ("the lower clip never" in result.stderr) == (told is not None)
+    if told is not None:
+        assert float(result.stdout) == 0.0
+    if not record:
+        for other in (["explain", *words], ["compare", "--variants", *words[1:]]):
+            said = grpo(other[0], path, *other[1:]).stderr
+            assert ("the lower clip never" in said) == (told is not None)

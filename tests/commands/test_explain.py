@@ -399,7 +399,7 @@ NO_KL, STILL = ("beta", "β = 0"), ("on-policy", "every ratio is exactly 1")
         (
             [DEAD],
             {"variant": "dr"},
-            [("dead", "so A = 0"), NO_KL, STILL, ("no-gradient", "nothing")],
+            [("dead", "so every A is 0"), NO_KL, STILL, ("no-gradient", "nothing")],
         ),
         (
             [DEAD, ON_POLICY, DEAD],
@@ -599,3 +599,82 @@ def test_where_no_upper_clip_acts_on_the_largest_token(ratio, advantage, told, t
     }
     found = codes(write(tmp_path / "a", [one]), variant="dr")["one-token"]
     assert ("no upper clip acts on a ratio where A < 0" in found) == told
+
+
+DIFFER = {
+    "log_probs_new": [[-1.0, -0.5], [-1.0], [-0.2], [-0.4]],
+    "rewards": [1.0, 0.0, 0.0, 1.0],
+    "advantages": [0.0, 0.0, 0.0, 0.0],
+}
+"""Rewards that differ, and advantages of 0 that the record gives."""
+ALIKE = DIFFER | {"rewards": [1.0] * 4}
+ALIVE = DIFFER | {"advantages": [1.0, 0.0, 0.0, -1.0]}
+LONE = {"log_probs_new": [[-1.0, -0.5]], "rewards": [1.0]}
+HOW = "--advantage group-std computes advantages from them"
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "code", "text"),
+    [
+        (
+            [DIFFER],
+            {"variant": "dapo"},
+            "dead",
+            "the loss is 0: every advantage in your data is 0, though the rewards differ in 1 "
+            f"group of 1; {HOW}",
+        ),
+        (
+            [DIFFER, ALIKE],
+            {"variant": "dr"},
+            "dead",
+            "the loss is 0: every advantage in your data is 0, though the rewards differ in 1 "
+            "group of 2; --advantage group-mean computes advantages from them",
+        ),
+        ([ALIKE], {"variant": "dapo"}, "dead", "the loss is 0: every advantage in your data is 0"),
+        (
+            [DIFFER | {"rewards": None}],
+            {"variant": "dapo"},
+            "dead",
+            "the loss is 0: every advantage in your data is 0",
+        ),
+        (
+            [DIFFER | {"log_probs_ref": [[-0.5, -0.5], [-1.0], [-0.2], [-0.4]]}],
+            {},
+            "all-dead",
+            "every advantage in your data is 0, though the rewards differ in 1 group of 1: no "
+            f"reward is in this loss, only the KL or the entropy moves the policy; {HOW}",
+        ),
+        (
+            [DIFFER, ALIVE],
+            {"variant": "dapo"},
+            "dead-groups",
+            "1 of 2 groups has no advantage but 0; they still count in the denominator; the "
+            f"rewards differ in 1 of them: {HOW}",
+        ),
+        # ALIKE's own advantages are not asked for: those of its rewards, which are equal
+        (
+            [ALIKE],
+            {"variant": "dr", "stages": {"advantage": "group-mean"}},
+            "dead",
+            "the loss is 0: in every group all rewards are equal, so every A is 0",
+        ),
+        # Σ(r − r̄)² is below std_min: an advantage that is computed and 0 though rewards differ
+        (
+            [DIFFER],
+            {"variant": "grpo-k1", "stages": {"advantage": "group-std"}}
+            | {"hyperparameters": {"std_min": 9.0, "beta": 0.0}},
+            "dead",
+            "the loss is 0: --advantage group-std makes every A 0, though the rewards differ in 1 "
+            "group of 1",
+        ),
+        (
+            [LONE, LONE],
+            {"variant": "dr"},
+            "dead",
+            "the loss is 0: every group is a single response, so every A is 0",
+        ),
+    ],
+)
+def test_why_every_advantage_is_0(records, options, code, text, tmp_path):
+    found = codes(write(tmp_path / "a", records), **options)
+    assert found[code] == text

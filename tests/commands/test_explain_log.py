@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import shlex
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 from files import each
 
 from grpo_cli.commands.explain.logged import UNKNOWN, explain_log
+from grpo_cli.commands.trend.logs import LogFile
 
 ZERO = "near 0 at {} while grad_norm is {}: at ratio 1"
 BOTH = "loss takes both signs: it is no distance, and need not fall"
@@ -19,9 +22,17 @@ STILL = "grad_norm is 0: nothing is learnt"
 TOGETHER = "loss and reward rise together: with centred advantages"
 
 
-def log_of(**series: Sequence[float]) -> dict[str, dict[int, float]]:
+def log_of(**series: Sequence[float]) -> LogFile:
     """Steps from 3 on, written out of order."""
-    return {name: dict(reversed([*enumerate(values, 3)])) for name, values in series.items()}
+    found = {name: dict(reversed([*enumerate(values, 3)])) for name, values in series.items()}
+    finite, others = (
+        {
+            name: {at: one for at, one in values.items() if math.isfinite(one) == wanted}
+            for name, values in found.items()
+        }
+        for wanted in (True, False)
+    )
+    return LogFile(*({name: one for name, one in part.items() if one} for part in (finite, others)))
 
 
 FLAT = [0.5] * 6
@@ -55,6 +66,10 @@ FLAT = [0.5] * 6
         ({"clip_ratio": [0.0, 0.1]}, []),
         ({"actor/kl_loss": [0.0, 0.0]}, ["actor/kl_loss is 0 throughout"]),
         ({"kl": [0.0, 0.1]}, []),
+        (
+            {"loss": [0.0] * 3, "grad_norm": [0.0, 1.0, 0.0]},
+            ["grad_norm is 0 at 2 of 3 steps: nothing is learnt there"],
+        ),
     ],
 )
 def test_what_a_log_says_and_when(series: dict[str, list[float]], said: list[Any]) -> None:
@@ -66,6 +81,57 @@ def test_what_a_log_says_and_when(series: dict[str, list[float]], said: list[Any
     counts = (len(next(iter(series.values()))), 3, 2 + len(next(iter(series.values()))))
     assert (document["steps"], document["first"], document["last"]) == counts
     assert document["series"] == [*series]
+
+
+NAN, INF = math.nan, math.inf
+REST = "; what follows leaves such values out"
+
+
+@each(
+    ("series", "said"),
+    [
+        # steps begin at 3; what would be 0 throughout is not said to be
+        ({"kl": [0.0, NAN, 0.0]}, [f"kl is NaN at step 4{REST}"]),
+        ({"clip_ratio": [0.0, -INF]}, [f"clip_ratio is −inf at step 4{REST}"]),
+        ({"loss": [NAN] * 2}, [f"loss is NaN at 2 of 2 steps, first at step 3{REST}"]),
+        (
+            {"kl": [1.0, 1.0, NAN, INF], "loss": [1.0, NAN, 2.0, NAN]},
+            [
+                "loss is NaN at 2 of 4 steps, first at step 4",
+                f"kl is NaN or inf at 2 of 4 steps, first at step 5{REST}",
+            ],
+        ),
+        (
+            {name: [NAN] for name in "abcdefg"},
+            [
+                *(f"{name} is NaN at step 3" for name in "abcde"),
+                f"2 other series are not finite at some steps: f, g{REST}",
+            ],
+        ),
+    ],
+)
+def test_where_a_log_is_not_finite_is_said(series: dict[str, list[float]], said: list[str]) -> None:
+    document = explain_log(log_of(**series))
+    assert document["meaning"] == said
+    assert {*document["series"]} == {*series}
+
+
+def test_a_log_that_another_command_is_given_is_explained_as_it_says(
+    grpo: Any, tmp_path: Path
+) -> None:
+    """The command in the error of `eval` is run: it used to print the same error again."""
+    logs = {
+        "trainer_state.json": '{"log_history": [{"step": 1, "loss": 0.1, "kl": NaN}]}',
+        "a log.jsonl": '{"step": 1, "data": {"loss": 0.1, "kl": NaN}}\n',
+        "state.json": '{\n "log_history": [\n {"step": 1, "loss": 0.1, "kl": NaN}]}\n',
+    }
+    for name, text in logs.items():
+        (tmp_path / name).write_text(text)
+        error = grpo("eval", str(tmp_path / name)).stderr
+        (command,) = re.findall(r"grpo (explain .*) reads it", error)
+        answer = grpo(*shlex.split(command))
+        assert answer.exit_code == 0, answer.stderr
+        assert "kl is NaN at step 1" in answer.stdout
 
 
 def test_a_gradient_that_grows_is_said() -> None:

@@ -116,12 +116,12 @@ def test_what_can_be_logged_is_said(given, said) -> None:
     [
         ({}, {}, "input", 1.0, "-v dapo --level batch --only loss"),
         (
-            {"kl_aggregate": "token-mean"},
-            {"beta": 0.1, "epsilon_low": None, "is_high": 1.0, "loss_max_length": 3},
+            {"kl": "k3", "kl_aggregate": "token-mean"},
+            {"beta": 0.1, "epsilon_low": 0.25, "dual_clip": None, "kl_weight": "ratio"},
             "record",
             1.0,
-            "-v dapo --kl-aggregate token-mean --beta 0.1 --epsilon-low null -p is_high=1.0 "
-            "-p loss_max_length=3 --batch record --level batch --only loss",
+            "-v dapo --kl k3 --kl-aggregate token-mean --beta 0.1 --epsilon-low 0.25 "
+            "-p dual_clip=null -p kl_weight=ratio --batch record --level batch --only loss",
         ),
         ({}, {}, "input", 4.0, "-v dapo --level batch --only loss | "
          """awk '{printf "%.17g\\n", $1 * 4}'"""),
@@ -130,7 +130,7 @@ def test_what_can_be_logged_is_said(given, said) -> None:
     ],
 )  # fmt: skip
 def test_a_plan_as_a_command_line(stages, flags, batch, times, line) -> None:
-    made: Any = SimpleNamespace(variant="dapo", swapped=stages, flags=flags, batch=batch)
+    made = plan("dapo", stages=stages, hyperparameters=flags, batch=batch)
     paths = ["a b.jsonl", "--where", "step==1"]
     assert command(made, paths, "loss", times) == f"grpo eval 'a b.jsonl' --where step==1 {line}"
     assert command(made, ["\udce4"], "loss", times).startswith("grpo eval '\\xe4' -v dapo ")

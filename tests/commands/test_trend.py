@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
@@ -541,6 +543,28 @@ def test_endings_versions_and_repetition(tmp_path: Path) -> None:
     assert found.metrics["staleness"] == (1 + 2 + 3) / 3
     # 1234 1234: five 4-grams, four of them different; aaaaaa: three, of one kind
     assert found.metrics["repetition"] == pytest.approx((1 / 5 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize("mask", [None, [[1, 0, 1], [1, 1]]])
+@pytest.mark.parametrize("kind", ["lines", "parquet", "rows"])
+def test_staleness_by_token(tmp_path: Path, kind: str, mask: Any) -> None:
+    """The mean over the tokens that count of the steps since each one's policy."""
+    row = {"log_probs": [[-1.0] * 3, [-2.0] * 2], "rewards": [0.0, 1.0], "step": 8}
+    row["weight_versions"] = [[7, 3, 8], [6, 7]]
+    row |= {} if mask is None else {"mask": mask}
+    path = tmp_path / ("a.parquet" if kind == "parquet" else "a.jsonl")
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([row, row]), path)
+    elif kind == "lines":
+        path.write_text(f"{json.dumps(row)}\n" * 2)
+    else:  # of one response each
+        rows = [
+            {name: one if name == "step" else one[at] for name, one in row.items()} for at in (0, 1)
+        ]
+        path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (found,) = steps(Reader([str(path)]), plan("dr"))
+    lags = [1, 5, 0, 2, 1] if mask is None else [1, 0, 2, 1]
+    assert found.metrics["staleness"] == sum(lags) / len(lags)
 
 
 def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
@@ -1107,7 +1131,7 @@ def test_the_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert shown == ["0", "⋮", "29", "30", "⋮", "59"]  # what began is not left out
     code, out, err = grpo(capsysbinary, *words, "--json", "--fail-on", "mismatch.k3>0.01")
     assert code == 1
-    assert err.startswith("grpo: --fail-on mismatch.k3>0.01: ")
+    assert err.splitlines()[-1].startswith("grpo: --fail-on mismatch.k3>0.01: ")
     document = json.loads(out)
     assert [row["step"] for row in document["steps"]] == list(range(60))
     assert document["findings"][0]["onset"] == 30
@@ -1265,4 +1289,84 @@ def test_the_commands_of_a_step_put_rows_together_as_trend_did(
 
 def test_a_few_steps_are_no_run(grpo, dump):
     shown = grpo("trend", str(dump({"step": 1}, {"step": 2}))).stdout.replace("\n", " ")
-    assert "no limit passed; shifts and drifts are looked for in 16 steps, there are 2" in shown
+    assert "shifts and drifts are looked for in 16 steps, there are 2" in shown
+
+
+WHOLE = {
+    "log_probs_old": [[-0.9, -0.2], [-1.2]],
+    "log_probs_ref": [[-1.0, -0.25], [-1.0]],
+    "log_probs_rollout": [[-0.9, -0.201], [-1.2]],
+    "log_probs_new": [[-0.9, -0.3], [-1.1]],
+    "entropies": [[0.5, 0.6], [0.7]],
+    "rewards": [1.0, 0.0],
+    "tokens": [["a"] * 2, ["b"]],
+    "finish_reasons": ["stop", "length"],
+    "weight_versions": [0, 0],
+}
+RATIOS = ("clip_low", "clip_high", "ratio_mean", "ratio_p999", "ess")
+NEEDED = {
+    "log_probs_ref": ("kl_k3",),
+    "log_probs_rollout": ("mismatch.k1", "mismatch.k3", "mismatch.mean_abs", "mismatch.p999"),
+    "entropies": ("entropy",),
+    "finish_reasons": ("truncated",),
+    "weight_versions": ("staleness",),
+}
+
+
+def watched(grpo: Any, path: str, *words: str) -> tuple[str, int]:
+    """What is printed below the table; and of the document, the watched series with 16 values."""
+    shown = grpo("trend", path, *words, "--limit", "2").stdout
+    document = json.loads(grpo("trend", path, *words, "--json").stdout)
+    counts = {
+        one.name: sum(step[one.name] is not None for step in document["steps"])
+        for one in METRICS.values()
+        if one.watched
+    }
+    below = " ".join(shown.partition("no change found in ")[2].split())
+    return "no change found in " + below, sum(count >= 16 for count in counts.values())
+
+
+@pytest.mark.parametrize("lacking", [(), *((one,) for one in NEEDED), (*NEEDED, "log_probs_old")])
+def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
+    lacking: tuple[str, ...], grpo: Any, dump: Any
+) -> None:
+    kept = {name: None if name in lacking else value for name, value in WHOLE.items()}
+    versions = kept["weight_versions"]
+    now = [versions and {"weight_versions": [step] * 2} for step in range(20)]
+    path = str(dump(*({"step": at} | kept | (one or {}) for at, one in enumerate(now))))
+    said, count = watched(grpo, path, "-v", "dr")
+    limits = "" if "log_probs_rollout" in lacking else "; no limit passed"
+    assumed = "log_probs_old" in lacking
+    count -= len(RATIOS) if assumed else 0
+    assert said.startswith(f"no change found in {count} series over 20 steps{limits}")
+    for column, names in NEEDED.items():
+        needs = "needs" if len(names) == 1 else "need"
+        assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)
+    told = f"constant by assumption: {', '.join(RATIOS)} (log_probs_old is missing, so every"
+    assert (told in said) == assumed
+
+
+def test_what_the_objective_lacks_is_why_the_update_has_no_series(grpo: Any, dump: Any) -> None:
+    """A column that the objective needs is named; the same with advantages that are not there."""
+    kept = WHOLE | {"log_probs_ref": None, "weight_versions": None}
+    path = str(dump(*({"step": step} | kept for step in range(20))))
+    said, count = watched(grpo, path, "-v", "grpo", "--beta", "0.1")
+    assert f"in {count} series over" in said
+    update = "clip_low, clip_high, gradient_norm, longest_quarter, ratio_mean, ratio_p999, ess"
+    assert f"loss, kl_k3, {update} (need log_probs_ref)" in said
+
+
+def test_a_verdict_about_asked_columns_names_those_alone(grpo: Any, dump: Any) -> None:
+    path = str(dump(*({"step": step} for step in range(20))))
+    said, _ = watched(grpo, path, "-v", "dr", "--fields", "loss,kl_k3,mismatch.k3,mismatch.ess")
+    assert said.endswith("not computed: mismatch.k3, mismatch.ess (need log_probs_rollout)")
+
+
+def test_a_trend_that_takes_records_as_on_policy_says_so(grpo: Any, dump: Any) -> None:
+    """And not where the ratio is one against the engine, which needs no log_probs_old."""
+    note = "note: log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+    old = {"log_probs_old": None, "log_probs_rollout": WHOLE["log_probs_rollout"]}
+    path = str(dump({"step": 1} | old, {"step": 2} | old))
+    for words, told in ((["-v", "dr"], True), (["-v", "dr", "--ratio", "rollout"], False)):
+        for name in ("trend", "eval"):
+            assert (note in grpo(name, path, *words).stderr) == told, (name, words)

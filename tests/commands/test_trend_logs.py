@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import random
@@ -13,7 +14,7 @@ import pytest
 from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.main import application
 from grpo_cli.commands.trend.beside import as_logged, beside, compare, framework_of, shift_of
-from grpo_cli.commands.trend.logs import is_log, read_log
+from grpo_cli.commands.trend.logs import LogFile, is_log, read_log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.engine import Reader
@@ -33,7 +34,7 @@ def run(names: str, path: Path = RUNS / "healthy.jsonl.gz", **more: Any) -> Run:
 
 def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     """Its own trainer's trainer_state.json, of the run that the records are of."""
-    log = read_log(str(STATE))
+    log = read_log(str(STATE)).series
     made = run("trl", stages=SEQUENCE_MASK)
     found = beside("trl", log, made.logged, made.steps)  # type: ignore[attr-defined]
     *known, gradient = found.series
@@ -46,7 +47,7 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
 
 def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared() -> None:
     """Without the correction that the trainer had, and under names of another framework."""
-    log = read_log(str(STATE))
+    log = read_log(str(STATE)).series
     plain = run("trl")
     found = {one.name: one for one in beside("trl", log, plain.logged, plain.steps).series}  # type: ignore[attr-defined]
     assert (found["loss"].agrees, found["loss"].first) == (False, 0)
@@ -62,7 +63,7 @@ def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared() -> Non
 
 
 def test_what_differs_is_told_with_what_it_is() -> None:
-    log = {name: dict(series) for name, series in read_log(str(STATE)).items()}
+    log = {name: dict(series) for name, series in read_log(str(STATE)).series.items()}
     log["kl"] = {step: 2 * value for step, value in log["kl"].items()}
     made = run("trl", stages=SEQUENCE_MASK)
     lengths = {one.number: one.metrics["nll"] for one in made.steps}  # type: ignore[attr-defined]
@@ -185,7 +186,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_logs_are_read(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FILES[name])
-    assert read_log(str(tmp_path / name)) == {"kl": {1: 0.5, 2: 1.0}}
+    assert read_log(str(tmp_path / name)).series == {"kl": {1: 0.5, 2: 1.0}}
     assert is_log(str(tmp_path / name)) == (not name.endswith("jsonl"))
 
 
@@ -193,12 +194,67 @@ def test_logs_are_read(name: str, tmp_path: Path) -> None:
 def test_what_is_no_log_is_told(text: str, tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"trainer_state\.json: (no row|expected a log)"):
+    with pytest.raises(InputError, match=r"trainer_state\.json(:1)?: (no row|expected a log)"):
         read_log(str(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"step": 1, "kl": 0.5}\n{"step": 2, "kl"}\n', "b.jsonl:2: expected a log as JSON, JSONL"),
+        (
+            '{\n "log_history": [\n  {"step": 1, "kl": 0.5},\n  {"step" 2}\n]}\n',
+            "b.jsonl:4: expected a",
+        ),
+    ],
+)
+def test_the_line_of_a_log_that_is_no_json_is_told(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError) as raised:
+        read_log(str(path))
+    assert told in str(raised.value)
+
+
+ROW = '{"step": 1, "loss": 0.5, "kl": NaN}'
+HOLES = {
+    "trainer_state.json": '{"log_history": [{"step": 1, "kl": NaN, "loss": 0.5}]}',
+    "state.json": f'{{\n "log_history": [\n  {ROW}\n ]\n}}\n',
+    "rows.json": f"[{ROW}]",
+    "metrics.jsonl": f"{ROW}\n",
+    "verl.jsonl": '{"step": 1, "data": {"kl": NaN, "loss": 0.5}}\n',
+    "texts.jsonl": '{"step": 1, "loss": 0.5, "kl": "NaN"}\n',
+    "wandb.csv": '"Step","run-7 - kl","run-7 - loss"\n1,NaN,0.5\n',
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", HOLES)
+def test_where_a_log_is_nan_is_kept(name: str, packed: bool, tmp_path: Path) -> None:
+    """Python's json writes NaN, and reads it; a log may be packed as records may."""
+    path = tmp_path / (f"{name}.gz" if packed and name != "trainer_state.json" else name)
+    path.write_bytes(gzip.compress(HOLES[name].encode()) if packed else HOLES[name].encode())
+    assert is_log(str(path)) != (packed and name == "wandb.csv")
+    found = read_log(str(path))
+    assert found.series == {"loss": {1: 0.5}}
+    assert [*found.nonfinite] == ["kl"]
+    assert math.isnan(found.nonfinite["kl"][1])
+
+
+def test_trend_says_where_its_log_is_not_finite(grpo: Any, tmp_path: Path) -> None:
+    rows = [{"step": at, "kl": math.nan if at == 2 else 0.1} for at in (1, 2, 3)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows}))
+    words = [str(RUNS / "healthy.jsonl.gz"), "-v", "trl/grpo", "--log", str(path)]
+    note = f"note: {path}: kl is NaN at step 2; not compared there"
+    answer = grpo("trend", *words)
+    assert (answer.exit_code, note in answer.stderr) == (0, True)
+    answer = grpo("report", *words, "-o", str(tmp_path / "page.html"))
+    assert (answer.exit_code, note in answer.stderr) == (0, True)
+
+
 def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.csv: cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"none\.csv: no such file"):
         read_log(str(tmp_path / "none.csv"))
 
 
@@ -223,7 +279,7 @@ def test_a_loss_of_0_beside_a_growing_gradient() -> None:
         "frac_reward_zero_std": {step: float(step > 35) for step in steps},
         "kl": dict.fromkeys(steps, 0.0),
     }
-    document = explain_log(log)
+    document = explain_log(LogFile(log, {}))
     text = " ".join(document["meaning"])
     assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
     assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
@@ -233,7 +289,7 @@ def test_a_loss_of_0_beside_a_growing_gradient() -> None:
 
 def test_a_gradient_of_0_is_said() -> None:
     log = {"loss": {1: 0.0, 2: 0.0}, "grad_norm": {1: 0.0, 2: 0.0}}
-    assert explain_log(log)["meaning"] == ["grad_norm is 0: nothing is learnt"]
+    assert explain_log(LogFile(log, {}))["meaning"] == ["grad_norm is 0: nothing is learnt"]
 
 
 def test_the_commands(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

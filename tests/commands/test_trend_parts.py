@@ -228,6 +228,40 @@ def test_how_old_the_policy_is(value: dict[str, Any], lag: int, versions: int) -
     assert sums.counts == {"lag": lag, "versions": versions}
 
 
+ROWS = ((3, (0, 2)), (2, (0, 1)))
+"""Three tokens of which two count, and two."""
+
+
+@each(
+    ("said", "tokens", "lag", "versions"),
+    [
+        ([[7, 9, 8], [6, 7]], ROWS, 1 + 0 + 2 + 1, 4),  # 9 is of a token that does not count
+        ([[7, 8], [6, 7]], ROWS, 1 + 0 + 2 + 1, 4),  # of turns, of which no mask speaks
+        ([[[7, 9, 8]], [[6, 7]]], ROWS, 1 + 0 + 2 + 1, 4),
+        ([[-1, 9, 8], [None, 7]], ROWS, 0 + 1, 2),  # that nothing sampled, and unknown
+        ([7, 9, 8], ROWS[:1], 1 + 0, 2),  # the tokens of one response
+        ([7, 9], ROWS, 1 - 1, 2),  # one of each response
+        ([[7, 9, 8], [6, 7]], (), 1 - 1 + 0 + 2 + 1, 5),  # of records without tokens
+        ([7, [6, 7]], ROWS, 1 + 2 + 1, 3),
+    ],
+)
+def test_how_old_the_policy_is_of_each_token(
+    said: Any, tokens: Any, lag: int, versions: int
+) -> None:
+    """At step 8: the tokens that count, each by its own version."""
+    for value in (said, said if len({*map(type, said)}) > 1 else as_array(said)):
+        sums = Sums("a")
+        measure_said(sums, 8, {"weight_versions": value}, lambda: tokens)
+        assert sums.counts == {"lag": lag, "versions": versions}
+
+
+def as_array(said: list[Any]) -> Any:
+    """As a table has it, where its numbers are whole."""
+    if any(isinstance(one, list) for one in said):
+        return [as_array(one) for one in said]
+    return said if None in said else np.array(said)
+
+
 def test_numbers_of_reward_functions_are_added_up() -> None:
     """A list of them; what is no number counts nothing."""
     sums = Sums("a")

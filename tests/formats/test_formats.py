@@ -768,11 +768,74 @@ def test_nodes_of_verifiers_are_laid_side_by_side(without):
     assert "log_probs_ref" not in one.value
 
 
+ENGINE = "verifiers: logprobs, the sampling engine's, stand for the old policy, as in prime-rl"
+NO_TRAINER = (
+    "verifiers: no trainer_logprobs: logprobs, the sampling engine's, are read as log_probs_new, "
+    "so every ratio is 1"
+)
+TRAINER = [{"trainer_logprobs": [-1.5]}, {}, {"trainer_logprobs": [-2.5]}, {}]
+ENTROPIES = [{"entropies": [0.3]}, {}, {"entropies": [0.4]}, {}]
+OF_ALL = [  # a number for each token, as verifiers' loss_weights have
+    {"trainer_logprobs": [-9.0, -1.5], "entropies": [9.0, 0.3]},
+    {"trainer_logprobs": [-9.0, -9.0], "entropies": [9.0, 9.0]},
+    {"trainer_logprobs": [-2.5], "entropies": [0.4]},
+    {},
+]
+SPREAD = [[-1.5, 0.0, 0.0, -2.5, 0.0]]
+LOGPROBS = [[-1.0, 0.0, 0.0, -2.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("added", "new", "entropies", "notes"),
+    [
+        ([{}] * 4, LOGPROBS, None, (NO_TRAINER,)),
+        (TRAINER, SPREAD, None, (ENGINE,)),
+        (ENTROPIES, LOGPROBS, [[0.3, 0.0, 0.0, 0.4, 0.0]], (NO_TRAINER,)),
+        (OF_ALL, SPREAD, [[0.3, 0.0, 0.0, 0.4, 0.0]], (ENGINE,)),
+        (
+            [*TRAINER[:1], {}, {}, {}],
+            LOGPROBS,
+            None,
+            (
+                "verifiers: trainer_logprobs is left out: not every sampled token has it",
+                NO_TRAINER,
+            ),
+        ),
+    ],
+)
+def test_what_a_trainer_added_to_the_nodes_of_verifiers(added, new, entropies, notes):
+    """Its log-probs are the policy's, and the engine's the old ones and those that sampled."""
+    nodes = [node | more for node, more in zip(NODES, added, strict=True)]
+    (one,) = made({"traces": [{"nodes": nodes}], "task": "t"})
+    assert one.value["log_probs_new"] == new
+    assert one.value["log_probs_rollout"] == LOGPROBS
+    assert one.value.get("log_probs_old") == (LOGPROBS if new == SPREAD else None)
+    assert one.value.get("entropies") == entropies
+    assert one.notes == notes
+
+
+def test_the_trainers_log_probs_of_verifiers_are_evaluated(read, tmp_path):
+    """Two tokens of ratio e^(−0.5), and their entropies; the others have a ratio of 1."""
+    episodes = dumps.verifiers()
+    for at, episode in enumerate(episodes):
+        node = episode["traces"][0]["nodes"][1]
+        node["trainer_logprobs"] = [one - (0.5 if at == 0 else 0.0) for one in NEW[at]]
+        node["entropies"] = [0.25] * len(NEW[at])
+    batch = assemble(read(lines(episodes))[0])
+    assert batch.log_probs_old.tolist() == flat(NEW)
+    moved = [one - 0.5 for one in NEW[0]]
+    assert batch.log_probs_new.tolist() == moved + flat(NEW[1:])
+    assert batch.entropies.tolist() == [0.25] * 8
+
+
 def test_what_is_no_episode_of_verifiers():
     for traces in ([], [{"nodes": NODES}, {"nodes": None}], [{}]):
         assert format_of({"traces": traces, "task": "t"}, None) is None
     nodes = [{**NODES[0], "logprobs": [-1.0, -2.0]}]
     with pytest.raises(InputError, match=r"expected 1 log-probs \(one for each sampled.*, got 2"):
+        made({"nodes": nodes, "task": "t", "agent": {}})
+    nodes = [{**NODES[0], "entropies": [0.5] * 3}]
+    with pytest.raises(InputError, match=r"expected 1 entropies \(one for each sampled.*, got 3"):
         made({"nodes": nodes, "task": "t", "agent": {}})
 
 

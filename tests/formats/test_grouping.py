@@ -3,13 +3,18 @@
 import gzip
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from files import evaluation
+from files import each, evaluation
+from typer.testing import CliRunner
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, NEW, OLD, REWARDS, lines
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
+from grpo_cli.commands.main import app
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
 from grpo_cli.records.choose.gathered import apart, whole
@@ -89,7 +94,129 @@ def test_several_fields_and_paths(read):
 
 def test_keys_that_are_lists_have_no_name(read):
     data = [{**row, "q": [1, 2] if row["q"] == "a" else [3]} for row in rows()]
-    assert shape(read(data, by("q"))) == [(1, 2, None), (3, 2, None)]
+    found = read(data, by("q"))
+    assert shape(found) == [(1, 2, None), (3, 2, None)]
+    assert [one.name for one in found] == [0, 2]
+
+
+def written(tmp_path, kind, keys):
+    """Rows of one response each, in one of the ways in which files hold them."""
+    data = [
+        {
+            "uid": keys[at // 2],
+            "step": 7,
+            "log_probs_new": NEW[at],
+            "log_probs_old": OLD[at],
+            "rewards": REWARDS[at],
+        }
+        for at in range(4)
+    ]
+    if kind == "nested":  # lists of one response, as the short way of plain records wants them
+        data = [
+            {name: one if name in ("uid", "step") else [one] for name, one in row.items()}
+            for row in data
+        ]
+    if kind == "array":
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps(data))
+    elif kind in ("parquet", "by row"):
+        path = tmp_path / "a.parquet"
+        if kind == "by row":  # what is unusual is not read by columns
+            data = [{**row, "epsilon": 0.2} for row in data]
+        pq.write_table(pa.Table.from_pylist(data), path)
+    else:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(lines(data))
+    return str(path)
+
+
+TOKENS = [sum(map(len, NEW[:2])), sum(map(len, NEW[2:4]))]
+WAYS = ("lines", "nested", "array", "parquet", "by row")
+
+
+@each("kind", WAYS)
+@each(
+    ("by", "keys", "labels", "groups"),
+    [
+        ("uid", ["p0", "p1"], ["p0", "p1"], ["p0", "p1"]),
+        ("uid", [7, 3], [7, 3], [7, 3]),
+        ("step,uid", ["p0", "p1"], ["7/p0", "7/p1"], ["p0", "p1"]),
+    ],
+)
+def test_a_record_is_called_as_its_group(tmp_path, kind, by, keys, labels, groups):
+    """In every format and at every level; it was the number of the first row, 0 and 2."""
+    command = [written(tmp_path, kind, keys), "-v", "dr", "--group-by", by, "-q"]
+
+    def run(*words):
+        result = CliRunner().invoke(app, ["eval", *command, *words])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    document = json.loads(run("--json", "--level", "token"))
+    assert [one["id"] for one in document["records"]] == labels
+    assert [one["responses"][0]["group"] for one in document["records"]] == groups
+    for level, times in (("record", [1, 1]), ("response", [2, 2]), ("token", TOKENS)):
+        rows = [json.loads(one) for one in run("-f", "jsonl", "--level", level).splitlines()]
+        named = [label for label, count in zip(labels, times, strict=True) for _ in range(count)]
+        assert [one["id"] for one in rows] == named, level
+    texts = [*map(str, labels)]
+    assert run("--only", "id").split() == texts
+    assert [one.split(",")[0] for one in run("-f", "csv", "--fields", "id").split()[1:]] == texts
+    for format in ("table", "markdown"):
+        shown = run("-f", format, "--fields", "id,loss", "--level", "record")
+        assert all(text in shown for text in texts), format
+    file = str(tmp_path / "out.parquet")
+    run("-f", "parquet", "-o", file)
+    assert pq.read_table(file).column("id").to_pylist() == labels
+    if by == "uid" and keys[0] == "p0":
+        assert run("--only", "id", "--jobs", "2").split() == texts
+    chosen = json.loads(run("--json", "--record", texts[1]))
+    assert [one["id"] for one in chosen["records"]] == labels[1:]
+
+
+@each("kind", WAYS)
+@pytest.mark.parametrize("stdin", [False, True])
+def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, stdin):
+    """And not where nothing is lost: rows of groups, one row alone, advantages that are given."""
+    path = written(tmp_path, kind, ["p0", "p1"])
+
+    def noted(*words, path=path):
+        text = None
+        if stdin and not path.endswith("parquet"):
+            text, path = Path(path).read_text(), "-"
+        result = CliRunner().invoke(app, ["eval", path, "-v", "dr", *words], input=text)
+        assert result.exit_code == 0, result.stderr
+        return NOTE in result.stderr
+
+    assert noted()
+    assert noted("--json")
+    assert noted("--level", "batch", "--only", "loss")
+    assert not noted("--group-by", "uid")
+    assert not noted("--record", "0")
+    assert not noted("--advantage", "raw")
+    assert not noted("-q")
+
+
+NOTE = (
+    "note: every record is one response, so each is a group of its own; they carry a uid: "
+    "--group-by uid puts those of one prompt together"
+)
+
+
+def test_a_row_alone_whose_group_has_no_name_is_left_as_it_is(tmp_path):
+    for change in ({"uid": None}, {"advantages": 0.5}):
+        path = tmp_path / "a.jsonl"
+        data = [{"uid": "p", "log_probs_new": NEW[at], "rewards": 1.0} | change for at in (0, 1)]
+        path.write_bytes(lines(data))
+        result = CliRunner().invoke(app, ["eval", str(path), "-v", "dr"])
+        assert "--group-by" not in result.stderr
+
+
+def test_rows_that_are_counted_keep_their_number(tmp_path):
+    for kind in WAYS:
+        words = [written(tmp_path, kind, ["p0", "p1"]), "-v", "dr", "--group-size", "2"]
+        result = CliRunner().invoke(app, ["eval", *words, "--only", "id", "-q"])
+        assert result.stdout.split() == ["0", "2"], kind
 
 
 @pytest.mark.parametrize("size", [1, 150, 1 << 20])
@@ -252,7 +379,7 @@ def one_of(**more):
         ({"reward": {"f": 1, "g": [2]}}, {"reward": {"f": 3, "g": 4}}, "rewards", [[1, 2], [3, 4]]),
         ({"advantages": 0.1}, {"advantages": [0.2]}, "advantages", [0.1, 0.2]),
         *[({"group_size": 2}, {"group_size": 2}, "group_labels", ["a"])],
-        *[({"id": 1, "expected": {"loss": 1}}, {"id": 2}, "id", None)],
+        *[({"id": 1, "expected": {"loss": 1}}, {"id": 2}, "id", "a")],
         *[({"num_generations": 2}, {"num_generations": 2}, "unknown", ("q",))],
     ],
 )

@@ -211,8 +211,9 @@ def test_what_settings_come_to(
 def test_a_choice_in_words_and_as_a_plan() -> None:
     """The trainer's values are the plan's, where flags say nothing else; its estimator is not."""
     chosen = choose({"name": "slime", "use_opd": True, "opd_kl_coef": 0.5, "eps_clip": 0.25})
-    assert (
-        chosen.words == "-v slime/grpo --advantage slime/opd -p epsilon_low=0.25 -p opd_kl_coef=0.5"
+    made = completed(chosen, advantages_given=False, stages={}, hyperparameters={})
+    assert " ".join(made.words) == (
+        "-v slime/grpo --advantage slime/opd --epsilon-low 0.25 -p opd_kl_coef=0.5 --batch record"
     )
     given: dict[str, Any] = {"stages": {"kl": "k3"}, "hyperparameters": {"epsilon_low": 0.125}}
     made = completed(chosen, advantages_given=False, **given)
@@ -220,6 +221,7 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
     assert made.flags == {"opd_kl_coef": 0.5, "epsilon_low": 0.125}
     made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
     assert (made.swapped, made.flags) == ({}, {"epsilon_low": 0.25})
+    assert made.words == ["-v", "slime/grpo", "--epsilon-low", "0.25", "--batch", "record"]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_fault_is_found_where_it_began_and_nothing_else(
 def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) -> None:
     settings = {"gradient_accumulation_steps": 2, "max_steps": 6, "num_iterations": 2}
     path = runs.train(model, tmp_path, "healthy", 3, **settings)
-    log = read_log(str(tmp_path / "out" / "trainer_state.json"))
+    log = read_log(str(tmp_path / "out" / "trainer_state.json")).series
     stages = {"correction": "trl/sequence-mask"}
     made = Run(Reader([str(path)]), plan("trl/grpo", stages=stages), names=NAMES["trl"])
     steps = made.read()

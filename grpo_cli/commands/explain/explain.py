@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
@@ -101,36 +101,24 @@ def _explained(
     source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
     steps = _worked(evaluator, first, response)
     total = totals.row()
-    hint = [*_ungrouped(source, totals)]
+    reasons = why(total, facts, _computes(plan))
+    if (alone := source.ungrouped(totals)) is not None:
+        reasons.insert(0, Reason("ungrouped", alone))
     document = {
         "variant": plan.variant,
         "signature": totals.signature(),
         "total": total,
         "parts": facts.parts,
-        "why": [{"code": one.code, "text": one.text} for one in [*hint, *why(total, facts)]],
+        "why": [{"code": one.code, "text": one.text} for one in reasons],
         "record": steps,
     }
     return document, batches
 
 
-_IDS = ("uid", "group_id", "group_ids", "prompt_id", "prompt_idx", "group_index")
-
-
-def _ungrouped(source: Reader, totals: Totals) -> Iterator[Reason]:
-    """That rows of one response each say which group they are of, and were not grouped."""
-    alone = totals.records == totals.groups == totals.responses and totals.records > 1
-    if not alone or source.reading.grouping is not None:
-        return
-    raw, _ = next(source.records())
-    keys = raw.value if isinstance(raw.value, dict) else {}
-    for name in _IDS:
-        if name in keys:
-            yield Reason(
-                "ungrouped",
-                f"every record is one response, so each is a group of its own; they carry a "
-                f"{name}: --group-by {name} puts those of one prompt together",
-            )
-            return
+def _computes(plan: Plan) -> str:
+    """The choice that would compute advantages from rewards: the variant's own where it has one."""
+    own = plan.row.advantage
+    return "group-std" if own.choice.given else own.name
 
 
 def _worked(evaluator: Evaluator, alone: Chunk, response: int | None) -> dict[str, Any]:

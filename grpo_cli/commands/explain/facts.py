@@ -13,6 +13,7 @@ from grpo_cli.engine.totals import TermTotal
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL
 
 _CENTRED = 1e-5
@@ -34,6 +35,38 @@ class Extreme:
 
 
 @dataclass
+class DeadGroups:
+    """Groups whose advantages are all 0, counted by what their rewards are.
+
+    Attributes:
+        alone: groups of a single response, whose advantage is computed.
+        differ: groups whose rewards differ.
+        given: whether some of the advantages are the records' own.
+        computed: the choices that computed the others.
+    """
+
+    alone: int = 0
+    differ: int = 0
+    given: bool = False
+    computed: set[str] = field(default_factory=set)
+
+    def add(self, breakdown: Breakdown) -> None:
+        """Adds the records of a breakdown."""
+        dead, batch = Summary(breakdown).dead, breakdown.batch
+        if not dead.any():
+            return
+        rewards, advantage = batch.summed_rewards, breakdown.objective.advantage
+        if rewards is not None:
+            self.differ += int(np.count_nonzero(_range(batch, rewards)[dead]))
+        if advantage.choice.given:
+            self.given = True
+            return
+        self.computed.add(advantage.name)
+        sizes = np.bincount(batch.groups, minlength=batch.group_count)
+        self.alone += int(np.count_nonzero(sizes[dead] == 1))
+
+
+@dataclass
 class Facts:
     """Sums over the input, exact whatever it was cut into.
 
@@ -47,6 +80,7 @@ class Facts:
         others: each other term, with what its weights count.
         centred: whether every group's advantages add up to 0.
         lengths: the least and greatest length.
+        dead: the groups whose advantages are all 0.
         cancelled: groups whose reward functions differ between responses while their sum does not.
         reference_equal: whether the policy is the reference at every token.
         no_reference: whether a KL was left out, since no record has a reference.
@@ -62,6 +96,7 @@ class Facts:
     others: dict[str, TermTotal] = field(default_factory=dict)
     centred: bool = True
     lengths: tuple[int, int] | None = None
+    dead: DeadGroups = field(default_factory=DeadGroups)
     cancelled: int = 0
     reference_equal: bool | None = None
     no_reference: bool = False
@@ -76,6 +111,7 @@ class Facts:
         self._add_terms(breakdown)
         self._add_lengths(breakdown.batch)
         self.centred &= _centred(breakdown)
+        self.dead.add(breakdown)
         self.cancelled += _cancelled(breakdown.batch)
         self.betas.add(breakdown.beta)
         self.no_reference |= breakdown.objective.kl.name == NO_REFERENCE.name

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.logs import Log, LogFile, not_finite
 from grpo_cli.commands.trend.onsets import onset
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
@@ -34,18 +34,27 @@ UNKNOWN = (
 """What no log can say."""
 
 
-def explain_log(log: Log) -> dict[str, Any]:
-    """What there is to say, as a document."""
-    steps = sorted({step for series in log.values() for step in series})
+def explain_log(file: LogFile) -> dict[str, Any]:
+    """What a log says, as a document."""
+    log, nonfinite = file
+    steps = sorted({step for part in file for series in part.values() for step in series})
     return {
         "steps": len(steps),
         "first": steps[0],
         "last": steps[-1],
-        "series": list(log),
-        "meaning": [*_meaning(log)],
+        "series": list({**log, **nonfinite}),
+        "meaning": [*_not_finite(file), *_meaning(file)],
         "onsets": [*_onsets(log)],
         "unknown": list(UNKNOWN),
     }
+
+
+def _not_finite(file: LogFile) -> Iterator[str]:
+    """Where NaN and infinities are, the earliest first."""
+    said = not_finite(file)
+    if said:
+        yield from said[:-1]
+        yield f"{said[-1]}; what follows leaves such values out"
 
 
 def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:
@@ -55,7 +64,8 @@ def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:
     return None
 
 
-def _meaning(log: Log) -> Iterator[str]:
+def _meaning(file: LogFile) -> Iterator[str]:
+    log = file.series
     loss, gradient = _series(log, _LOSS), _series(log, _GRADIENT)
     if loss is not None and gradient is not None:
         yield from _loss(*loss, *gradient)
@@ -66,21 +76,29 @@ def _meaning(log: Log) -> Iterator[str]:
             f"{dead[0]} is 1 at {_of(count, dead[1])}: no reward differs within a group, all "
             "advantages are 0, and only a KL or an entropy bonus moves the policy"
         )
-    clipped = _series(log, _CLIPPED)
-    if clipped is not None and not clipped[1].any():
+    clipped = _zero_throughout(file, _CLIPPED)
+    if clipped is not None:
         yield (
-            f"{clipped[0]} is 0 throughout: each generation is used for one update, so every "
+            f"{clipped} is 0 throughout: each generation is used for one update, so every "
             "ratio is 1, or no ratio leaves the clip range"
         )
-    kl = _series(log, _KL)
-    if kl is not None and not kl[1].any():
-        yield f"{kl[0]} is 0 throughout: there is no reference (β = 0), or it is the policy itself"
+    kl = _zero_throughout(file, _KL)
+    if kl is not None:
+        yield f"{kl} is 0 throughout: there is no reference (β = 0), or it is the policy itself"
     if loss is not None and reward is not None and _rises(loss[1]) and _rises(reward[1]):
         yield (
             "loss and reward rise together: with centred advantages the policy term stays near 0 "
             "whatever is learnt, so the loss is β·KL, or the weights of long responses; grpo "
             "explain RECORDS takes it apart"
         )
+
+
+def _zero_throughout(file: LogFile, names: tuple[str, ...]) -> str | None:
+    """The first of the names in a log, if it is 0 at every step."""
+    found = _series(file.series, names)
+    if found is None or found[1].any() or found[0] in file.nonfinite:
+        return None
+    return found[0]
 
 
 def _loss(loss_name: str, loss: F64, gradient_name: str, gradient: F64) -> Iterator[str]:
@@ -96,7 +114,11 @@ def _loss(loss_name: str, loss: F64, gradient_name: str, gradient: F64) -> Itera
             "gradient is not. The value says nothing of progress: look at the reward"
         )
     if not moving:
-        yield f"{gradient_name} is 0: nothing is learnt"
+        still = int((gradient <= _NOTHING).sum())
+        where, there = (
+            (f" at {_of(still, gradient)}", " there") if still < len(gradient) else ("", "")
+        )
+        yield f"{gradient_name} is 0{where}: nothing is learnt{there}"
     if (loss < -_NOTHING).any() and (loss > _NOTHING).any():
         yield f"{loss_name} takes both signs: it is no distance, and need not fall"
 

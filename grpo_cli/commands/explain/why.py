@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpo_cli.commands.explain.facts import Facts
+from grpo_cli.commands.explain.facts import DeadGroups, Facts
 from grpo_cli.commands.explain.rising import Reason, rising
 
 _ZERO = 1e-6
@@ -15,18 +15,24 @@ _MOST = 0.5
 _LARGE = 1.0
 
 
-def why(total: Mapping[str, Any], facts: Facts) -> list[Reason]:
-    """What makes the loss what it is, the decisive first; what the gradient does comes last."""
-    value = [*_value(total, facts), *rising(facts.steps)]
-    return [*value, *_conditions(total, facts), _gradient(total)]
+def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
+    """What makes the loss what it is, the decisive first; what the gradient does comes last.
+
+    Args:
+        total: the batch's numbers by name.
+        facts: what the data are.
+        computes: the choice that would compute advantages where the records give them.
+    """
+    value = [*_value(total, facts, computes), *rising(facts.steps)]
+    return [*value, *_conditions(total, facts, computes), _gradient(total)]
 
 
-def _value(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+def _value(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
     loss = float(total["loss"])
     if not total["tokens"]:
         yield Reason("empty", "no token counts, so the loss is 0 and there is no gradient")
     elif abs(loss) <= _ZERO * facts.scale:
-        yield from _zero(total, facts)
+        yield from _zero(total, facts, computes)
     elif loss < 0:
         yield Reason("negative", _negative(facts))
     else:
@@ -36,9 +42,10 @@ def _value(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         yield from _large(total, facts)
 
 
-def _zero(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
     if total["dead_groups"] == total["groups"]:
-        yield Reason("dead", "the loss is 0: in every group all rewards are equal, so A = 0")
+        zero = _no_advantage(total["groups"], facts.dead)
+        yield Reason("dead", f"the loss is 0: {zero}{_remedy('; ', facts.dead, computes)}")
     elif _on_policy(total) and facts.centred:
         yield Reason(
             "centred",
@@ -51,6 +58,28 @@ def _zero(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             "cancels",
             f"the loss is 0: what the responses with {adding} add, those with {taking} take away",
         )
+
+
+def _no_advantage(groups: int, dead: DeadGroups) -> str:
+    """Why every advantage is 0."""
+    though = ""
+    if dead.differ:
+        name = "group" if dead.differ == 1 else "groups"
+        though = f", though the rewards differ in {dead.differ:,} {name} of {groups:,}"
+    if dead.given:
+        return f"every advantage in your data is 0{though}"
+    if dead.differ:
+        return f"--advantage {', '.join(sorted(dead.computed))} makes every A 0{though}"
+    if dead.alone == groups:
+        return "every group is a single response, so every A is 0"
+    return "in every group all rewards are equal, so every A is 0"
+
+
+def _remedy(mark: str, dead: DeadGroups, computes: str) -> str:
+    """How advantages are computed where the records' own are 0 and need not be."""
+    if not (dead.given and dead.differ):
+        return ""
+    return f"{mark}--advantage {computes} computes advantages from them"
 
 
 def _negative(facts: Facts) -> str:
@@ -136,12 +165,12 @@ def _free(largest: Any, facts: Facts) -> bool:
     return bool(facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2)
 
 
-def _conditions(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
     if total["groups"] and total["dead_groups"] == total["groups"] and total["loss"]:
         yield Reason(
             "all-dead",
-            "in every group all rewards are equal, so every A is 0: no reward is in this loss, "
-            "only the KL or the entropy moves the policy",
+            f"{_no_advantage(total['groups'], facts.dead)}: no reward is in this loss, only the "
+            f"KL or the entropy moves the policy{_remedy('; ', facts.dead, computes)}",
         )
     if total["tokens"] and total["clip_fraction"] == 1.0:
         yield Reason(
@@ -149,11 +178,7 @@ def _conditions(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             "every token is clipped: the policy term has a value, and no gradient",
         )
     if 0 < total["dead_groups"] < total["groups"]:
-        yield Reason(
-            "dead-groups",
-            f"{total['dead_groups']:,} of {total['groups']:,} groups have equal rewards and so no "
-            "advantage; they still count in the denominator",
-        )
+        yield Reason("dead-groups", _some_dead(total, facts.dead, computes))
     if facts.cancelled:
         yield Reason(
             "rewards-cancel",
@@ -172,6 +197,16 @@ def _conditions(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         yield Reason("reference", "the policy still is the reference, so the KL is 0")
     if _on_policy(total) and total["tokens"]:
         yield Reason("on-policy", "every ratio is exactly 1, so no clip can act")
+
+
+def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str:
+    has = "has" if total["dead_groups"] == 1 else "have"
+    count = f"{total['dead_groups']:,} of {total['groups']:,} groups {has}"
+    still = "they still count in the denominator"
+    if not (dead.given or dead.differ):
+        return f"{count} equal rewards and so no advantage; {still}"
+    differ = f"; the rewards differ in {dead.differ:,} of them" if dead.differ else ""
+    return f"{count} no advantage but 0; {still}{differ}{_remedy(': ', dead, computes)}"
 
 
 def _gradient(total: Mapping[str, Any]) -> Reason:

@@ -12,19 +12,10 @@ from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Parts
 from grpo_cli.variants.plan import Plan, plan
 
-_FLAGS = {"epsilon_low": "--epsilon-low", "epsilon_high": "--epsilon-high", "beta": "--beta"}
-
 
 def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
     """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
-    words = ["grpo", "eval", *paths, "-v", made.variant]
-    for stage, choice in made.swapped.items():
-        words += [f"--{stage.replace('_', '-')}", choice]
-    for name, value in made.flags.items():
-        text = "null" if value is None else repr(value) if isinstance(value, float) else str(value)
-        words += [_FLAGS[name], text] if name in _FLAGS else ["-p", f"{name}={text}"]
-    if made.batch != "input":
-        words += ["--batch", made.batch]
+    words = ["grpo", "eval", *paths, *made.words]
     line = shlex.join([*words, "--level", "batch", "--only", only])
     line = os.fsencode(line).decode("utf-8", "backslashreplace")
     if times == 1.0:

@@ -20,7 +20,7 @@ from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper
 from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_of
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.logs import read_beside
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.options import LogFile, flags_of
 from grpo_cli.commands.trend.page import head, page
@@ -117,7 +117,7 @@ def report(
         reader = reading.reader(places, None)
         reader.keep_input()
         step_of = StepOf.named(options.step, places)
-        log = None if options.log is None else read_log(options.log)
+        log, unread = read_beside(options.log)
         whose = None if log is None else framework_of(log, NAMES)
         names = None if whose is None else NAMES[whose]
         run = Run(reader, plan, step_of, names, one_run=options.one_run, command="report")
@@ -133,7 +133,7 @@ def report(
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
         missing = unserved(run.missing.values(), "report", reader, objective)
-        tell_notes(reader.notes(plan) | missing | run.notices, quiet=options.quiet)
+        tell_notes(reader.notes(plan) | missing | run.notices | unread, quiet=options.quiet)
         tell_errors(run.skipped, as_json=False)
         tell_skipped(run.skipped)
     raise typer.Exit(InputError.exit_code if run.skipped else 0)

@@ -13,10 +13,11 @@ from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
+from grpo_cli.commands.trend.coverage import coverage
 from grpo_cli.commands.trend.figure import figure
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.logs import read_log
+from grpo_cli.commands.trend.logs import read_beside
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, flags_of
 from grpo_cli.commands.trend.output import write
@@ -63,7 +64,7 @@ def trend(
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
         reader = reading.reader(places, None)
-        log = None if options.log is None else read_log(options.log)
+        log, unread = read_beside(options.log)
         whose, names = options.reads(log)
         run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
         steps = run.read()
@@ -73,7 +74,7 @@ def trend(
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
         missing = unserved(run.missing.values(), "trend", reader, objective)
-        notes = reader.notes(plan) | missing | run.notices
+        notes = reader.notes(plan) | missing | run.notices | unread
         signatures = list(run.signatures)
         with drawings(options.html, options.svg) as (written, drawn):
             if written is not None:
@@ -83,7 +84,20 @@ def trend(
                 drawn.write(figure(shown_steps, found, columns, signatures).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
-                write(stream, shown_steps, found, plan, columns, options, run, compared, notes)
+                asked = columns if options.names == "grpo" else ()
+                covered = coverage(steps, asked, run.missing, on_policy=not run.moved)
+                write(
+                    stream,
+                    shown_steps,
+                    found,
+                    plan,
+                    columns,
+                    options,
+                    run,
+                    compared,
+                    covered,
+                    notes,
+                )
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)

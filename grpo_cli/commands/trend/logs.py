@@ -6,19 +6,36 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.decode.text import decode
+from grpo_cli.records.open.streams import reason, unpacked
 from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
 
 Log = Mapping[str, Mapping[int, float]]
 """Name → step → value."""
 
+
+class LogFile(NamedTuple):
+    """The series of a log.
+
+    Attributes:
+        series: the finite values.
+        nonfinite: NaN, inf and −inf, likewise.
+    """
+
+    series: Log
+    nonfinite: Log
+
+
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _LINE = 1 << 20
 """No row of metrics is longer."""
+_DOCUMENT = 64 << 20
+"""No log that is one JSON document is larger."""
 _TENSORBOARD = {"Wall time", "Step", "Value"}
 
 
@@ -29,38 +46,76 @@ def is_log(path: str) -> bool:
     if Path(path).name.endswith((".csv", "trainer_state.json")):
         return True
     try:
-        with Path(path).open("rb") as stream:
-            row = orjson.loads(stream.readline(_LINE))
-    except (OSError, orjson.JSONDecodeError):
+        value = _first_value(path)
+    except InputError:
         return False
+    row = value[0] if isinstance(value, list) and value else value
     return isinstance(row, dict) and is_logged(row)
 
 
-def read_log(path: str) -> Log:
-    """The series of a log; values that are no finite numbers are left out.
+@contextmanager
+def _opened(path: str) -> Iterator[io.BufferedReader]:
+    """The bytes of a log, unpacked where it is packed as records may be."""
+    try:
+        with Path(path).open("rb") as stream:
+            if not stream.peek().startswith(_PACKED):
+                yield stream
+                return
+    except OSError as error:
+        raise InputError(reason(error)) from None
+    with unpacked(path) as stream:
+        yield stream
+
+
+def _first_value(path: str) -> Any:
+    """The JSON of the first line, or of the whole file where a line holds no value."""
+    with _opened(path) as stream:
+        line = stream.readline(_LINE)
+        try:
+            return decode(line)
+        except InputError:
+            rest = stream.read(_DOCUMENT)
+    if len(rest) == _DOCUMENT:
+        raise InputError("too large for a log")
+    return decode(line + rest)
+
+
+def read_log(path: str) -> LogFile:
+    """The series of a log, and where they are not finite.
 
     Raises:
         InputError: where it cannot be read, or no row says its step.
     """
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", source=path) from None
-    try:
-        rows = list(_rows(data, path))
-    except (orjson.JSONDecodeError, UnicodeDecodeError, csv.Error, AttributeError) as error:
-        raise InputError(f"expected a log as JSON, JSONL or CSV: {error}", source=path) from None
-    found: dict[str, dict[int, float]] = {}
+        with _opened(path) as stream:
+            rows = list(_rows(stream.read(), path))
+    except InputError as error:
+        raise InputError(error.message, source=path, line=error.line) from None
+    except (UnicodeDecodeError, csv.Error, AttributeError) as error:
+        raise InputError(f"{_EXPECTED}: {error}", source=path) from None
+    finite: dict[str, dict[int, float]] = {}
+    nonfinite: dict[str, dict[int, float]] = {}
     for step, values in _stepped(rows):
         for name, value in values.items():
             number = _number(value)
             if number is not None and name not in STEPS:
-                found.setdefault(name, {})[step] = number
-    if not found:
-        raise InputError(
-            f"no row of this log has a step ({', '.join(STEPS[:3])}, …) and a number", source=path
-        )
-    return found
+                series = finite if math.isfinite(number) else nonfinite
+                series.setdefault(name, {})[step] = number
+    if not finite and not nonfinite:
+        named = ", ".join(STEPS[:3])
+        raise InputError(f"no row of this log has a step ({named}, …) and a number", source=path)
+    return LogFile(finite, nonfinite)
+
+
+def read_beside(path: str | None) -> tuple[Log | None, dict[str, None]]:
+    """The finite series of ``--log`` and notes about the others; None where no log is given."""
+    if path is None:
+        return None, {}
+    found = read_log(path)
+    return found.series, {f"{path}: {one}; not compared there": None for one in not_finite(found)}
+
+
+_EXPECTED = "expected a log as JSON, JSONL or CSV"
 
 
 def _rows(data: bytes, path: str) -> Iterable[Mapping[str, Any]]:
@@ -76,13 +131,27 @@ def _rows(data: bytes, path: str) -> Iterable[Mapping[str, Any]]:
 
 def _of_json(data: bytes) -> Iterable[Mapping[str, Any]]:
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return [orjson.loads(line) for line in data.splitlines() if line.strip()]
+        value = decode(data)
+    except InputError as error:
+        return _of_lines(data, error)
     if isinstance(value, dict):
         rows: list[Mapping[str, Any]] = value.get("log_history", [value])
         return rows
     return [one for one in value if isinstance(one, dict)]
+
+
+def _of_lines(data: bytes, no_document: InputError) -> list[Mapping[str, Any]]:
+    """The objects of JSON lines; where the first is none, why the whole is no document either."""
+    rows = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(decode(line))
+        except InputError as error:
+            at, said = (number, error) if rows else (no_document.line, no_document)
+            raise InputError(f"{_EXPECTED}: {said.message}", line=at) from None
+    return rows
 
 
 def _stepped(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -109,7 +178,32 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError):
         return None
-    return number if math.isfinite(number) else None
+
+
+_MOST = 5
+"""Series with NaN that are named; after a NaN in the weights it is all of them."""
+
+
+def not_finite(file: LogFile) -> list[str]:
+    """Sentences that say where NaN and infinities are, the earliest first."""
+    found = sorted(file.nonfinite.items(), key=lambda one: min(one[1]))
+    said = [_where(name, values, file.series.get(name, {})) for name, values in found[:_MOST]]
+    if len(found) > _MOST:
+        rest = ", ".join(name for name, _ in found[_MOST:])
+        said.append(f"{len(found) - _MOST} other series are not finite at some steps: {rest}")
+    return said
+
+
+def _where(name: str, values: Mapping[int, float], finite: Mapping[int, float]) -> str:
+    kinds = " or ".join(dict.fromkeys(_kind(values[step]) for step in sorted(values)))
+    first = f"at step {min(values)}"
+    if len(values) == 1:
+        return f"{name} is {kinds} {first}"
+    return f"{name} is {kinds} at {len(values)} of {len(values) + len(finite)} steps, first {first}"
+
+
+def _kind(value: float) -> str:
+    return "NaN" if math.isnan(value) else "inf" if value > 0 else "−inf"

@@ -33,6 +33,7 @@ class Metric(NamedTuple):
         drift: in which direction a drift is a finding: "up", "down", or "" for neither, since a
             healthy run learns. A shift is one in either.
         whole: whether it is a whole number.
+        needs: what records must have for it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Metric(NamedTuple):
     log: bool = False
     drift: str = ""
     whole: bool = False
+    needs: str = ""
 
     @property
     def usual(self) -> bool:
@@ -191,21 +193,40 @@ def _mismatch_ess(step: StepSums, count: int) -> float | None:
     return _effective(step.value("mismatch_weight"), step.value("mismatch_square"), count)
 
 
-_of_length = partial(_looked_up, "", "signal", "length")
-_of_kl = partial(_looked_up, "", "update", "kl")
-_of_ratio = partial(_looked_up, "", "update", "ratio")
-_of_mismatch = partial(_looked_up, "mismatch.", "mismatch", "mismatch")
+OBJECTIVE = "the columns of the objective"
+"""What the numbers of the update need; which of them is missing, the evaluation says."""
+
+
+def _plain(
+    family: str,
+    needs: str,
+    name: str,
+    read: Callable[[StepSums], float | None],
+    spare: int,
+    **more: Any,
+) -> Metric:
+    return Metric(name, family, read, spare, needs=needs, **more)
+
+
+_of_reward = partial(_plain, "signal", "rewards")
+_of_groups = partial(_plain, "signal", "rewards in groups of two and more")
+_of_answers = partial(_plain, "signal", "rewards that are 0 or 1")
+_of_update = partial(_plain, "update", OBJECTIVE)
+_of_length = partial(_looked_up, "", "signal", "length", needs="tokens")
+_of_kl = partial(_looked_up, "", "update", "kl", needs="log_probs_ref")
+_of_ratio = partial(_looked_up, "", "update", "ratio", needs=OBJECTIVE)
+_of_mismatch = partial(_looked_up, "mismatch.", "mismatch", "mismatch", needs="log_probs_rollout")
 
 ALL = (
     # ---- what comes in
-    Metric("reward_mean", "signal", lambda step: step.responses.reward_mean, drift="down"),
-    Metric("reward_std", "signal", lambda step: step.responses.reward_std, 13),
-    Metric("reward_group_std", "signal", lambda step: step.responses.reward_group_std, 11),
-    Metric("groups_equal", "signal", lambda step: step.responses.share_of_groups(), 10),
-    Metric("groups_all_0", "signal", lambda step: step.responses.all_wrong, 26),
-    Metric("groups_all_1", "signal", lambda step: step.responses.all_right, 25),
-    Metric("pass_at_1", "signal", lambda step: step.responses.pass_at_1, 28, watched=False),
-    Metric("pass_at_k", "signal", lambda step: step.responses.pass_at_k, 12),
+    _of_reward("reward_mean", lambda step: step.responses.reward_mean, 0, drift="down"),
+    _of_reward("reward_std", lambda step: step.responses.reward_std, 13),
+    _of_groups("reward_group_std", lambda step: step.responses.reward_group_std, 11),
+    _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 10),
+    _of_answers("groups_all_0", lambda step: step.responses.all_wrong, 26),
+    _of_answers("groups_all_1", lambda step: step.responses.all_right, 25),
+    _of_answers("pass_at_1", lambda step: step.responses.pass_at_1, 28, watched=False),
+    _of_answers("pass_at_k", lambda step: step.responses.pass_at_k, 12),
     _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift="up"),
     _of_length(
         "length_p95",
@@ -215,13 +236,20 @@ ALL = (
         whole=True,
     ),
     _of_length("at_longest", lambda step: step.responses.at_longest, 27, watched=False),
-    Metric("truncated", "signal", _share("cut_off", "endings"), 9),
-    Metric("repetition", "signal", _mean("repetition", "repetition"), 22, drift="up"),
-    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift="up"),
-    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift="up"),
+    Metric("truncated", "signal", _share("cut_off", "endings"), 9, needs="finish_reasons"),
+    Metric(
+        "repetition",
+        "signal",
+        _mean("repetition", "repetition"),
+        22,
+        drift="up",
+        needs="tokens or token_ids",
+    ),
+    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift="up", needs="entropies"),
+    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift="up", needs="log_probs_new"),
     # ---- what is done with it
-    Metric("objective", "update", lambda step: step.objective, 33, watched=False),
-    Metric("loss", "update", _loss, 1, worst="gradient"),
+    _of_update("objective", lambda step: step.objective, 33, watched=False),
+    _of_update("loss", _loss, 1, worst="gradient"),
     _of_kl("kl", _kl, 31, watched=False),
     _of_kl("kl_k1", _mean("kl_k1", "kl"), 32, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
@@ -231,15 +259,15 @@ ALL = (
     _of_ratio(
         "clip_high", _counted(lambda totals: totals.clipped_high / totals.tokens), 14, drift="up"
     ),
-    Metric(
-        "gradient_norm", "update", _counted(lambda one: one.gradient_norm), 2, log=True, drift="up"
-    ),
-    Metric("longest_quarter", "update", lambda step: step.responses.longest_quarter, 21),
+    _of_update("gradient_norm", _counted(lambda one: one.gradient_norm), 2, log=True, drift="up"),
+    _of_update("longest_quarter", lambda step: step.responses.longest_quarter, 21),
     _of_ratio("ratio_mean", _ratio_mean, 19),
     _of_ratio("ratio_p999", _ratio_tail, 16, drift="up"),
     _of_ratio("ess", _ess, 18, drift="down"),
     # ---- the trainer against the engine
-    Metric("staleness", "mismatch", _share("lag", "versions"), 20, drift="up"),
+    Metric(
+        "staleness", "mismatch", _share("lag", "versions"), 20, drift="up", needs="weight_versions"
+    ),
     _of_mismatch("k1", _mismatch(_mismatch_k1), 17, drift="up"),
     _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift="up"),
     _of_mismatch("chi2", _mismatch(_mismatch_chi2), 29, watched=False),

@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
 from grpo_cli.commands.trend.step import Flags
 from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.variants.plan import as_flags
 
 
 def _path(flag: str, what: str) -> Any:
@@ -149,9 +150,6 @@ class TrendOptions:
 
 def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
     """The flags of the objective and of reading."""
-    words = [] if objective.variant == "grpo" else ["-v", objective.variant]
-    for stage, choice in objective.stages.items():
-        words += [f"--{stage.replace('_', '-')}", choice]
-    for name, value in objective.hyperparameters.items():
-        words += ["-p", f"{name}={value}"]
+    variant = None if objective.variant == "grpo" else objective.variant
+    words = as_flags(variant, objective.stages, objective.hyperparameters)
     return Flags(words, reading.words)

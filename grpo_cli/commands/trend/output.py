@@ -11,6 +11,7 @@ from rich.console import Console
 from grpo_cli.commands.eval.formats import csv as csv_format
 from grpo_cli.commands.eval.formats import markdown as markdown_format
 from grpo_cli.commands.trend.beside import Beside
+from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.options import TrendOptions
 from grpo_cli.commands.trend.run import Run
@@ -21,6 +22,7 @@ from grpo_cli.commands.trend.view import (
     print_charts,
     print_findings,
     print_steps,
+    print_verdict,
     rows,
 )
 from grpo_cli.terminal.display import chosen
@@ -44,6 +46,7 @@ def write(
     options: TrendOptions,
     run: Run,
     compared: Beside | None,
+    covered: Coverage,
     notes: Collection[str],
 ) -> None:
     """Writes what was found of a run; ``notes`` are going to be told below it."""
@@ -60,7 +63,7 @@ def write(
         chosen = [*_CONTEXT, *(columns or known(steps))]
         _write_lines(stream, rows(steps), chosen, options.kind)
     else:
-        _print(stream, steps, found, columns, options, compared, notes)
+        _print(stream, steps, found, columns, options, compared, covered, notes)
 
 
 def _print(
@@ -70,11 +73,12 @@ def _print(
     columns: list[str] | None,
     options: TrendOptions,
     compared: Beside | None,
+    covered: Coverage,
     notes: Collection[str],
 ) -> None:
     """Prints the steps, as many as leave room on the screen for what they come to."""
     screen = screen_of(stream)
-    conclusion = _conclusion(screen, found, compared, len(steps))
+    conclusion = _conclusion(screen, found, compared, covered)
     below = lines_of(conclusion, screen)
 
     def draw(console: Console, screen: Screen) -> None:
@@ -91,10 +95,11 @@ def _print(
 
 
 def _conclusion(
-    screen: Screen, found: Sequence[Finding], compared: Beside | None, count: int
+    screen: Screen, found: Sequence[Finding], compared: Beside | None, covered: Coverage
 ) -> str:
     console = screen.console()
-    print_findings(console, screen, found, count)
+    print_findings(console, screen, found)
+    print_verdict(console, screen, covered, found=bool(found))
     if compared is not None:
         print_beside(console, screen, compared)
     return written(console)

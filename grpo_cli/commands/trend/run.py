@@ -35,6 +35,7 @@ class Run:
         notices: what is told once.
         missing: the columns for want of which nothing was evaluated, by what is said of them.
         signatures: of the objectives that ran, each with the first step that has it.
+        moved: whether a record that was evaluated has log_probs_old.
         logged: step → what a framework would have logged, where names are asked for.
     """
 
@@ -62,6 +63,7 @@ class Run:
         self.notices: Notices = {}
         self.missing: dict[str, MissingColumnError] = {}
         self.signatures: dict[str, int] = {}
+        self.moved = False
         self._origins = Origins()
         self._references = References()
         self.logged: dict[int, dict[str, float | None]] = {}
@@ -88,6 +90,7 @@ class Run:
                 self._shelf.add(step, part.steps.pop(step))
             self.notices |= part.notices
             self.missing = part.missing | self.missing
+            self.moved |= part.moved
             for signature, step in part.signatures.items():
                 self.signatures[signature] = min(step, self.signatures.get(signature, step))
             if part.skipped and not self._reader.skip:

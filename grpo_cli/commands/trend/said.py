@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records.record import listed
 
 
 def rewards_of(chunk: Chunk, breakdown: Breakdown | None) -> F64 | None:
@@ -109,8 +110,21 @@ def more(value: Mapping[str, Any]) -> dict[str, Any] | None:
     return {key: one for key, one in value.items() if tells(key)} or None
 
 
-def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
-    """Adds how responses ended, how old the policy is that sampled them, and reward functions."""
+Tokens = Callable[[], Sequence[tuple[int, Sequence[int]]]]
+"""[R] how many tokens each response has as written, and the indices of those that count."""
+
+
+def measure_said(
+    sums: Sums, step: int, value: Mapping[str, Any], tokens: Tokens = lambda: ()
+) -> None:
+    """Adds how responses ended, how old the policy is that sampled them, and reward functions.
+
+    Args:
+        sums: of the step.
+        step: its number.
+        value: what ``more`` says of a record.
+        tokens: the record's, which are counted only where it says a version of each.
+    """
     for name in value:
         if name.startswith(EACH) and isinstance(value[name], list):
             given = [one for one in value[name] if isinstance(one, int | float)]
@@ -121,10 +135,36 @@ def measure_said(sums: Sums, step: int, value: Mapping[str, Any]) -> None:
         sums.counts["endings"] += len(endings)
     meta = value.get("meta")
     for holder in (value, meta if isinstance(meta, dict) else {}):
-        versions = next((holder[name] for name in VERSIONS if name in holder), None)
-        if versions is not None:
-            each = versions if isinstance(versions, list) else [versions]
-            known = [one for one in each if isinstance(one, int) and not isinstance(one, bool)]
+        said = next((holder[name] for name in VERSIONS if name in holder), None)
+        if said is not None:
+            known = [one for one in _versions(listed(said), tokens) if _is_whole(one)]
             sums.counts["lag"] += sum(step - one for one in known)
             sums.counts["versions"] += len(known)
             return
+
+
+def _versions(said: Any, tokens: Tokens) -> Iterator[Any]:
+    """The versions that count: one of a record, of each response, or of each of its tokens.
+
+    Of tokens, those that count in the objective; a negative version is that of a token that no
+    policy sampled (AReaL).
+    """
+    rows = said if isinstance(said, list) else [said]
+    if not any(isinstance(one, list) for one in rows):
+        of_one = len(rows) > 1 and [width for width, _ in tokens()] == [len(rows)]
+        if not of_one:
+            yield from rows
+            return
+        rows = [rows]
+    if any(isinstance(one, list) for row in rows if isinstance(row, list) for one in row):
+        rows = [row for group in rows for row in group]
+    spans = dict(enumerate(tokens()))
+    for at, row in enumerate(rows):
+        width, kept = spans.get(at, (0, ()))
+        each = row if isinstance(row, list) else [row]
+        counted = [each[token] for token in kept] if len(each) == width else each
+        yield from (one for one in counted if not (_is_whole(one) and one < 0))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_mo
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluation import NO_OLD, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
@@ -32,13 +34,18 @@ _Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 
 @dataclass
 class Part:
-    """What became of a piece of input: sums by step, and what could not be read."""
+    """What became of a piece of input: sums by step, and what could not be read.
+
+    Attributes:
+        moved: whether a record that was evaluated has log_probs_old.
+    """
 
     steps: dict[int, Sums] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
+    moved: bool = False
     origins: Origins = field(default_factory=Origins)
     references: References = field(default_factory=References)
 
@@ -208,6 +215,9 @@ class Task:
         if known is not None:
             part.signatures.setdefault(known.objective.signature, said[0].step)
             part.references.add(chunk, self.evaluator.plan, known.objective)
+            assumed = on_policy_by_default(known)
+            part.moved |= not assumed
+            part.notices |= {NO_OLD: None} if assumed else {}
         if isinstance(breakdown, MissingColumnError):
             part.missing.setdefault(str(breakdown), breakdown)
         cuts = [*chunk.batch.cuts(_borders([one.step for one in said]))]
@@ -218,9 +228,23 @@ class Task:
             measured.add_to(sums, at, self.evaluator.plan.batch)
             if self.logged:  # then they are of one step
                 measure_logged(sums, chunk, known)
-        for told, one, record in zip(said, own, chunk.records, strict=True):
+        for at, (told, one, record) in enumerate(zip(said, own, chunk.records, strict=True)):
             if one.said is not None:  # what a record says counts where the record does
-                measure_said(part.sums(told, record.source), told.step, one.said)
+                tokens = partial(_tokens, chunk, at)
+                measure_said(part.sums(told, record.source), told.step, one.said, tokens)
+
+
+def _tokens(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
+    """Of each response of a record, how many tokens it has, and the indices of those that count."""
+    batch, first = chunk.batch, int(chunk.batch.records.starts[number])
+    found = []
+    for response, width in enumerate(chunk.records[number].widths, first):
+        start, length = (
+            int(one[response]) for one in (batch.responses.starts, batch.responses.lengths)
+        )
+        kept = range(length) if batch.positions is None else batch.positions[start : start + length]
+        found.append((width, [int(one) for one in kept]))
+    return found
 
 
 def _told(own: _Own) -> Told:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.beside import Beside, Comparison
+from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Finding, Step
@@ -123,21 +124,24 @@ def _picked(steps: Sequence[Step], limit: int, onsets: Set[int]) -> list[int]:
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
-def print_findings(
-    console: Console, screen: Screen, findings: Sequence[Finding], count: int
-) -> None:
-    """Prints what was found in so many steps, each with the command that shows where.
+def print_verdict(console: Console, screen: Screen, covered: Coverage, *, found: bool) -> None:
+    """Prints that nothing was found, and in any case which series could not be computed."""
+    if not found:
+        quiet = covered.steps >= LEAST and covered.watched
+        style = "bold green" if quiet else "bold"
+        console.print()
+        console.print(wrapped(Text(covered.verdict, style), screen.reading))
+    if covered.gaps:
+        console.print()
+    for sentence in covered.gaps:
+        console.print(wrapped(Text(sentence, "dim"), screen.reading, 2))
+
+
+def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]) -> None:
+    """Prints what was found, each with the command that shows where.
 
     What began together, and is of one family, is told once, by what is surest.
     """
-    if not findings:
-        if count < LEAST:
-            here = f"there {'is' if count == 1 else 'are'} {count}"
-            said = f"no limit passed; shifts and drifts are looked for in {LEAST} steps, {here}"
-            console.print()
-            console.print(wrapped(Text(said, "bold"), screen.reading))
-            return
-        console.print(Text("\nnothing began: no shift, no drift, no limit passed", "bold green"))
     for together in _together(findings):
         first, *others = sorted(together, key=_surest)
         console.print()

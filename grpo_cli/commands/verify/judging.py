@@ -33,13 +33,11 @@ class Judged:
     Attributes:
         verdict: what became of it; where it differs, without a cause as yet.
         plan: what it was evaluated as.
-        words: the same as the flags that would make it.
         company: the number of those of its piece that it was evaluated with; None where alone.
     """
 
     verdict: Verdict
     plan: Plan
-    words: str
     company: int | None = None
 
 
@@ -57,7 +55,6 @@ class Ready(NamedTuple):
 
     record: Record
     plan: Plan
-    words: str
     wanted: Wanted
     key: Hashable | None
 
@@ -119,7 +116,7 @@ class Judging:
         if read.expected is None:
             return None
         try:
-            words, plan = self._plan(raw, read, plans)
+            plan = self._plan(raw, read, plans)
             wanted = read_expectations(read)
         except InputError as error:
             return error
@@ -133,13 +130,13 @@ class Judging:
         if any(one.level == "record" and np.isnan(one.values[0]) for one in wanted[0]):
             alike = None  # a NaN may be of a mean over nothing, which is not compared
         key = None if alike is None else (id(plan), alike, layout(read), read.mask is None)
-        return Ready(read, plan, words, wanted, key)
+        return Ready(read, plan, wanted, key)
 
     def _alone(self, item: Ready | InputError | None) -> Judged | InputError | None:
         if not isinstance(item, Ready):
             return item
         try:
-            return Judged(judge(item.record, item.plan, self.within), item.plan, item.words)
+            return Judged(judge(item.record, item.plan, self.within), item.plan)
         except InputError as error:
             return error
 
@@ -154,7 +151,7 @@ class Judging:
                 if verdict is None:
                     yield self._alone(item)
                 else:
-                    yield Judged(verdict, item.plan, item.words, company)
+                    yield Judged(verdict, item.plan, company)
 
     def _sure(self, few: Sequence[Ready]) -> Sequence[Verdict | None]:
         """The verdicts that are sure; none where one of the records cannot be evaluated."""
@@ -176,18 +173,16 @@ class Judging:
             for item, agrees, verdict in zip(few, sure.tolist(), verdicts, strict=True)
         ]
 
-    def _plan(self, raw: Raw, read: Record, plans: Plans) -> tuple[str, Plan]:
+    def _plan(self, raw: Raw, read: Record, plans: Plans) -> Plan:
         settings = None if self.variant else raw.value.get("framework")
         key = (repr(settings), read.advantages is not None)
         if key not in plans:
-            chosen = self._choose(settings, read)
-            plan = completed(
-                chosen,
+            plans[key] = completed(
+                self._choose(settings, read),
                 advantages_given=read.advantages is not None,
                 stages=self.stages,
                 hyperparameters=self.hyperparameters,
             )
-            plans[key] = chosen.words, plan
         return plans[key]
 
     def _choose(self, settings: Any, read: Record) -> Chosen:
@@ -200,5 +195,5 @@ class Judging:
             raise InputError(error.message, path=path, source=read.source, line=read.line) from None
 
 
-Plans = dict[tuple[str, bool], tuple[str, Plan]]
-"""(framework, whether advantages are given) → its flags and its plan."""
+Plans = dict[tuple[str, bool], Plan]
+"""(framework, whether advantages are given) → its plan."""

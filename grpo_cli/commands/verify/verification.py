@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -104,7 +105,8 @@ class Verification:
             self._without_kl.append(item.plan)
         if asked is not None:
             verdict = explained(verdict, asked, self._memory.causes)
-        self.rows_taken[item.words] = self.rows_taken.get(item.words, 0) + 1
+        words = shlex.join(item.plan.words)
+        self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
         for one in verdict.metrics:

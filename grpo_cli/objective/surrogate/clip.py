@@ -28,7 +28,8 @@ def clip(
     Args:
         ratio: [N] ρ.
         advantage: [N] A.
-        epsilon_low, epsilon_high: half-widths of the trust region, >= 0.
+        epsilon_low, epsilon_high: half-widths of the trust region, >= 0; with ε_low >= 1 the lower
+            bound never acts.
         delta: upper bound on ρ in the unclipped branch; None: none. It is meant to exceed
             1 + ε_high, so as to act on A < 0 only; below that it tightens A > 0 instead.
         dual_clip: the c of dual clip, > 1; None: none.

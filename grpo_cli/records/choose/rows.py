@@ -23,7 +23,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
 
     Args:
         rows: objects in the order in which they stand; they need the same fields.
-        label: what the group is called; None if it has no name.
+        label: what the group is called, which becomes the record's id; None if it has no name.
         by_size: whether the rows are one group because of their number, not their key.
 
     Raises:
@@ -34,7 +34,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     for raw, (fields, _) in zip(rows, parts, strict=True):
         _check_same(rows[0], names, raw, fields.names)
     first = rows[0]
-    record = _constants(rows, parts[0][0])
+    record = ({"id": label} if is_label(label) else {}) | _constants(rows, parts[0][0])
     for name in names:
         if name not in (*_SHARED, *_DROPPED):
             record[name] = _joined([columns[name] for _, columns in parts])
@@ -77,6 +77,11 @@ def _join_misnamed(record: dict[str, Any], key: str, rows: Sequence[Raw]) -> Non
         nested = [isinstance(one[0], list | np.ndarray) for one in values]
         each = zip(values, nested, strict=True)
         record[key] = [row for one, deep in each for row in (one if deep else [one])]
+
+
+def is_label(value: object) -> bool:
+    """Whether a group can be called so in reports: it is a text or a number."""
+    return isinstance(value, str) or is_number(value)
 
 
 def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:
@@ -191,7 +196,7 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
             raise _at(raw, f"another group id than {before} has, in a group of --group-size")
     if ids is not None and isinstance(label, str) and isinstance(ids[0], float):
         record["group_ids"] = [label] * len(ids)  # as text where it has more than 64 bits
-    if ids is None and (isinstance(label, str) or is_number(label)):
+    if ids is None and is_label(label):
         each = (record[name] for name in record if name in TOKEN_COLUMNS or name == "rewards")
         column = next(each, None)
         if isinstance(column, list):

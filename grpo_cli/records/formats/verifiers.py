@@ -12,11 +12,17 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
 
 _COMPACT = {
-    "logprobs": "log_probs_new",
+    "logprobs": "log_probs_rollout",
     "reference_logprobs": "log_probs_ref",
     "advantages": "advantages",
 }
 """Lists of a node's sampled tokens alone, those where its mask is true."""
+_STAMPED = {"trainer_logprobs": "log_probs_new", "entropies": "entropies"}
+"""What a trainer adds to the nodes: lists of the sampled tokens, or of all tokens as loss_weights
+are."""
+_COLUMNS = _COMPACT | _STAMPED
+_PARTIAL = "partial"
+"""The key of a row for the columns that some of its tokens have."""
 
 
 def _fits(value: Object) -> bool:
@@ -44,11 +50,30 @@ def _read(value: Object) -> Iterator[Translated]:
             "nothing can be evaluated"
         )
     record: Object = {"rewards": rewards, **_about(value)}
-    for name in ("token_ids", "mask", *_COMPACT.values()):
+    for name in ("token_ids", "mask", *_COLUMNS.values()):
         if all(name in row for row in rows):
             record[name] = [row[name] for row in rows]
-    record["log_probs_rollout"] = record["log_probs_new"]
-    yield Translated(record, {"meta.step": "run.work.step"})
+    notes = tuple(_notes(rows, record))
+    engine = record["log_probs_rollout"]
+    if "log_probs_new" in record:
+        record["log_probs_old"] = engine  # as prime-rl's loss takes it
+    else:
+        record["log_probs_new"] = engine
+    yield Translated(record, {"meta.step": "run.work.step"}, notes)
+
+
+def _notes(rows: list[Object], record: Object) -> Iterator[str]:
+    """What stands for the trainer's policy, and columns that only some nodes have."""
+    for own, name in _STAMPED.items():
+        if name not in record and any(name in row or own in row[_PARTIAL] for row in rows):
+            yield f"verifiers: {own} is left out: not every sampled token has it"
+    if "log_probs_new" in record:
+        yield "verifiers: logprobs, the sampling engine's, stand for the old policy, as in prime-rl"
+    else:
+        yield (
+            "verifiers: no trainer_logprobs: logprobs, the sampling engine's, are read as "
+            "log_probs_new, so every ratio is 1"
+        )
 
 
 def _about(value: Object) -> Object:
@@ -89,28 +114,34 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
         bits = [bool(bit) for bit in node.get("mask") or [False] * len(node.get("token_ids") or ())]
         counts = any(bits) and number not in seen and bool(node.get("logprobs"))
         ids += node.get("token_ids") or [0] * len(bits)
-        for own, name in _COMPACT.items():
-            columns.setdefault(name, []).extend(_spread(bits, node.get(own)))
+        for own in _COLUMNS:
+            columns.setdefault(own, []).extend(_spread(own, bits, node.get(own)))
         mask += [int(bit and counts) for bit in bits]
         seen |= {number} if any(bits) else set()
     if 1 not in mask:
         return None
     first = mask.index(1)
-    row: Object = {"token_ids": ids[first:], "mask": mask[first:]}
-    for name, column in columns.items():
+    row: Object = {"token_ids": ids[first:], "mask": mask[first:], _PARTIAL: []}
+    for own, column in columns.items():
         kept = column[first:]
-        if all(one is not None for one, bit in zip(kept, mask[first:], strict=True) if bit):
-            row[name] = [0.0 if one is None else one for one in kept]
+        counted = [one is not None for one, bit in zip(kept, mask[first:], strict=True) if bit]
+        if all(counted):
+            row[_COLUMNS[own]] = [0.0 if one is None else one for one in kept]
+        elif any(counted):
+            row[_PARTIAL].append(own)
     return row
 
 
-def _spread(bits: list[bool], values: list[Any] | None) -> list[Any]:
+def _spread(own: str, bits: list[bool], values: list[Any] | None) -> list[Any]:
     """Numbers of the sampled tokens, at their places; None for a node of which none are known."""
     if not values or not bits:
         return [None if any(bits) else 0.0] * len(bits)
+    if own in _STAMPED and len(values) == len(bits):
+        return [one if bit else 0.0 for one, bit in zip(values, bits, strict=True)]
     if sum(bits) != len(values):
+        what = "log-probs" if own == "logprobs" else own
         raise InputError(
-            f"expected {sum(bits)} log-probs (one for each sampled token), got {len(values)}"
+            f"expected {sum(bits)} {what} (one for each sampled token), got {len(values)}"
         )
     rest = iter(values)
     return [next(rest) if bit else 0.0 for bit in bits]
@@ -129,7 +160,7 @@ VERIFIERS = Format(
     fits=_fits,
     read=_read,
     lacks=(
-        "one policy only, the engine's: it is read as log_probs_new, so every ratio is 1",
+        "the trainer's policy, unless the trainer added trainer_logprobs to the nodes",
         "an episode an object: its group's others are other lines (--group-by group.id)",
     ),
     source="verifiers a60a606 verifiers/v1/graph.py:66-115, trace.py:193-263, 451-469; "

@@ -7,11 +7,13 @@ from itertools import repeat
 from typing import Any
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.choose.rows import is_label
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.record import Record
 from grpo_cli.records.tables.cells import listed
 from grpo_cli.records.tables.columns import Columns
 from grpo_cli.records.tables.files import package
+from grpo_cli.records.tables.stretches import Stretch
 
 
 def headers(columns: Columns) -> list[Record]:
@@ -33,10 +35,11 @@ def _headers(columns: Columns) -> list[Record]:
     names = columns.fields.names
     if grouped:  # they stand under canonical names where rows are put together
         names = {name: name for name in names if name not in ("id", "expected")}
+        names |= {"id": "id"} if stretch.kind.by else {}
     each = zip(
         columns.written.by_record(columns.written.widths.tolist()),
         range(stretch.count) if stretch.bounds is None else stretch.bounds[:-1].tolist(),
-        repeat(None) if grouped else _ids(columns),
+        _group_ids(columns) if grouped else _ids(columns),
         _labels(columns),
         _words(columns, "tokens"),
         _words(columns, "token_ids"),
@@ -68,20 +71,31 @@ def _ids(columns: Columns) -> Iterator[str | int | float | None]:
     return (record_id({"id": one}) for one in _listed(columns, "id"))
 
 
+def _group_ids(columns: Columns) -> Iterator[str | int | float | None]:
+    """What the groups that rows were put together to are called."""
+    return (record_id({"id": one}) if is_label(one) else None for one in _keys(columns.rows))
+
+
 def _labels(columns: Columns) -> Iterator[list[Any] | None]:
     """What the groups of each record are called."""
     if columns.written.labels is not None:
         names = columns.written.by_record(_group_labels(columns))
         return (list(dict.fromkeys(labels)) for labels in names)
-    stretch = columns.rows
+    if columns.rows.bounds is None or not columns.rows.kind.by:
+        return repeat(None)
+    return ([name] for name in _keys(columns.rows))
+
+
+def _keys(stretch: Stretch) -> Iterator[Any]:
+    """The value by which each group was put together; None where its rows were counted."""
     if stretch.bounds is None or not stretch.kind.by:
         return repeat(None)
     starts = stretch.bounds[:-1]
     columns_of_key = map(stretch.batch.column, stretch.kind.by)
     by = [one.to_numpy(zero_copy_only=False)[starts].tolist() for one in columns_of_key]
     if len(by) == 1:
-        return ([name] for name in by[0])
-    return (["/".join(map(str, parts))] for parts in zip(*by, strict=True))
+        return iter(by[0])
+    return ("/".join(map(str, parts)) for parts in zip(*by, strict=True))
 
 
 def _group_labels(columns: Columns) -> list[Any]:
