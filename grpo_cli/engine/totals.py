@@ -205,10 +205,17 @@ class Totals:
         """Σ w·value of a term; 0 where there is none."""
         return self.terms[term].value(self.count(term)) if term in self.terms else 0.0
 
+    def part(self, term: str) -> float:
+        """What a term adds to J; 0 where there is none."""
+        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
+
     def parts(self) -> dict[str, float]:
         """What each term adds to J, by its name."""
-        present = (name for name in (POLICY, KL, ENTROPY) if name in self.terms)
-        return {name: self.terms[name].part(self.count(name)) for name in present}
+        return {name: self.part(name) for name in (POLICY, KL, ENTROPY) if name in self.terms}
+
+    def has(self, term: str) -> bool:
+        """Whether a term counts in J: the policy, and others whose coefficient is not 0."""
+        return term == POLICY or any(self.terms[term].sums if term in self.terms else ())
 
     @property
     def objective(self) -> float:
