@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import evaluation
 from planted import write
 
 from grpo_cli.frameworks.framework import Framework
+from grpo_cli.variants.plan import plan
 from grpo_cli.variants.registry import FRAMEWORKS, framework
 
 NAMES = ("micro_batches", "accumulation", "accumulated_loss")
@@ -100,13 +102,13 @@ CASES: list[tuple[str, dict[str, Any], str, Callable[[list[Any]], Fraction]]] = 
         "trl/dapo",
         GIVEN,
         "sum",
-        lambda rows: -Fraction(sum(map(sum, sum(rows, []))), 60) * 2 / 2,
+        lambda rows: summed(lambda one: -Fraction(sum(map(sum, one)), 60), rows) * 2 / 2,
     ),
     (
         "verl/vanilla",
         VERL,
         "sum",
-        lambda rows: -Fraction(sum(map(sum, sum(rows, []))), 50) * 2 / 2,
+        lambda rows: summed(lambda one: -Fraction(sum(map(sum, one)), 50), rows) * 2 / 2,
     ),
     ("verl/vanilla", {}, "by tokens", lambda rows: weighted(token_mean, tokens, rows)),
     ("nemo-rl/grpo", {}, "by tokens", lambda rows: weighted(token_mean, tokens, rows)),
@@ -262,6 +264,13 @@ def test_the_same_bytes_for_any_cut(variant: str, tmp_path: Path) -> None:
     once = run(*flags, "--jobs", "1")
     assert once.count("\n") == 6
     assert run(*flags, "--jobs", "2") == once
+    made = plan(variant, batch="step")
+    found = []
+    for block in (1 << 20, 400):
+        evaluated = evaluation(path, made, block_bytes=block)
+        assert (sum(1 for _ in evaluated) > 20) == (block == 400)
+        found.append(repr(evaluated.batches))
+    assert found[0] == found[1]
     # the order of the records, and so of all sums, changes nothing either
     draw.shuffle(rows)
     rows.sort(key=lambda row: row["step"])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module, util
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,25 +86,25 @@ def as_verl_has_it(batch: Ragged, rows: slice, info: dict[str, Any]) -> tuple[An
     """What an engine's forward pass returns for some rows, and their data: prompts of one token."""
     mask = tensor(batch, "mask")[rows]
     count, width = mask.shape
-    lengths = [len(row) for row in batch.log_probs_new[rows]]
+    written = batch.columns["log_probs_new"][rows]
     attended = torch.zeros(count, 1 + width, dtype=torch.long)
-    for row, length in enumerate(lengths):
-        attended[row, : 1 + length] = 1
+    for row, values in enumerate(written):
+        attended[row, : 1 + len(values)] = 1
     # log-probs stand one token to the left of what they are of, behind each other
-    log_probs = [torch.tensor([*row, 0.0]) for row in batch.log_probs_new[rows]]
+    log_probs = [torch.tensor([*values, 0.0], dtype=torch.float64) for values in written]
     data = TensorDict(
         {
             "prompts": torch.zeros(count, 1, dtype=torch.long),
             "responses": torch.zeros(count, width, dtype=torch.long),
             "attention_mask": attended,
-            "response_mask": mask,
+            "response_mask": mask.long(),
             "old_log_probs": tensor(batch, "log_probs_old")[rows],
             "advantages": (torch.tensor(batch.advantages)[:, None] * tensor(batch, "mask"))[rows],
         },
         batch_size=count,
     )
     tensordict_utils.assign_non_tensor(data, **info)
-    return {"log_probs": torch.cat(log_probs).double().requires_grad_()}, data
+    return {"log_probs": torch.cat(log_probs).requires_grad_()}, data
 
 
 @pytest.mark.parametrize("loss", ["vanilla", "geo_mean"])
@@ -119,7 +120,7 @@ def test_what_verl_reports_of_a_step(
     batch = ragged(11)
     count = batch.count
     bounds = [0, count // 5, count // 2, count // 2 + 2, count]
-    cuts = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
+    cuts = [slice(*pair) for pair in pairwise(bounds)]
     recorder = Recorder(tmp_path / "calls.jsonl", gradient=False)
     registry = dict(core_algos.POLICY_LOSS_REGISTRY)
     registry[loss] = recorder.of(registry[loss], loss)

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from files import each
 
+from grpo_cli.commands.eval.format import Printing
 from grpo_cli.commands.eval.formats.json import Document
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
-from grpo_cli.commands.eval.format import Printing
 from grpo_cli.commands.eval.rows_view import print_rows
 from grpo_cli.commands.eval.totals_view import summary
 from grpo_cli.engine.rows.fields import TABLE, names, spare
