@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.micro_batches import MicroBatches
+from grpo_cli.engine.micro_batches import Loss, MicroBatches, rules_of
 from grpo_cli.engine.rows.fields import ACCUMULATED
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import UsageError
@@ -57,13 +57,13 @@ class BatchTotals:
             self._add_micro_batches(chunk, summary)
 
     def _add_micro_batches(self, chunk: Chunk, summary: Summary) -> None:
-        objective = summary.breakdown.objective
+        rules = rules_of(summary.breakdown.objective)
         cuts = summary.breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
-            totals = Totals("input", self.plan)
-            totals.add_some(summary, cut)
+            loss = Loss()
+            loss.add(summary, cut)
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
-            micro_batches.add(of.micro_batch, totals, objective)
+            micro_batches.add(of.micro_batch, loss, rules)
 
     def add_sizes(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the gradients of a chunk's tokens to the sizes of their batches."""

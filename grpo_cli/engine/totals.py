@@ -53,6 +53,14 @@ class TermTotal:
         return math.fsum(parts) / count
 
 
+def add_terms(terms: dict[str, TermTotal], summary: Summary, responses: slice) -> None:
+    """Adds some of the responses of a breakdown to the sums of its terms."""
+    for term in summary.breakdown.terms:
+        total = terms.setdefault(term.name, TermTotal())
+        total.add(term.coefficient, term.weighted_of(responses))
+        total.counted += term.counted(responses)
+
+
 @dataclass
 class Totals:
     """What a batch adds up to, or the mean over several batches.
@@ -130,10 +138,7 @@ class Totals:
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
 
     def _add_terms(self, summary: Summary, responses: slice) -> None:
-        for term in summary.breakdown.terms:
-            total = self._term(term.name)
-            total.add(term.coefficient, term.weighted_of(responses))
-            total.counted += term.counted(responses)
+        add_terms(self.terms, summary, responses)
         for name, other, product in summary.products:
             self._product(name, other).add(product[responses])
 

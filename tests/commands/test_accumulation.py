@@ -15,6 +15,7 @@ import pytest
 from files import evaluation
 from planted import write
 
+from grpo_cli.fold import merge, partial
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.variants.plan import plan
 from grpo_cli.variants.registry import FRAMEWORKS, framework
@@ -216,7 +217,7 @@ def test_what_cannot_be_told_is_null(tmp_path: Path) -> None:
     rows = [step(0, 0, micro, rows_of(micro)) for micro in (0, 1)]
     del rows[1]["rank"]
     (row,) = batches(write(tmp_path / "a.jsonl", rows), "-v", "trl/rloo", "--batch", "step")
-    assert row["accumulated_loss"] is None
+    assert [row[name] for name in NAMES] == [None, None, None]
     del rows[0]["rank"]
     paths = [write(tmp_path / name, rows) for name in ("b.jsonl", "c.jsonl")]
     (row,) = batches(*paths, "-v", "trl/rloo", "--batch", "step")
@@ -276,6 +277,18 @@ def test_the_same_bytes_for_any_cut(variant: str, tmp_path: Path) -> None:
     rows.sort(key=lambda row: row["step"])
     write(path, rows)
     assert run(*flags) == once
+
+
+def test_partial_results_merge_and_stay_as_they_are() -> None:
+    """Also where a micro-batch is cut in two."""
+    parts = [[[3], [1, 1]], [[-2] * 4], [[5] * 3], [[4]]]
+    rows = [step(0, 0, micro, part) for micro, part in zip((0, 0, 1, 1), parts, strict=True)]
+    pieces = [partial([row], "trl/rloo", batch="step") for row in rows]
+    before = [piece.batches for piece in pieces]
+    (whole,) = merge(pieces).batches
+    assert (whole,) == tuple(partial(rows, "trl/rloo", batch="step").batches)
+    assert whole["micro_batches"] == 2
+    assert [piece.batches for piece in pieces] == before
 
 
 def test_every_framework_says_how_its_trainer_accumulates() -> None:
