@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.micro_batches import Loss, MicroBatches, rules_of
+from grpo_cli.engine.rows.fields import ACCUMULATED
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
@@ -27,6 +29,7 @@ class BatchTotals:
         plan: in words, which objective they are of.
         totals: key → totals; only () where all records are one batch, or each is one.
         names: key → field → value, as the first record of the batch has them.
+        micro_batches: key → the micro-batches of the batch's records.
         sizes: key → Σ |gradient| over the batch's tokens, where rows of tokens are made.
     """
 
@@ -34,6 +37,7 @@ class BatchTotals:
     plan: str = ""
     totals: dict[Hashable, Totals] = field(default_factory=dict)
     names: dict[Hashable, Mapping[str, Any]] = field(default_factory=dict)
+    micro_batches: dict[Hashable, MicroBatches] = field(default_factory=dict)
     sizes: dict[Hashable, ExactSum] = field(default_factory=dict)
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
@@ -49,6 +53,17 @@ class BatchTotals:
             key = keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self._of(key).add_some(summary, cut)
+        if any(any(one.micro_batch.given) for one in chunk.of_batches):
+            self._add_micro_batches(chunk, summary)
+
+    def _add_micro_batches(self, chunk: Chunk, summary: Summary) -> None:
+        rules = rules_of(summary.breakdown.objective)
+        cuts = summary.breakdown.batch.cuts(range(len(chunk.keys) + 1))
+        for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
+            loss = Loss()
+            loss.add(summary, cut)
+            micro_batches = self.micro_batches.setdefault(key, MicroBatches())
+            micro_batches.add(of.micro_batch, loss, rules)
 
     def add_sizes(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the gradients of a chunk's tokens to the sizes of their batches."""
@@ -81,6 +96,8 @@ class BatchTotals:
             self._of(key).merge(totals)
         for key, size in later.sizes.items():
             self.sizes.setdefault(key, ExactSum()).merge(size)
+        for key, micro_batches in later.micro_batches.items():
+            self.micro_batches.setdefault(key, MicroBatches()).merge(micro_batches)
         self.names = {**later.names, **self.names} if later.names else self.names
 
     @property
@@ -109,10 +126,23 @@ class BatchTotals:
         return whole
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each batch: its fields, then its totals by name; none without fields."""
+        """One row for each batch: its fields, then its totals by name; none without fields.
+
+        Where a record names its micro-batch or rank, ``ACCUMULATED`` follows.
+        """
         if not self.by_field:
             return []
         return [
             {**self.names[key], "signature": totals.signature(), **totals.row()}
+            | self._accumulated(key, totals)
             for key, totals in self.totals.items()
         ]
+
+    def _accumulated(self, key: Hashable, totals: Totals) -> dict[str, Any]:
+        """What the trainer makes of the batch's micro-batches; empty where no record names one."""
+        if not self.micro_batches:
+            return {}
+        micro_batches = self.micro_batches.get(key, MicroBatches())
+        if micro_batches.records != totals.records:
+            return dict.fromkeys(ACCUMULATED)
+        return micro_batches.row(totals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
 from grpo_cli.objective.objective import Objective
-from grpo_cli.records import Raw, Record, assemble, key_of, layout, record
+from grpo_cli.records import BatchFields, Raw, Record, assemble, key_of, layout, record
 from grpo_cli.records.fields import unknown_keys
 from grpo_cli.variants.plan import Plan
 
@@ -43,7 +43,7 @@ class Chunk:
     settings: Mapping[str, Value]
     advantages_given: bool
     packed: Sequence[Raw] = ()
-    of_batches: Sequence[Mapping[str, Any]] = ()
+    of_batches: Sequence[BatchFields] = ()
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Chunk:

@@ -47,11 +47,12 @@ class BatchStatistics:
     def whole(self, chunk: Chunk) -> Whole:
         """The batches of a chunk's records."""
         keys, index = chunk.batches
-        return Whole([self.sums(key) for key in keys], index)
+        return Whole([self.batches.get(key, BatchSums()) for key in keys], index)
 
     def single(self, batch: Batch) -> Whole:
         """The only batch, for records that are a part of it."""
-        return Whole([self.sums(())], np.zeros(batch.records.count, dtype=np.int64))
+        only = self.batches.get((), BatchSums())
+        return Whole([only], np.zeros(batch.records.count, dtype=np.int64))
 
     @property
     def words(self) -> str:

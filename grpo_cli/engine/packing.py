@@ -12,7 +12,7 @@ from grpo_cli.batch import Batch
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
-from grpo_cli.records import DecodedChunk, Packed, Raw, Record, headers, lay, pack
+from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
 from grpo_cli.records.decode.chunks import Joined, RawLines
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.parse.settings import read_settings
@@ -48,7 +48,7 @@ class _Packing:
     packed: list[Packed]
     headers: list[Record]
     size: int
-    of_batches: list[Mapping[str, Any]] = field(default_factory=list)
+    of_batches: list[BatchFields] = field(default_factory=list)
 
     def takes(self, part: _Packing, most: int) -> bool:
         """Whether it can be evaluated together with what follows it."""

@@ -53,6 +53,14 @@ class TermTotal:
         return math.fsum(parts) / count
 
 
+def add_terms(terms: dict[str, TermTotal], summary: Summary, responses: slice) -> None:
+    """Adds some of the responses of a breakdown to the sums of its terms."""
+    for term in summary.breakdown.terms:
+        total = terms.setdefault(term.name, TermTotal())
+        total.add(term.coefficient, term.weighted_of(responses))
+        total.counted += term.counted(responses)
+
+
 @dataclass
 class Totals:
     """What a batch adds up to, or the mean over several batches.
@@ -129,10 +137,7 @@ class Totals:
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
 
     def _add_terms(self, summary: Summary, responses: slice) -> None:
-        for term in summary.breakdown.terms:
-            total = self._term(term.name)
-            total.add(term.coefficient, term.weighted_of(responses))
-            total.counted += term.counted(responses)
+        add_terms(self.terms, summary, responses)
         for name, other, product in summary.products:
             self._product(name, other).add(product[responses])
 
@@ -209,10 +214,17 @@ class Totals:
         """Σ w·value of a term; 0 where there is none."""
         return self.terms[term].value(self.count(term)) if term in self.terms else 0.0
 
+    def part(self, term: str) -> float:
+        """What a term adds to J; 0 where there is none."""
+        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
+
     def parts(self) -> dict[str, float]:
         """What each term adds to J, by its name."""
-        present = (name for name in (POLICY, KL, ENTROPY) if name in self.terms)
-        return {name: self.terms[name].part(self.count(name)) for name in present}
+        return {name: self.part(name) for name in (POLICY, KL, ENTROPY) if name in self.terms}
+
+    def has(self, term: str) -> bool:
+        """Whether a term counts in J: the policy, and others whose coefficient is not 0."""
+        return term == POLICY or any(self.terms[term].sums if term in self.terms else ())
 
     @property
     def objective(self) -> float:

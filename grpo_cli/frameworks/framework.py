@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from grpo_cli.objective.accumulation import Rule
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.row import Row, Use
 
@@ -58,6 +59,9 @@ class Framework:
         earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.
         changes: what changed between releases.
         read: what a record's ``framework`` settings come to; None: they name a row at most.
+        accumulation: how its trainer adds up the losses of micro-batches whose denominators count
+            nothing of the step.
+        entropy_accumulation: the same for an entropy term that it treats differently.
     """
 
     name: str
@@ -67,6 +71,8 @@ class Framework:
     earlier: Mapping[str, Row[Use]] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     read: Callable[[Settings], Reading] | None = None
+    accumulation: Rule | None = None
+    entropy_accumulation: Rule | None = None
 
     def row_of(self, row: str, version: str) -> str:
         """The row that has a row's number as a release had it.

@@ -140,7 +140,9 @@ class Recording:
         columns = columns_of(inputs, log_probs)
         if {"entropy_coef", "top_entropy_quantile"} & settings.keys():
             columns["entropies"] = copied(entropies)
-        about = {"id": self._number(), "step": self.step}
+        about = {"id": self._number(), "step": self.step, "microbatch": self.micro}
+        if self.trainer.accelerator.num_processes > 1:
+            about["rank"] = self.trainer.accelerator.process_index
         rest = {"hyperparameters": settings, "framework": framework(self.trainer)}
         self._learn_words(columns["completion_ids"])
         rewards = rewards_of(self.trainer, inputs.get(REWARDS))

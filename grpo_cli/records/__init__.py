@@ -1,6 +1,7 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
 from grpo_cli.records.choose.batches import key_of
+from grpo_cli.records.choose.membership import BatchFields, MicroBatch
 from grpo_cli.records.decode.chunks import DecodedChunk
 from grpo_cli.records.fast import Packed, gather, headers, lay, pack
 from grpo_cli.records.open.blocks import (
@@ -21,8 +22,10 @@ from grpo_cli.records.record import Raw, Record
 
 __all__ = [
     "PLAIN",
+    "BatchFields",
     "Block",
     "DecodedChunk",
+    "MicroBatch",
     "Packed",
     "Piece",
     "Raw",

@@ -272,7 +272,7 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
 
 
 _LISTED = 8
-_MEANT = ("framework", "metrics", "step")
+_MEANT = ("framework", "metrics", "step", "rank", "microbatch")
 """Keys that are no columns and mean something elsewhere."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.hyperparameters import Value
+from grpo_cli.records.choose.membership import BatchFields
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.places import Origin
 from grpo_cli.records.unread import Misnamed
@@ -43,7 +44,7 @@ class Raw:
     origin: Origin | None = None
     arrays: bool = False
     key: Any = None
-    batch: Mapping[str, Any] | None = None
+    batch: BatchFields | None = None
     first: Any = None
 
     @property
@@ -159,7 +160,7 @@ class Record:
     token_ids: list[list[int]] | None = None
     expected: dict[str, Any] | None = None
     origin: Origin | None = None
-    batch: Mapping[str, Any] | None = None
+    batch: BatchFields | None = None
 
     @property
     def name(self) -> str | int | float:

@@ -46,6 +46,12 @@ def framework(name: str) -> Framework:
     return room
 
 
+def framework_of(variant: str) -> Framework | None:
+    """The framework that a row's name begins with; None for a paper's row."""
+    room, slash, _ = variant.partition("/")
+    return framework(room) if slash and room in FRAMEWORKS else None
+
+
 class _Table(Mapping[str, T]):
     """What stands outside the rooms, then what stands in them, by name.
 

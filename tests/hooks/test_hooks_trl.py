@@ -33,6 +33,7 @@ def test_a_record_is_what_the_loss_saw(tmp_path: Path) -> None:
     assert one == {
         "id": "0/0",
         "step": 0,
+        "microbatch": 0,
         "tokens": [["t6"], ["t0", "t1", "t2"], ["t9", "t10", "t11"], ["t3", "t4"]],
         "group_ids": [1, 0, 1, 0],
         "completion_ids": [[6], [0, 1, 2], [9, 10, 11], [3, 4]],

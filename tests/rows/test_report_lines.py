@@ -142,7 +142,7 @@ def test_rows_are_told_as_they_come():
             yield [b"c\n"]
 
     stream = Told()
-    write_lines(Run(), Printing("token", None, 0), "dr", stream, jsonl.LINES, b"head\n")
+    write_lines(Run(), Printing("token", None, 0), "dr", stream, jsonl.LINES, lambda _: b"head\n")
     assert stream.seen == [b"head\na\nb\n", b"head\na\nb\nc\n"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from grpo_cli.commands.eval.lines import Lines, encode_lines
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import COLUMNS, Level
+from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, Level
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ class Printing:
         """The fields of a row."""
         return self.fields or (*self.by, *COLUMNS[self.level])
 
+    def names_of_totals(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The fields of a batch's row, with those of micro-batches where the rows have them."""
+        return self.fields or (*self.names, *(name for name in ACCUMULATED if name in rows[0]))
+
     @property
     def weighs(self) -> bool:
         """Whether rows have weights, which are of the batch that they belong to."""
@@ -46,6 +50,8 @@ class Printing:
 
 
 Write = Callable[[Run, Printing, str, BinaryIO], None]
+Head = Callable[[Sequence[str]], bytes]
+"""The names of fields → what stands above the rows."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ def lines_format(lines: Lines, write: Write) -> Format:
 def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
     """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
     rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
-    return [{name: {"variant": variant, **row}[name] for name in printing.names} for row in rows]
+    names = printing.names_of_totals(rows)
+    return [{name: {"variant": variant, **row}.get(name) for name in names} for row in rows]
 
 
 def limited(
@@ -116,21 +123,30 @@ def first_lines(piece: bytes, most: int) -> tuple[bytes, int]:
 
 
 def write_lines(
-    run: Run, printing: Printing, variant: str, stream: BinaryIO, lines: Lines, head: bytes
+    run: Run, printing: Printing, variant: str, stream: BinaryIO, lines: Lines, head: Head
 ) -> None:
     """A head where there is anything to print, then the rows, or the row of level ``batch``."""
+    first = head(printing.names)
     for pieces in limited(run, printing, first_quoted if lines.quoted else first_lines):
         if pieces:
-            stream.writelines([head, *pieces])
+            stream.writelines([first, *pieces])
             stream.flush()
-            head = b""
+            first = b""
     if run.empty or (printing.level == "batch" and not run.complete):
         return
-    stream.write(head)
-    if printing.level == "batch":
-        for row in totals_of(run, printing, variant):
-            cells = [lines.cell(value) for value in row.values()]
-            stream.write(lines.line(cells, [*row]).encode() + b"\n")
+    if printing.level != "batch":
+        stream.write(first)
+        return
+    rows = totals_of(run, printing, variant)
+    stream.write(head([*rows[0]]))
+    for row in rows:
+        cells = [lines.cell(value) for value in row.values()]
+        stream.write(lines.line(cells, [*row]).encode() + b"\n")
+
+
+def no_head(_: Sequence[str]) -> bytes:
+    """The head of a format that has none."""
+    return b""
 
 
 def first_quoted(piece: bytes, most: int) -> tuple[bytes, int]:

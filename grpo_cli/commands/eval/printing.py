@@ -14,7 +14,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
 from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import FIELDS, Level
+from grpo_cli.engine.rows.fields import ACCUMULATED, FIELDS, Level
 from grpo_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class PrintingOptions:
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
 
     def _names(self, flag: str, given: str, by: tuple[str, ...]) -> tuple[str, ...]:
-        where, known = f"{flag} at --level {self.level}", (*by, *FIELDS[self.level])
+        added = ACCUMULATED if by and self.level == "batch" else ()
+        where, known = f"{flag} at --level {self.level}", (*by, *FIELDS[self.level], *added)
         names = (complete.known(where, name.strip(), known) for name in given.split(","))
         return tuple(dict.fromkeys(names))

@@ -11,6 +11,7 @@ from rich.text import Text
 from grpo_cli.commands.eval.format import Printing
 from grpo_cli.commands.eval.totals_view import SUMS, chosen, summary
 from grpo_cli.engine.rows.fields import (
+    ACCUMULATED,
     COLUMNS,
     RECORD_CONTEXT,
     RESPONSE_CONTEXT,
@@ -54,8 +55,10 @@ def print_batches(
     mean: Row,
 ) -> None:
     """Prints a line of totals for each batch, and their mean."""
-    usual = [name for name in COLUMNS["batch"] if name not in ("variant", "signature")]
-    columns = [_column(name, batches) for name in printing.fields or (*printing.by, *usual)]
+    names = printing.names_of_totals(batches)
+    if printing.fields is None:
+        names = tuple(name for name in names if name not in ("variant", "signature"))
+    columns = [_column(name, batches) for name in names]
     kept, hidden = fitting(columns, () if printing.fields else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
@@ -120,10 +123,10 @@ def _tables(
 
 
 def _column(name: str, rows: Sequence[Row]) -> Column:
-    if name in SUMS and all("gradient_norm" in row for row in rows):
-        texts = [shown_among(row[name], row["gradient_norm"]) for row in rows]
+    if name in (*SUMS, ACCUMULATED[-1]) and all("gradient_norm" in row for row in rows):
+        texts = [shown_among(row.get(name), row["gradient_norm"]) for row in rows]
         return column(name, texts, show=str, numeric=True)
-    return column(name, [row[name] for row in rows])
+    return column(name, [row.get(name) for row in rows])
 
 
 def _responses(records: Sequence[Row], by: Sequence[str]) -> Iterator[Row]:

@@ -94,11 +94,6 @@ def side_by_side(objective: Objective, cutting: Cut) -> Cut:
     return replace(cutting, micro_batch=cutting.micro_batch * cutting.ranks, ranks=1)
 
 
-def adds(objective: Objective) -> bool:
-    """Whether the trainer adds the micro-batches up: the denominator counts the whole step."""
-    return any(HYPERPARAMETERS[name].counts for name in objective.aggregate.values)
-
-
 def _counts(
     bound: Bound, responses: Responses, cutting: Cut, accumulate: int, ranks: int
 ) -> Iterator[tuple[str, Value]]:

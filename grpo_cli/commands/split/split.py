@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.split.microbatches import AGGREGATES, Cut, adds, of_step, side_by_side
+from grpo_cli.commands.split.microbatches import AGGREGATES, Cut, of_step, side_by_side
 from grpo_cli.commands.split.responses import Responses
 from grpo_cli.engine.chunk import located
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.accumulation import adds
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective

@@ -294,7 +294,13 @@ TABLE: Mapping[Level, tuple[Field, ...]] = {
 }
 
 
-KINDS: Mapping[str, Kind] = {field.name: field.kind for level in LEVELS for field in TABLE[level]}
+ACCUMULATED = ("micro_batches", "accumulation", "accumulated_loss")
+"""What follows a batch's totals where its records name micro-batches or ranks."""
+
+KINDS: Mapping[str, Kind] = {
+    **{field.name: field.kind for level in LEVELS for field in TABLE[level]},
+    **dict(zip(ACCUMULATED, ("whole", "text", "number"), strict=True)),
+}
 """What the values of each field are, at any level."""
 
 

@@ -1,4 +1,8 @@
-"""AReaL."""
+"""AReaL.
+
+A micro-batch's loss is weighted by its loss_weight_fn, the tokens of its loss mask, over those of
+all micro-batches and ranks: areal/engine/fsdp_engine.py, _compute_logprobs_and_loss.
+"""
 
 from grpo_cli.frameworks.areal import advantage, aggregate, correction, kl, ratio, rejection
 from grpo_cli.frameworks.areal.rows import ROWS
@@ -14,4 +18,5 @@ FRAMEWORK = Framework(
         "correction": {**correction.CHOICES, **rejection.CHOICES},
         "aggregate": aggregate.CHOICES,
     },
+    accumulation="by tokens",
 )

@@ -1,4 +1,8 @@
-"""Liger-Kernel 0.8.5."""
+"""Liger-Kernel 0.8.5.
+
+TRL divides what the kernel returns by gradient_accumulation_steps, whatever the loss_type:
+trl/trainer/grpo_trainer.py, compute_liger_loss.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.liger import aggregate
@@ -10,4 +14,5 @@ FRAMEWORK = Framework(
     choices={
         "aggregate": aggregate.CHOICES,
     },
+    accumulation="mean",
 )

@@ -1,4 +1,7 @@
-"""ms-swift 4.6.0."""
+"""ms-swift 4.6.0.
+
+Its GRPOTrainer is on Hugging Face's Trainer, which divides by gradient_accumulation_steps.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.ms_swift import advantage, aggregate, correction, kl, surrogate
@@ -17,4 +20,5 @@ FRAMEWORK = Framework(
     },
     earlier=EARLIER,
     changes=CHANGES,
+    accumulation="mean",
 )

@@ -1,4 +1,8 @@
-"""NeMo-RL."""
+"""NeMo-RL.
+
+Losses are divided by global_valid_toks or global_valid_seqs, over the step and all ranks:
+nemo_rl/algorithms/loss/loss_functions.py.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.nemo_rl import advantage, aggregate, correction, kl, reinforce_plus_plus
@@ -13,4 +17,5 @@ FRAMEWORK = Framework(
         "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },
+    accumulation="whole step",
 )

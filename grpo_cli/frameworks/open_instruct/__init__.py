@@ -1,4 +1,7 @@
-"""open-instruct."""
+"""open-instruct.
+
+The denominator is that of an accumulation group on all ranks: open_instruct/grpo_fast.py, step.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.open_instruct import aggregate, correction
@@ -11,4 +14,5 @@ FRAMEWORK = Framework(
         "correction": correction.CHOICES,
         "aggregate": aggregate.CHOICES,
     },
+    accumulation="whole step",
 )

@@ -1,4 +1,8 @@
-"""OpenRLHF."""
+"""OpenRLHF.
+
+Denominators span an optimiser step and all ranks: openrlhf/utils/loss_utils.py,
+iter_grad_accum_global_norm.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.openrlhf import advantage, aggregate, correction, kl
@@ -17,4 +21,5 @@ FRAMEWORK = Framework(
         "advantage": advantage.ALIASES,
         "aggregate": aggregate.ALIASES,
     },
+    accumulation="whole step",
 )

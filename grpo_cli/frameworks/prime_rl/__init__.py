@@ -1,4 +1,8 @@
-"""prime-rl."""
+"""prime-rl.
+
+Sums over tokens are divided by rl_scale, the tokens of the step on all ranks:
+src/prime_rl/trainer/rl/train.py.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.prime_rl import advantage, surrogate
@@ -16,4 +20,5 @@ FRAMEWORK = Framework(
     earlier=EARLIER,
     changes=CHANGES,
     read=read,
+    accumulation="whole step",
 )

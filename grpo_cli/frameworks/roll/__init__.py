@@ -1,4 +1,8 @@
-"""ROLL at commit 8eb27cc2."""
+"""ROLL at commit 8eb27cc2.
+
+Denominators span the global batch; apply_loss_scale, on by default, undoes the division by
+micro-batches and ranks: roll/distributed/strategy/megatron_strategy.py, train_step.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.roll import aggregate, correction, segments, surrogate
@@ -17,4 +21,5 @@ FRAMEWORK = Framework(
         "aggregate": aggregate.ALIASES,
         "correction": correction.ALIASES,
     },
+    accumulation="whole step",
 )

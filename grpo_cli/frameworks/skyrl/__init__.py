@@ -1,4 +1,8 @@
-"""SkyRL at commit a9564572."""
+"""SkyRL at commit a9564572.
+
+The policy's denominators span the mini-batch and all ranks; KL and entropy of a micro-batch are
+weighted by its responses: skyrl/backends/skyrl_train/workers/worker.py, _forward_backward_micro.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.skyrl import advantage, correction, covariance, surrogate
@@ -23,4 +27,6 @@ FRAMEWORK = Framework(
             "prompt_mean": "prompt-mean",
         },
     },
+    accumulation="whole step",
+    entropy_accumulation="by responses",
 )

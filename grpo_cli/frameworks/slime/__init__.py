@@ -1,4 +1,8 @@
-"""slime."""
+"""slime.
+
+Denominators span the step's samples on all ranks, or its tokens with calculate_per_token_loss:
+slime/backends/megatron_utils/loss.py, loss_function.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.slime import advantage, aggregate, kl
@@ -14,4 +18,5 @@ FRAMEWORK = Framework(
         "aggregate": aggregate.CHOICES,
     },
     read=read,
+    accumulation="whole step",
 )

@@ -1,4 +1,7 @@
-"""Tinker."""
+"""Tinker.
+
+Losses are sums over tokens (metric loss:sum), and forward_backward calls add up until optim_step.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.tinker import advantage, kl
@@ -9,4 +12,5 @@ FRAMEWORK = Framework(
     rows=ROWS,
     choices={"advantage": advantage.CHOICES, "kl": kl.CHOICES},
     aliases={"kl": kl.ALIASES},
+    accumulation="sum",
 )

@@ -1,4 +1,9 @@
-"""TRL 1.16.0."""
+"""TRL 1.16.0.
+
+Hugging Face's Trainer divides by gradient_accumulation_steps what compute_loss returns, unless the
+trainer has done so (GRPOTrainer has): transformers/trainer.py, training_step. The loss that it
+logs is the sum of these, averaged over processes.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.trl import advantage, aggregate, correction, surrogate, vespo
@@ -21,4 +26,5 @@ FRAMEWORK = Framework(
     earlier=EARLIER,
     changes=CHANGES,
     read=read,
+    accumulation="mean",
 )

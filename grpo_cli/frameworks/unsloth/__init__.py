@@ -1,4 +1,7 @@
-"""Unsloth 2026.10.9."""
+"""Unsloth 2026.10.9.
+
+Its GRPOTrainer is TRL's, and micro-batches are added up as there.
+"""
 
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.unsloth import kl
@@ -13,4 +16,5 @@ FRAMEWORK = Framework(
     },
     earlier=EARLIER,
     changes=CHANGES,
+    accumulation="mean",
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import hashable
+from grpo_cli.records.choose.membership import BatchFields, MicroBatch
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.decode.chunks import DecodedChunk, RawLines
 from grpo_cli.records.places import got
@@ -19,6 +20,26 @@ STEP_FIELDS = (
     *("iteration", "rollout_id"),
 )
 """Fields that say a record's step, the first that is there."""
+
+RANK_FIELDS = (
+    *("dp_rank", "data_parallel_rank"),
+    *("rank", "global_rank", "process_index"),
+)
+"""Fields that say which data-parallel rank trained on a record, the first that is there.
+
+Megatron and verl call it dp_rank; ``rank``, as prime-rl's token export has it, and accelerate's
+process_index are the same without tensor and pipeline parallelism.
+"""
+
+MICRO_BATCH_FIELDS = (
+    *("microbatch", "micro_batch", "micro_step"),
+    *("microbatch_idx", "micro_batch_idx", "microbatch_id", "micro_batch_id", "micro_batch_index"),
+)
+"""Fields that say which micro-batch of its rank and step a record is of, the first that is there.
+
+``microbatch`` is what grpo's hook for TRL writes, ``micro_step`` prime-rl's token export,
+``micro_batch_idx`` is verl's name in its engines.
+"""
 
 FILE = "file"
 """Stands for the file that a record is in, where the record has no field of this name."""
@@ -35,8 +56,8 @@ def batch_fields(batch: str) -> tuple[Path, ...]:
     return tuple(read_path(one.strip(), "--batch") for one in batch.split(","))
 
 
-def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> Mapping[str, Any]:
-    """Returns field → value of the batch that a record belongs to.
+def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> BatchFields:
+    """Returns field → value of the batch that a record belongs to, and its micro-batch.
 
     Args:
         raw: the object as it was decoded.
@@ -46,7 +67,33 @@ def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> Mapping[str, Any]:
     Raises:
         InputError: where a field is missing, or is no number or text.
     """
-    return {spelled(field): _value(raw, made, field) for field in fields}
+    found = BatchFields({spelled(field): _value(raw, made, field) for field in fields})
+    found.micro_batch = _micro_batch(raw, found.keys())
+    return found
+
+
+def _micro_batch(raw: Raw, batch: Collection[str]) -> MicroBatch:
+    """The record's place in its batch, without the fields that the batch has in common."""
+    rank, number = (
+        _first(raw.value, [name for name in names if name not in batch])
+        for names in (RANK_FIELDS, MICRO_BATCH_FIELDS)
+    )
+    return MicroBatch(rank, number, raw.source if rank is None and number is not None else "")
+
+
+def _first(value: Any, names: Sequence[str]) -> Hashable:
+    """The first of some fields that is there, if it is a number or text."""
+    for name in names if isinstance(value, Mapping) else ():
+        if value.get(name) is not None:
+            found = _scalar(value[name])
+            return hashable(found) if isinstance(found, str | int | float) else None
+    return None
+
+
+def _scalar(value: Any) -> Any:
+    """A value; the only one of a table's cell of one response."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value[0] if isinstance(value, list | np.ndarray) and len(value) == 1 else value
 
 
 def key_of(batch: Mapping[str, Any] | None) -> Hashable:
@@ -60,9 +107,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
             found = look_up(value, field)
         except Missing:
             continue
-        found = found.item() if isinstance(found, np.generic) else found
-        if isinstance(found, list | np.ndarray) and len(found) == 1:
-            found = found[0]  # as a table's cell of one response is read
+        found = _scalar(found)
         if isinstance(found, str | int | float):
             return found
         raise _at(raw, field, f"expected a number or text to batch by, got {got(found)}")

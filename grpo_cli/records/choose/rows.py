@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.choose.membership import BatchFields
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.numbers import is_number
 from grpo_cli.records.places import Origin, Row, got
@@ -55,14 +56,16 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     )
 
 
-def _batch(rows: Sequence[Raw]) -> Mapping[str, Any] | None:
-    """The batch of all rows."""
+def _batch(rows: Sequence[Raw]) -> BatchFields | None:
+    """The batch of all rows; rows of several micro-batches are of none of them."""
     first = rows[0]
     for raw in rows:
         if raw.batch != first.batch:
             message = f"this row is of {_named(raw)} and {_where(first)} of {_named(first)}"
             fields = ",".join(first.batch or {})
             raise _at(raw, f"{message}, in one group; --group-by {fields},FIELD separates them")
+    if len({raw.batch.micro_batch for raw in rows if raw.batch is not None}) > 1:
+        return BatchFields(first.batch or {})
     return first.batch
 
 

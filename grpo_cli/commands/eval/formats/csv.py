@@ -39,7 +39,7 @@ def head(names: Sequence[str]) -> bytes:
 
 
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
-    write_lines(run, printing, variant, stream, LINES, head(printing.names))
+    write_lines(run, printing, variant, stream, LINES, head)
 
 
 FORMAT = lines_format(LINES, _write)

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from grpo_cli.commands.eval.format import Format, Printing, write_lines
+from grpo_cli.commands.eval.format import Format, Printing, no_head, write_lines
 from grpo_cli.commands.eval.lines import Lines, encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.run import Run
@@ -41,7 +41,7 @@ def _encode(printing: Printing) -> Encode:
 
 
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
-    write_lines(run, printing, variant, stream, LINES, b"")
+    write_lines(run, printing, variant, stream, LINES, no_head)
 
 
 FORMAT = Format(_encode, _write)

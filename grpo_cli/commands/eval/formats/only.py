@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from grpo_cli.commands.eval.format import Printing, lines_format, write_lines
+from grpo_cli.commands.eval.format import Printing, lines_format, no_head, write_lines
 from grpo_cli.commands.eval.lines import Lines
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.terminal.numbers import visible
@@ -31,7 +31,7 @@ LINES = Lines(_cell, _line, infinite=True)
 
 
 def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
-    write_lines(run, printing, variant, stream, LINES, b"")
+    write_lines(run, printing, variant, stream, LINES, no_head)
 
 
 FORMAT = lines_format(LINES, _write)
