@@ -121,10 +121,20 @@ class Unread:
         for keys, found in later._found.items():
             self.add(keys, found)
 
-    def stop(self, line: int) -> None:
-        """Forgets the record at which work on one file stopped, and what lies behind it."""
-        kept = self._found.items()
-        self._found = {keys: one for keys, one in kept if one.line is None or one.line < line}
+    def stop(self, line: int | None, path: str) -> None:
+        """Forgets the record at which work on one file stopped, and what lies behind it.
+
+        Args:
+            line: its line; None in a document, where the key that ``path`` names is forgotten.
+            path: the place that the error names.
+        """
+        key = path.rpartition("].")[2]
+        for keys, one in [*self._found.items()]:
+            if line is None:
+                left = tuple(pair for pair in one.keys if pair[0] != key)
+                self._found[keys] = one._replace(keys=left)
+            elif one.line is not None and one.line >= line:
+                del self._found[keys]
 
     def note(self) -> dict[str, None]:
         """The one sentence that names them all; nothing where there are none."""
