@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from grpo_cli.engine.chunk import Chunk
@@ -78,7 +78,7 @@ class Evaluator:
 
 
 def without_misnamed(
-    parts: Iterable[Chunk | InputError], evaluators: Sequence[Evaluator]
+    parts: Iterable[Chunk | InputError], *evaluators: Evaluator | None
 ) -> Iterator[Chunk | InputError]:
     """The chunks, with errors in the place of records whose misnamed column a plan needs.
 
@@ -86,7 +86,7 @@ def without_misnamed(
     """
 
     def check(chunk: Chunk) -> None:
-        for evaluator in evaluators:
+        for evaluator in filter(None, evaluators):
             evaluator.refuse_misnamed(chunk)
 
     for part in parts:

@@ -65,9 +65,11 @@ READ_ELSEWHERE = frozenset(
         *("generated_token_ids", "engine_token_ids"),
         *("prompt_ids", "prompt_tokens", "prompt_token_ids", "prompt", "prompts", "prompt_text"),
         *("messages", "question", "query", "problem", "framework", "metrics", "meta"),
+        "rollout_is_weights",
     }
 )
-"""Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does."""
+"""Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
+what verl's hook keeps beside a loss that is not compared for it."""
 FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 

@@ -191,7 +191,7 @@ class Work:
 
     def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
         found = chunks(decoded, with_headers=False)
-        for chunk in without_misnamed(found, self.evaluators):
+        for chunk in without_misnamed(found, *self.evaluators):
             partial.read = True
             if isinstance(chunk, Chunk):
                 yield chunk
