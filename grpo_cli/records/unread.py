@@ -110,8 +110,8 @@ class Unread:
         self._found: dict[tuple[str, ...], KeySet] = {}
 
     def has(self, keys: tuple[str, ...]) -> bool:
-        """Whether a record with these keys was looked at."""
-        return keys in self._found
+        """Whether a record with these keys was looked at, or more need not be."""
+        return keys in self._found or len(self._found) >= _MOST_KEY_SETS
 
     def add(self, keys: tuple[str, ...], found: KeySet) -> None:
         """Adds what a record says, if it is the first with its keys."""
