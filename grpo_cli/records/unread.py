@@ -221,24 +221,26 @@ def _words(key: str) -> frozenset[str]:
 # ---- values ---------------------------------------------------------------------------------
 
 
-def is_column(value: Any, model: Any) -> bool:
+def is_column(value: Any, model: Any, levels: int = 3) -> bool:
     """Whether a value has a number wherever a column has one; or is its only row.
 
     Args:
         value: any JSON value; innermost lists may be arrays.
         model: the column, as nested lists of numbers.
+        levels: how deep it may be nested.
     """
-    if not _is_list(value) or not _is_list(model):
+    if not levels or not _is_list(value) or not _is_list(model):
         return False
     if not len(model) or not _is_list(model[0]):
         return len(value) == len(model) and _are_numbers(value)
     if len(model) == 1 and not (len(value) and _is_list(value[0])):
-        return is_column(value, model[0])
-    return len(value) == len(model) and all(map(is_column, value, model))
+        return is_column(value, model[0], levels - 1)
+    pairs = zip(value, model, strict=False)
+    return len(value) == len(model) and all(is_column(*pair, levels - 1) for pair in pairs)
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list | np.ndarray)
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _are_numbers(row: Any) -> bool:

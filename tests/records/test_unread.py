@@ -80,6 +80,8 @@ MODEL = [[-1.0, -2.0], [-3.0]]
         ([[[1], [2]], [[3]]], [[[-1.0], [-2.0]], [[-3.0]]], True),
         ([[[1], [2]]], [[[-1.0], [-2.0]], [[-3.0]]], False),
         ([[1]], None, False),
+        ([[[[1]]]], [[[[-1.0]]]], False),
+        (np.array(1.0), [-1.0], False),
     ],
 )
 def test_what_has_the_shape_of_a_column(value, model, fits):
