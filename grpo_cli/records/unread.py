@@ -325,7 +325,10 @@ def look(
         if key == PROMPT_TOO and "mask" not in names and _is_list(value):
             said.append((key, _danger(fits=is_column(value, model))))
         elif key in advice or (key != PROMPT_TOO and is_column(value, model)):
-            said.append((key, advice.get(key) or _nearest(key, value, names)))
+            near = advice.get(key) or _nearest(key, value, names)
+            either = resembled(key) == ROLLOUT and near and not _has(names, OLD)
+            ratio = f"; --map {OLD}={key} if your ratio is with these" if either else ""
+            said.append((key, near + ratio))
     return KeySet(line, tuple(said))
 
 
