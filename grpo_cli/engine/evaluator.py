@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -186,7 +186,7 @@ class Evaluator:
 
 
 def without_misnamed(
-    parts: Iterable[Chunk | InputError], evaluators: Sequence[Evaluator]
+    parts: Iterable[Chunk | InputError], *evaluators: Evaluator | None
 ) -> Iterator[Chunk | InputError]:
     """The chunks, with errors in the place of records whose misnamed column a plan needs.
 
@@ -194,7 +194,7 @@ def without_misnamed(
     """
 
     def check(chunk: Chunk) -> None:
-        for evaluator in evaluators:
+        for evaluator in filter(None, evaluators):
             evaluator.refuse_misnamed(chunk)
 
     for part in parts:

@@ -69,13 +69,18 @@ class Told:
         if self.named is None:
             self.named, self.group_key = later.named, later.group_key
 
-    def stop(self, line: int | None) -> None:
-        """Forgets what lies behind a line, at which work on one file stopped."""
+    def stop(self, line: int | None, path: str = "") -> None:
+        """Forgets what lies behind a line, at which work on one file stopped.
+
+        Args:
+            line: the line; None in a document.
+            path: what the error there says the place of.
+        """
         if line is not None:
             behind = [said for said, at in self.notices.items() if at is not None and at > line]
             for said in behind:
                 del self.notices[said]
-            self.unread.stop(line)
+        self.unread.stop(line, path)
 
     @property
     def sentences(self) -> Notices:
@@ -220,5 +225,5 @@ class OnPiece(Generic[T]):
         )
         result = self.work(told.heard(chain.from_iterable(decoded), self.reading.fields))
         if (error := getattr(result, "error", None)) is not None:  # an evaluation's
-            told.stop(error.line)
+            told.stop(error.line, error.path)
         return result, told

@@ -68,7 +68,7 @@ def refuse_misnamed(batch: Batch, objective: Objective) -> None:
     Raises:
         MisnamedColumnError: with the key, and how it is read.
     """
-    for name in objective.policies if batch.misnamed else ():
+    for name in objective.needed_log_probs if batch.misnamed else ():
         if name in batch.misnamed:
             raise MisnamedColumnError.of(name, objective.name, batch.misnamed[name])
 

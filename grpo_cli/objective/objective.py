@@ -91,9 +91,9 @@ class Objective:
         return not self.kl.choice.absent
 
     @cached_property
-    def policies(self) -> tuple[str, ...]:
+    def needed_log_probs(self) -> tuple[str, ...]:
         """The columns of log-probs of other policies than the current one that change J."""
-        ratio = {_POLICIES[name] for name in self.ratio.choice.columns if name in _POLICIES}
+        ratio = {_MADE_OF[name] for name in self.ratio.choice.columns if name in _MADE_OF}
         found: set[str] = set()
         for stage, bound in self.stages.items():
             if stage == "ratio" or (stage == "kl" and not self._kl_acts):
@@ -101,7 +101,7 @@ class Objective:
             columns = set(bound.choice.columns)
             if any(bound.values.get(name, ...) == off for name, off in _SWITCHES.items()):
                 columns -= bound.choice.optional
-            found |= {_POLICIES[name] for name in columns if name in _POLICIES}
+            found |= {_MADE_OF[name] for name in columns if name in _MADE_OF}
             found |= ratio if columns & {"ratio", "log_ratio"} else set()
         return tuple(sorted(found))
 
@@ -125,7 +125,7 @@ class Objective:
         return line(self.parts)
 
 
-_POLICIES = {
+_MADE_OF = {
     "token_log_ratio": "log_probs_old",
     "log_probs_old": "log_probs_old",
     "log_ratio_ref": "log_probs_ref",

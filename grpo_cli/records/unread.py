@@ -65,9 +65,11 @@ READ_ELSEWHERE = frozenset(
         *("generated_token_ids", "engine_token_ids"),
         *("prompt_ids", "prompt_tokens", "prompt_token_ids", "prompt", "prompts", "prompt_text"),
         *("messages", "question", "query", "problem", "framework", "metrics", "meta"),
+        "rollout_is_weights",
     }
 )
-"""Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does."""
+"""Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
+what verl's hook keeps beside a loss that is not compared for it."""
 FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 
@@ -108,8 +110,8 @@ class Unread:
         self._found: dict[tuple[str, ...], KeySet] = {}
 
     def has(self, keys: tuple[str, ...]) -> bool:
-        """Whether a record with these keys was looked at."""
-        return keys in self._found
+        """Whether a record with these keys was looked at, or more need not be."""
+        return keys in self._found or len(self._found) >= _MOST_KEY_SETS
 
     def add(self, keys: tuple[str, ...], found: KeySet) -> None:
         """Adds what a record says, if it is the first with its keys."""
@@ -121,10 +123,20 @@ class Unread:
         for keys, found in later._found.items():
             self.add(keys, found)
 
-    def stop(self, line: int) -> None:
-        """Forgets the record at which work on one file stopped, and what lies behind it."""
-        kept = self._found.items()
-        self._found = {keys: one for keys, one in kept if one.line is None or one.line < line}
+    def stop(self, line: int | None, path: str) -> None:
+        """Forgets the record at which work on one file stopped, and what lies behind it.
+
+        Args:
+            line: its line; None in a document, where the key that ``path`` names is forgotten.
+            path: the place that the error names.
+        """
+        key = path.rpartition("].")[2]
+        for keys, one in [*self._found.items()]:
+            if line is None:
+                left = tuple(pair for pair in one.keys if pair[0] != key)
+                self._found[keys] = one._replace(keys=left)
+            elif one.line is not None and one.line >= line:
+                del self._found[keys]
 
     def note(self) -> dict[str, None]:
         """The one sentence that names them all; nothing where there are none."""
@@ -209,24 +221,26 @@ def _words(key: str) -> frozenset[str]:
 # ---- values ---------------------------------------------------------------------------------
 
 
-def is_column(value: Any, model: Any) -> bool:
+def is_column(value: Any, model: Any, levels: int = 3) -> bool:
     """Whether a value has a number wherever a column has one; or is its only row.
 
     Args:
         value: any JSON value; innermost lists may be arrays.
         model: the column, as nested lists of numbers.
+        levels: how deep it may be nested.
     """
-    if not _is_list(value) or not _is_list(model):
+    if not levels or not _is_list(value) or not _is_list(model):
         return False
     if not len(model) or not _is_list(model[0]):
         return len(value) == len(model) and _are_numbers(value)
     if len(model) == 1 and not (len(value) and _is_list(value[0])):
-        return is_column(value, model[0])
-    return len(value) == len(model) and all(map(is_column, value, model))
+        return is_column(value, model[0], levels - 1)
+    pairs = zip(value, model, strict=False)
+    return len(value) == len(model) and all(is_column(*pair, levels - 1) for pair in pairs)
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list | np.ndarray)
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _are_numbers(row: Any) -> bool:
@@ -311,7 +325,10 @@ def look(
         if key == PROMPT_TOO and "mask" not in names and _is_list(value):
             said.append((key, _danger(fits=is_column(value, model))))
         elif key in advice or (key != PROMPT_TOO and is_column(value, model)):
-            said.append((key, advice.get(key) or _nearest(key, value, names)))
+            near = advice.get(key) or _nearest(key, value, names)
+            either = resembled(key) == ROLLOUT and near and not _has(names, OLD)
+            ratio = f"; --map {OLD}={key} if your ratio is with these" if either else ""
+            said.append((key, near + ratio))
     return KeySet(line, tuple(said))
 
 

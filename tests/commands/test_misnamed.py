@@ -67,6 +67,13 @@ def test_every_command_refuses_it(grpo, dump, monkeypatch, tmp_path, command):
     assert "old_lp" not in result.stderr
 
 
+@each("name", ["a.json", "a.jsonl"])
+def test_a_document_says_no_more(grpo, tmp_path, name):
+    path = tmp_path / name
+    path.write_text(json.dumps(RECORD, indent=1))
+    assert grpo("eval", str(path), "-v", "dr").stderr == f"grpo: {path}: {SAID}\n"
+
+
 def test_diff_refuses_it(grpo, dump):
     one, other = dump(RECORD), dump({**RECORD, "old_lp": ROWS}, name="b.jsonl")
     result = grpo("diff", one, other)

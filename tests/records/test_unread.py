@@ -80,6 +80,8 @@ MODEL = [[-1.0, -2.0], [-3.0]]
         ([[[1], [2]], [[3]]], [[[-1.0], [-2.0]], [[-3.0]]], True),
         ([[[1], [2]]], [[[-1.0], [-2.0]], [[-3.0]]], False),
         ([[1]], None, False),
+        ([[[[1]]]], [[[[-1.0]]]], False),
+        (np.array(1.0), [-1.0], False),
     ],
 )
 def test_what_has_the_shape_of_a_column(value, model, fits):
@@ -145,7 +147,12 @@ def test_what_reads_it(key, value, advice):
 @each(
     ("given", "said"),
     [
-        ({"vllm_lp": MODEL}, "vllm_lp (--map log_probs_rollout=vllm_lp)"),
+        (
+            {"vllm_lp": MODEL},
+            "vllm_lp (--map log_probs_rollout=vllm_lp; --map log_probs_old=vllm_lp if your ratio "
+            "is with these)",
+        ),
+        ({"vllm_lp": MODEL, OLD: MODEL}, "vllm_lp (--map log_probs_rollout=vllm_lp)"),
         ({"vllm_lp": MODEL, ROLLOUT: MODEL}, "vllm_lp"),
         ({"returns": MODEL, "note": "x", "step": 3}, "returns"),
         ({"old_tokens": [[1, 2], [3]]}, "old_tokens"),

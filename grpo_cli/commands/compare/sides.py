@@ -263,7 +263,7 @@ class Work:
             own.meet(first.of(chunk.keys[0] if chunk.keys else ()), chunk)
 
     def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
-        for chunk in without_misnamed(_of_one_batch(decoded), self.evaluators):
+        for chunk in without_misnamed(_of_one_batch(decoded), *self.evaluators):
             partial.read = True
             if isinstance(chunk, Chunk):
                 yield chunk

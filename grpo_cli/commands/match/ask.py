@@ -45,15 +45,15 @@ def ask(
         UsageError: where none is given, or two are.
         InputError: where no record can be read, or carries the number.
     """
-    words = [*places, *options]
+    words, base = [*places, *options], Evaluator(plan)
     given = dict(numbers)
     target = _target(given, rtol, at)
     others = [Typed.of(name, text, rtol) for name, text in given.items()]
     if target is None:
-        questions, chosen = logged(source, plan, at, rtol, others)
+        questions, chosen = logged(source, at, rtol, others, base)
         words += chosen
     else:
-        data = Stream(source, Evaluator(plan))
+        data = Stream(source, base)
         first = next(data.chunks(), None)
         if first is None:
             raise InputError("no record can be read")

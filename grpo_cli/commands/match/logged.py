@@ -16,7 +16,6 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
-from grpo_cli.variants.plan import Plan
 
 _TARGETS = ("loss", "objective")
 _OTHERS = ("kl", "clip_fraction", "gradient_norm")
@@ -26,19 +25,19 @@ _MOST = 64
 
 def logged(
     source: Reader,
-    plan: Plan,
     given: Sequence[str],
     rtol: float | None,
     others: Sequence[Typed] = (),
+    base: Evaluator | None = None,
 ) -> tuple[list[Question], list[str]]:
     """The questions, and the words of a command line that read the last one's records.
 
     Args:
         source: the data.
-        plan: what is known of the objective; records that it refuses are bad.
         given: what is where, as ``loss=metrics.loss``.
         rtol: the tolerance; None: by the digits.
         others: numbers that flags give, the same for every question.
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
 
     Raises:
         UsageError: for a flag that cannot be understood.
@@ -55,7 +54,7 @@ def logged(
     words: list[str] = []
     for value, members in _by_step(source, path):
         chunks = assembled(record for _, record in members)
-        parts = [*without_misnamed(chunks, (Evaluator(plan),))]
+        parts = [*without_misnamed(chunks, base)]
         for part in parts:
             if isinstance(part, MisnamedColumnError):
                 source.bad(part)

@@ -41,12 +41,12 @@ class _OnPiece(Generic[T]):
     work: Callable[[Chunk, T], None]
     zero: Callable[[], T]
     together: int
-    base: Evaluator
+    base: Evaluator | None
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> tuple[T, list[InputError]]:
         result, bad = self.zero(), []
         found = chunks(decoded, with_headers=False, together=self.together)
-        for chunk in without_misnamed(found, (self.base,)):
+        for chunk in without_misnamed(found, self.base):
             if isinstance(chunk, Chunk):
                 self.work(chunk, result)
             else:
@@ -60,11 +60,11 @@ class Stream:
 
     Attributes:
         reader: the files.
-        base: the plan that is searched around; records that it refuses are told.
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
     """
 
     reader: Reader
-    base: Evaluator
+    base: Evaluator | None = None
 
     def fold(
         self, work: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
@@ -87,7 +87,7 @@ class Stream:
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
-        for part in without_misnamed(self.reader, (self.base,)):
+        for part in without_misnamed(self.reader, self.base):
             if isinstance(part, Chunk):
                 yield part
             else:
