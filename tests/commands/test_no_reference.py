@@ -275,7 +275,10 @@ def test_a_mix_in_other_commands(grpo, write, order):
     verified = grpo("verify", path)
     assert verified.exit_code == 3
     assert f"dump.jsonl:{line}: {MIXED}" in verified.stderr
-    assert grpo("split", path, "-n", "1").exit_code == 3
+    other = "with" if line == 1 else "without"
+    cut = grpo("split", path, "-n", "1")
+    assert cut.exit_code == 3
+    assert f"other columns than the first one ({other} log_probs_ref)" in cut.stderr
     document = json.loads(grpo("compare", path, "-v", "dr,grpo", "--json").stdout)
     (skipped,) = document["skipped"]
     assert skipped["place"].endswith(f"dump.jsonl:{line}")

@@ -95,10 +95,15 @@ class Gather:
 
     def _other(self, chunk: Chunk) -> InputError | None:
         """What to say of records that have other columns than the first."""
-        if columns_of(chunk.batch) == self.columns:
+        own = columns_of(chunk.batch)
+        if own == self.columns:
             return None
+        lacking, added = sorted(self.columns - own), sorted(own - self.columns)
+        which = [f"without {', '.join(lacking)}"] if lacking else []
+        which += [f"with {', '.join(added)}"] if added else []
         return InputError(
-            "this record has other columns than the first one, so they are no one batch",
+            f"this record has other columns than the first one ({' and '.join(which)}), "
+            "so they are no one batch",
             source=chunk.records[0].source,
             line=chunk.records[0].line,
         )
