@@ -212,7 +212,7 @@ def _meant(message: str) -> str:
     from grpo_cli.variants import NAMES
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
-        return f"for a file: grpo eval {' '.join(sys.argv[1:])}"
+        return f"for a file: grpo eval {shlex.join(sys.argv[1:])}"
     if word in NAMES:
         return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
     return f"for the page: grpo help {word}" if word in topics() else ""

@@ -1180,7 +1180,7 @@ def test_every_kind_of_finding_has_commands_that_run(
             value = step.metrics[name]
             times = 100.0 if value is not None and step.number > 29 else 1.0
             only = {name: None if value is None else times * (value + 1.0)}
-            run.append(replace(step, metrics=dict.fromkeys(METRICS) | only))
+            run.append(replace(step, metrics=dict.fromkeys(METRICS) | {"objective": 0.0} | only))
         for found in findings(run, Flags(["-v", "trl/grpo"], ["--from", "canonical"])):
             if found.onset == 30:
                 for line in (found.command, found.cause):
@@ -1241,7 +1241,7 @@ def test_the_commands_of_a_step_name_the_field_that_says_it(
     path = tmp_path / "run.jsonl"
     path.write_text("".join(f"{json.dumps(made(step))}\n" for step in (1, 2, 2, 3)))
     found = steps(Reader([str(path)]), no_kl(), StepOf(**flags))[1]
-    line = command(found, None, None, ["-p", "beta=0.0"])
+    line = command(found, None, None, Flags(["-p", "beta=0.0"]))
     assert shlex.split(line)[2:5] == [str(path), "--where", f"{field}==2"]
     words = shlex.split(line, comments=True)
     code, out, err = grpo(capsysbinary, *words[1:], "--level", "batch", "--json")
@@ -1255,7 +1255,7 @@ def test_the_commands_of_a_step_that_its_file_says_name_the_file(tmp_path: Path)
             text = f"{json.dumps(PLAIN | (said and {'step': step}))}\n"
             (tmp_path / f"step_{step}.jsonl").write_text(text * 2)
         found = read(tmp_path)[1]
-        words = shlex.split(command(found, None, None, []), comments=True)
+        words = shlex.split(command(found, None, None, Flags()), comments=True)
         assert words == ["grpo", "eval", str(tmp_path / "step_2.jsonl"), "--level", "response"]
 
 
@@ -1276,7 +1276,7 @@ def test_the_commands_of_a_step_put_rows_together_as_trend_did(
     )
     flags = flags_of(ObjectiveOptions(variant="dr", beta=None), reading)
     found = steps(reading.reader([str(path)], None), no_kl())[1]
-    line = command(found, None, None, flags.words)
+    line = command(found, None, None, flags)
     code, out, err = grpo(
         capsysbinary, *shlex.split(line, comments=True)[1:], "--level", "batch", "--json"
     )
@@ -1370,3 +1370,20 @@ def test_a_trend_that_takes_records_as_on_policy_says_so(grpo: Any, dump: Any) -
     for words, told in ((["-v", "dr"], True), (["-v", "dr", "--ratio", "rollout"], False)):
         for name in ("trend", "eval"):
             assert (note in grpo(name, path, *words).stderr) == told, (name, words)
+
+
+def test_a_finding_without_an_objective_is_shown_by_check() -> None:
+    """``show`` and ``eval`` would say again that a column is missing."""
+    place = Place("a b.jsonl", 3, "it's 3", 1, 7, 0.5)
+    flags = Flags(["-v", "dr"], ["--where", "x==1"])
+    told = "  # step 4, token #7 of response 1: 0.5"
+    read = "'a b.jsonl' --record 'it'\"'\"'s 3'"
+    for objective, wanted in (
+        (None, f"grpo check {read} --where x==1{told}"),
+        (
+            0.5,
+            f"grpo show {read} --response 1 --color-by mismatch -v dr --where x==1{told}",
+        ),
+    ):
+        step = Step(4, "a b.jsonl", {"objective": objective}, {"mismatch": place})
+        assert command(step, place, "mismatch", flags) == wanted

@@ -27,8 +27,9 @@ _SMALL = 0.01
 
 UNKNOWN = (
     "which responses and tokens make the loss and the gradient",
-    "whether log-probs, masks and groups are sound (grpo check)",
-    "what the loss would be under another convention, and which one it is (grpo match)",
+    "whether log-probs, masks and groups are sound (grpo check RECORDS)",
+    "what the loss would be under another convention, and which one it is (grpo match RECORDS "
+    "--loss X)",
     "whether trainer and engine agree, where that is not logged",
 )
 """What no log can say."""

@@ -168,11 +168,11 @@ def _finding(
         kind,
         begun.number,
         sentence,
-        command(begun, at_first, metric.worst, flags.words),
+        command(begun, at_first, metric.worst, flags),
         worst.number,
         at_worst,
         cause=_cause(metric, begun, at_first, flags),
-        worst_command=command(worst, at_worst, metric.worst, flags.words),
+        worst_command=command(worst, at_worst, metric.worst, flags),
     )
 
 
@@ -183,16 +183,23 @@ def _place(metric: Metric, step: Step) -> Place | None:
 _COLORS = {"nll": "log_prob"}
 
 
-def command(step: Step, place: Place | None, kind: str | None, words: Sequence[str]) -> str:
-    """What shows the worst token of a step, or its responses where no token is to blame."""
-    if place is None or place.token is None:
+def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> str:
+    """What shows the worst token of a step, or its responses where no token is to blame.
+
+    Where the objective cannot be evaluated, that is left to ``grpo check``.
+    """
+    words, token = flags.words, place is not None and place.token is not None
+    said = f"  # step {step.number}"
+    if place is not None and token:
+        said += f", token #{place.token} of response {place.response}: {shown(place.value)}"
+    if step.metrics.get("objective", 0.0) is None:
+        return shlex.join(["grpo", "check", *_there(step, place), *flags.reading]) + said
+    if place is None or not token:
         there = [*_there(step, place), "--level", "response"]
-        return f"{shlex.join(['grpo', 'eval', *there, *words])}  # step {step.number}"
-    told = f"token #{place.token} of response {place.response}: {shown(place.value)}"
+        return shlex.join(["grpo", "eval", *there, *words]) + said
     color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
     response = ["--response", str(place.response)]
-    shown_by = shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words])
-    return f"{shown_by}  # step {step.number}, {told}"
+    return shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words]) + said
 
 
 def _cause(metric: Metric, step: Step, place: Place | None, flags: Flags) -> str:

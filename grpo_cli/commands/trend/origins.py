@@ -121,13 +121,20 @@ class Origins:
 def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:
     """What to say of files that hold several runs: ``command`` of each, and both side by side."""
     places = _places(files, clash)
-    each = "; ".join(shlex.join(["grpo", command, place]) for place in places[:_MOST])
+    each = "; ".join(shlex.join(_alone(command, place)) for place in places[:_MOST])
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
     beside = f"; side by side: {shlex.join(['grpo', 'diff', *places])}" if len(places) == 2 else ""
     return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}: these are {len(places)} "
         f"runs. Each by itself: {each}{more}{beside}; --one-run takes them as parts of one"
     )
+
+
+def _alone(command: str, place: str) -> list[str]:
+    """The command line of one run; a report's names the page, which is not for a terminal."""
+    name = PurePath(place).name.partition(".")[0].rstrip("*") or "run"
+    page = ["-o", f"{name}.html"] if command == "report" else []
+    return ["grpo", command, place, *page]
 
 
 def _places(files: Sequence[str], clash: Clash) -> list[str]:

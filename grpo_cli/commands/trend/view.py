@@ -162,7 +162,9 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
 
 def print_command(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints the commands that show where it began, what may explain it, and where it is worst."""
-    commands = [finding.command, f"{finding.cause}  # what may explain it"]
+    commands = [finding.command]
+    if finding.command.partition("  # ")[0] != finding.cause:
+        commands.append(f"{finding.cause}  # what may explain it")
     if finding.worst_step != finding.onset:
         commands.append(finding.worst_command.replace("  # step", "  # at its worst, step", 1))
     for one in commands:
