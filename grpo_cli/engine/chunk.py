@@ -73,7 +73,8 @@ class Chunk:
     @property
     def has_reference(self) -> bool:
         """Whether the records have log-probs, or probabilities, under a reference."""
-        return self.batch.log_probs_ref is not None
+        batch = self.batch
+        return batch.log_probs_ref is not None or "log_probs_ref" in batch.misnamed
 
     def objective(self, plan: Plan, *, reference_given: bool | None = None) -> Objective:
         """A plan's objective for these records.
