@@ -136,7 +136,7 @@ def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError
 
 
 def _kind(found: Record) -> object:
-    return layout(found)[:-1], tuple(found.names.items()), found.shape is None  # type: ignore[index]
+    return layout(found)[:-2], tuple(found.names.items()), found.shape is None  # type: ignore[index]
 
 
 def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
