@@ -6,6 +6,7 @@ python tests/test_readme.py --write runs     # of one page: grpo_cli/commands/he
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -120,6 +121,16 @@ def parity_table(measured: dict[str, Any] | None = None) -> str:
     return "\n".join(parity_report().tables(measured, swapped=False)).strip() + "\n"
 
 
+def pairwise_table(framework: str) -> str:
+    """The table of a covering array, which ``python -m parity.FRAMEWORK_pairwise --write`` made."""
+    golden = ROOT / "tests" / "golden" / f"{framework}_pairwise.json"
+    return "\n".join(parity_report().pairwise(json.loads(golden.read_bytes()))) + "\n"
+
+
+def test_the_tables_of_pairs_are_those_of_the_last_whole_run():
+    assert marked(_text(PAGES / "checked.md"), "pairs-verl") == pairwise_table("verl")
+
+
 PICTURE = ROOT / "samples" / "tokens.svg"
 
 
@@ -135,7 +146,11 @@ def test_the_picture_is_what_the_command_below_it_makes(tmp_path, quick):
     assert picture(tmp_path, quick) == _text(PICTURE), "python tests/test_readme.py --write README"
 
 
-GENERATED = {"parity": parity_table, "aliases": alias_table}
+GENERATED = {
+    "parity": parity_table,
+    "pairs-verl": lambda: pairwise_table("verl"),
+    "aliases": alias_table,
+}
 """What stands between <!-- name --> and <!-- /name -->, and what makes it."""
 
 

@@ -68,6 +68,25 @@ def others(
     return {"from their sources": dict(sorted(found.items()))}
 
 
+def pairwise(found: dict[str, Any]) -> Iterator[str]:
+    """The table of a covering array, from what its module wrote."""
+    yield f"| {found['framework']}, {found['settings']} settings | |"
+    yield "|---|---:|"
+    yield f"| pairs of values | {found['pairs']} of {found['of']} |"
+    yield f"| configurations, trained for {found['steps']} steps each | {found['configurations']} |"
+    yield f"| records compared by `grpo verify --rtol 1e-6` | {found['records']} |"
+    yield f"| configurations that agree | {found['agree']} |"
+    for name, count in found["metrics"].items():
+        yield f"| … but for the metric `{name}` | {count} |"
+    for reason, count in found["named"].items():
+        yield f"| that differ: {reason} | {count} |"
+    yield f"| that differ otherwise | {found['differ']} |"
+    yield f"| largest error of a loss | {found['worst']['loss']} |"
+    yield f"| largest error of a gradient | {found['worst']['gradient']} |"
+    for said, where in found["raises"].items():
+        yield f"| raises for {where}: {said.partition(': ')[2]} | 1 |"
+
+
 def _rounded_up(error: float) -> float:
     """To a power of ten, 1e-12 at least: the last digits differ between machines."""
     return float(10.0 ** np.ceil(np.log10(max(error, 1e-12))))

@@ -51,7 +51,9 @@ WEIGHTS: tuple[dict[str, Any], ...] = (
 BETA, ENTROPY = 0.3, 0.02
 
 
-def decoupled(batch: Ragged, mode: str, settings: dict[str, Any]) -> tuple[float, Any]:
+def decoupled(
+    batch: Ragged, mode: str, settings: dict[str, Any], loss_mode: str = "vanilla"
+) -> tuple[float, Any]:
     """Loss and gradient as verl's trainer makes them: the mask is the rejection's from there on."""
     mask = verl_functions.tensor(batch, "mask")
     names = ("log_probs_old", "log_probs_rollout")
@@ -59,7 +61,7 @@ def decoupled(batch: Ragged, mode: str, settings: dict[str, Any]) -> tuple[float
         *(verl_functions.tensor(batch, name) for name in names), mask, **settings
     )
     weights = None if found is None else found.batch["rollout_is_weights"]
-    loss = core_algos.get_policy_loss_fn("vanilla")
+    loss = core_algos.get_policy_loss_fn(loss_mode)
     return _total(batch, mode, mask, loss, {}, rollout_is_weights=weights)
 
 
@@ -156,6 +158,26 @@ def test_weights(weights: dict[str, Any], kind: str) -> None:
         compare(batch, row, mode, decoupled(batch, mode, weights), weights)
         pg = {**weights, "loss_type": "reinforce"}
         compare(batch, "verl/bypass_pg_is", mode, bypass(batch, mode, pg), weights)
+
+
+@pytest.mark.parametrize(("weights", "kind"), list(weighed()), ids=str)
+def test_weights_of_geo_mean(weights: dict[str, Any], kind: str) -> None:
+    """It takes the geometric mean of a response's weights; whole responses may be rejected."""
+    for seed, mode in enumerate(MODES):
+        rejection = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.012} if seed else {}
+        batch, given = ragged(seed + 340, kind), weights | rejection
+        hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
+        stages = dict.fromkeys(("kl_aggregate", "entropy_aggregate"), f"verl/{mode}")
+        stages["correction"] = "verl/decoupled-geometric"
+        record = batch.record(hyperparameters=hyper)
+        if not enough(batch, given, "log_probs_old"):
+            continue
+        ours = evaluate(record, "verl/geo_mean", stages=stages)
+        loss, gradient = decoupled(batch, mode, given, "geo_mean")
+        row = "verl/geo_mean --correction verl/decoupled-geometric"
+        AGREEMENT.close(FRAMEWORK, row, "loss", ours.loss, loss, case=f"{kind} {seed} {given}")
+        wanted = flat(batch.counted(gradient))
+        AGREEMENT.close(FRAMEWORK, row, "gradient", -flat(ours.gradient), wanted, case=kind)
 
 
 PRESETS = [
