@@ -38,7 +38,7 @@ def _argument(found: re.Match[str]) -> str:
     stage = STAGES.get("aggregate" if name in OWN_AGGREGATES else name)
     rest = f" {after}" if after else ""
     if stage is not None:
-        if after in stage.choices or after in stage.aliases:
+        if after is not None and (after in stage.choices or after in stage.aliases):
             return f'stages={{"{name}": "{after}"}}'
         return f'stages={{"{name}": …}}{rest}'
     name = _SPELLED.get(name, name)

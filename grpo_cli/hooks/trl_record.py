@@ -19,22 +19,23 @@ _OF_LOSS = {
 _OWN_LOSS = {"RLOOTrainer": "rloo", "GMPOTrainer": "gmpo"}
 """Trainers with a loss of their own, which no loss_type names."""
 
+_OF_REWARDS = ("scale_rewards", "multi_objective_aggregation")
 _CHOICES = (
     "importance_sampling_level",
     "use_bias_correction_kl",
     "off_policy_mask_threshold",
-    "scale_rewards",
-    "multi_objective_aggregation",
+    *_OF_REWARDS,
 )
+_OWN_CHOICES = {"rloo": ("normalize_advantages",), "gmpo": _OF_REWARDS}
+"""What is chosen where, by name, of TRL's settings."""
 
 
 def framework(trainer: Any) -> dict[str, Any]:
     """Which loss this is, in TRL's words."""
     found = {"name": "trl", "version": version("trl"), "loss_type": loss_type(trainer)}
-    if found["loss_type"] in _OWN_LOSS.values():
-        return found
-    found |= {name: _setting(trainer, name) for name in _CHOICES}
-    if _corrects(trainer):
+    own = _OWN_CHOICES.get(found["loss_type"])
+    found |= {name: _setting(trainer, name) for name in own or _CHOICES}
+    if own is None and _corrects(trainer):
         found["vllm_importance_sampling_mode"] = trainer.vllm_importance_sampling_mode
     return found
 
@@ -48,7 +49,8 @@ def loss_type(trainer: Any) -> str:
 def hyperparameters(trainer: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the loss of a micro-batch is computed with; to be asked before it is."""
     found = {name: _setting(trainer, name) for name in _ALWAYS}
-    found["num_items_in_batch"] = number(inputs.get("num_items_in_batch"))
+    items = number(inputs.get("num_items_in_batch"))
+    found["num_items_in_batch"] = None if items is None else max(items, 1)  # as the loss takes it
     found["gradient_accumulation_steps"] = trainer.current_gradient_accumulation_steps
     found["steps_per_generation"] = trainer.args.steps_per_generation
     named = _WHERE_SET + _OF_LOSS.get(loss_type(trainer), ())
@@ -123,6 +125,17 @@ def rewards_of(trainer: Any, table: Any) -> dict[str, Array]:
     return found
 
 
+def _agreed(columns: dict[str, Array], settings: Mapping[str, Any]) -> Array:
+    """The policy that TRL takes a token to agree with that the engine did not score.
+
+    That is the old one in the correction, whose ratio is 1 there, and the current one in the
+    off-policy mask, whose divergence is 0 there. Where both are on no number says both.
+    """
+    new = columns["per_token_logps"]
+    corrected = "vllm_importance_sampling_mode" in settings
+    return columns.get("old_per_token_logps", new) if corrected else new
+
+
 def made(
     about: dict[str, Any],
     columns: dict[str, Array],
@@ -137,9 +150,9 @@ def made(
     mask = holes(shown * columns.pop("tool_mask", np.ones_like(shown)), lengths)
     ids = ragged(columns["completion_ids"], lengths)
     found = about | {"tokens": [[words[one] for one in row.tolist()] for row in ids]}
-    if SAMPLED in columns:  # TRL takes a token that the engine did not score to agree with it
-        old = columns.get("old_per_token_logps", columns["per_token_logps"])
-        columns[SAMPLED] = np.where(np.isnan(columns[SAMPLED]), old, columns[SAMPLED])
+    if SAMPLED in columns:
+        agreed = _agreed(columns, rest["framework"])
+        columns[SAMPLED] = np.where(np.isnan(columns[SAMPLED]), agreed, columns[SAMPLED])
     if "group_ids" in columns:
         found["group_ids"] = columns.pop("group_ids")
     found |= {name: per_response(values, lengths) for name, values in columns.items()}

@@ -168,6 +168,17 @@ class Breakdown:
 
         return _sum_of([part(term) for term in self.active])
 
+    @cached_property
+    def record_scale(self) -> F64:
+        """[M] Σ |contribution| of each record: what may cancel in its J, and its rounding.
+
+        Over its tokens, and its responses without tokens where those have a term of their own.
+        """
+        lengths = self.batch.responses.lengths
+        empty = np.where(lengths > 0, 0.0, np.abs(self.response_contribution))
+        sums = self.batch.responses.sum(np.abs(self.contribution))
+        return self.batch.records.sum(sums + empty)
+
     # ---- per token --------------------------------------------------------------------------
 
     @cached_property

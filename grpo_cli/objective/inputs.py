@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.arithmetic.groups import Groups, Remembered
+from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
 from grpo_cli.objective.choice import Bound, keyword_only, optional, positional
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
@@ -57,7 +57,8 @@ class Inputs:
     - ``rewards``: [R], less the KL where that is in the reward; ``task_rewards``: [R] without it;
       ``reward_columns``: [R, K] where there are several reward functions;
     - ``reward_weights``: [K] what each of them counts; None where they count alike;
-    - ``token_penalty``: [N] what the KL takes off the reward at each token;
+    - ``token_penalty``: [N] what the KL takes off the reward at each token; ``penalties``: [R] what
+      it takes off each response's reward, None where nothing does;
     - ``moments``: the batch statistics that an advantage asked for.
     """
 
@@ -67,6 +68,13 @@ class Inputs:
 
     def __setitem__(self, name: str, value: object) -> None:
         self._made[name] = value
+
+    def penalise(self, penalties: F64) -> None:
+        """Takes a number off each reward, [R]."""
+        task_rewards, groups = self.get("task_rewards"), self.get("groups")
+        rewards = task_rewards - penalties
+        self._made |= {"rewards": rewards, "penalties": penalties}
+        self["groups"] = Penalised(groups, rewards, task_rewards, penalties)
 
     def call(self, bound: Bound, stage: str) -> Any:
         """Runs a bound stage on the columns that it reads.
@@ -150,6 +158,7 @@ _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "reward_columns": _reward_columns,
     "token_penalty": lambda batch: np.zeros(batch.responses.total),
     "moments": lambda _: None,
+    "penalties": lambda _: None,
     "reward_weights": lambda _: None,
 }
 
@@ -160,7 +169,7 @@ def take_penalty(inputs: Inputs, objective: Objective) -> None:
         penalty: F64 = inputs.call(objective.kl, "kl")
         inputs["token_penalty"] = penalty
         if inputs.get("rewards") is not None:
-            inputs["rewards"] = inputs.get("rewards") - inputs.get("responses").sum(penalty)
+            inputs.penalise(inputs.get("responses").sum(penalty))
 
 
 def _scores_reward(inputs: Inputs, objective: Objective) -> bool:

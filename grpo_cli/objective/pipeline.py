@@ -71,6 +71,9 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     terms += _kl_terms(
         batch, objective, _weights(objective.kl_aggregate, inputs, weights), kl, ratio
     )
+    if correction is not None and correction.bonus_kept is not None:
+        kept = correction.bonus_kept  # an aggregation of its own counts these alone
+        inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
     terms += _entropy_terms(batch, objective, inputs, weights, kept)
     return Breakdown(
         batch=batch,

@@ -105,12 +105,15 @@ class Correction(NamedTuple):
         kept: [N] bool, the tokens that the denominators count; None counts all of them. The
             entropy of a token that they do not count has no part in its term.
         policy_only: whether only the policy term's denominator leaves tokens out.
+        bonus_kept: [N] bool, the tokens of which the entropy bonus is taken, where they are fewer
+            than those of the other terms; None takes the same.
     """
 
     weight: F64
     kl_weight: F64 | None = None
     kept: NDArray[Any] | None = None
     policy_only: bool = False
+    bonus_kept: NDArray[Any] | None = None
 
 
 class Weights(NamedTuple):

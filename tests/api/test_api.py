@@ -194,6 +194,11 @@ def test_a_result_shows_itself() -> None:
     assert grpo_cli.__version__ in found.signature
 
 
+MINE = {
+    **EMPTY,
+    "framework": {"name": "trl", "vllm_importance_sampling_mode": "mine"},
+    "expected": {"loss": 0.0},
+}
 MISTAKES = {
     'stages={"aggregate": "token-mean"}': lambda: evaluate(EMPTY, aggregate="token-mean"),
     "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
@@ -217,6 +222,7 @@ MISTAKES = {
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
     "rtol: expected a number >= 0": lambda: verify(EMPTY, rtol=-1.0),
     'no record has "expected"': lambda: verify(EMPTY),
+    "no correction is called 'trl/mine'": lambda: verify(MINE),
     "none of the variants takes it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
     "where: expected a comparison": lambda: next(read(DAPO, where="step")),
@@ -238,6 +244,7 @@ def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
     [
         ("else --kl k1-in-reward -p kl_output_clamp=10", "kl_output_clamp=10"),
         ("(--advantage to change it)", '(stages={"advantage": …} to change it)'),
+        ("name one with --surrogate", 'name one with stages={"surrogate": …}'),
         ("say --group-by FIELD or --group-size N", "say group_by=FIELD or group_size=N"),
         ("--kl-aggregate token-mean", 'stages={"kl_aggregate": "token-mean"}'),
         ("a plain - text -- with dashes", "a plain - text -- with dashes"),

@@ -38,6 +38,47 @@ def test_every_rollout_just_works(grpo):
     assert grpo("verify", *map(str, sorted(ROLLOUTS.glob("*.jsonl")))).exit_code == 0
 
 
+def test_a_metric_that_differs_does_not_make_the_loss_wrong(grpo, tmp_path):
+    def change(row):
+        row["expected"]["metrics"]["clip_ratio/low_mean"] = 0.5
+
+    path = planted(tmp_path, change)
+    result = grpo("verify", path)
+    assert result.exit_code == 0
+    (said,) = [line for line in result.stderr.splitlines() if "low_mean differs" in line]
+    assert re.fullmatch(
+        r"grpo: note: metrics.clip_ratio/low_mean differs in 1 record "
+        r"\(\S+: yours 0.5, grpo's \S+\); a metric alone fails no record",
+        said,
+    )
+    assert "metrics.clip_ratio/high_mean" in result.stdout
+    assert "metrics.clip_ratio/low_mean" not in result.stdout
+    document = json.loads(grpo("verify", path, "--json").stdout)
+    assert document["agrees"]
+    assert document["metrics_differ"] == {"metrics.clip_ratio/low_mean": 1}
+    assert [len(row["metrics"]) for row in document["records"]] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert document["records"][2]["metrics"][0]["expected"] == 0.5
+
+
+def test_metrics_decide_where_nothing_else_is_expected(grpo, tmp_path):
+    def change(row):
+        row["expected"] = {"metrics": {"clip_ratio/low_mean": 0.5}}
+
+    result = grpo("verify", planted(tmp_path, change))
+    assert result.exit_code == 1
+    assert "metrics.clip_ratio/low_mean (stage metrics)" in result.stdout
+
+
+def test_metrics_have_a_tolerance_of_their_own(grpo, tmp_path):
+    """Trainers log them in float32: 1e-5 of one is nothing, whatever --rtol asks of the loss."""
+
+    def change(row):
+        row["expected"]["metrics"]["clip_ratio/high_mean"] *= 1 + 1e-5
+
+    result = grpo("verify", planted(tmp_path, change), "--rtol", "1e-9", "--atol", "1e-6")
+    assert "metrics.clip_ratio/high_mean differs" not in result.stderr
+
+
 WRONG = (
     {"stages": {"surrogate": "unclipped"}},
     {"std_ddof": 0},
@@ -222,3 +263,19 @@ def test_a_cause_that_has_two_names_here_is_said_once(grpo):
 )
 def test_what_causes_begin_and_end_with_is_said_once(causes, said):
     assert _any_of(causes) == said
+
+
+def test_what_cancels_between_responses_without_tokens_is_rounding(grpo, tmp_path):
+    """TRL's RLOO gives a response without tokens the term A: three of them add up to 0, nearly."""
+    record = {
+        "log_probs_new": [[-1.0], [-1.0], [-1.0]],
+        "log_probs_old": [[-1.0], [-1.0], [-1.0]],
+        "mask": [[0], [0], [0]],
+        "advantages": [0.1, 0.2, -0.3],
+        "beta": 0.0,
+        "expected": {"loss": 0.0},
+    }
+    path = tmp_path / "masked.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    assert evaluate(record, "trl/rloo").loss != 0.0
+    assert grpo("verify", str(path), "-v", "trl/rloo").exit_code == 0

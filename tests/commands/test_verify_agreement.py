@@ -515,7 +515,7 @@ def test_metrics_are_those_of_their_definitions() -> None:
         "ratio_mean": 8.85 / 8, "ratio_min": 0.5, "ratio_max": 2.0, "gradient_norm": gradient,
         "clip_ratio/low_mean": 2 / 8, "clip_ratio/low_min": 0.0,
         "clip_ratio/high_mean": 2 / 8, "clip_ratio/high_max": 2 / 3,
-        "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5,
+        "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5, "cispo_clip_ratio": None,
         "actor/ppo_kl": -math.fsum(math.log(x) for row in MOVED for x in row) / 8,
     })  # fmt: skip
 
@@ -563,19 +563,19 @@ def test_the_rows_that_were_taken_are_told(capsys) -> None:
 
 
 def test_metrics_of_ratios_of_whole_responses() -> None:
-    """A mean over responses of what each has; those without tokens have nothing."""
+    """A mean over responses of what each has; TRL counts one without tokens, at ratio 1."""
     breakdown = evaluate(LOGGED, "gspo", epsilon=0.2).breakdown
     means = [math.exp(math.fsum(map(math.log, row)) / len(row)) for row in MOVED if row]
     assert [round(x, 3) for x in means] == [1.375, 0.813, 1.1]
     got = {
         name: METRICS[f"clip_ratio/{name}_mean"](breakdown) for name in ("low", "high", "region")
     }
-    assert got == {"low": 0.0, "high": pytest.approx(1 / 3), "region": pytest.approx(1 / 3)}
+    assert got == {"low": 0.0, "high": 1 / 4, "region": 1 / 4}
     breakdown = evaluate(LOGGED, "gspo", epsilon=0.15).breakdown
     got = {
         name: METRICS[f"clip_ratio/{name}_mean"](breakdown) for name in ("low", "high", "region")
     }
-    assert got == pytest.approx({"low": 1 / 3, "high": 1 / 3, "region": 2 / 3})
+    assert got == {"low": 1 / 4, "high": 1 / 4, "region": 2 / 4}
 
 
 def test_metrics_of_no_token_are_none() -> None:

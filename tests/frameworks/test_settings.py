@@ -129,6 +129,15 @@ TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slim
             *("trl/dapo", {"correction": "trl/sequence-mask"}, {}),
         ),
         (
+            TRL | {"loss_type": "rloo", "normalize_advantages": True},
+            *("trl/rloo", {"advantage": "trl/rloo-normalised"}, {}),
+        ),
+        (TRL | {"loss_type": "rloo", "normalize_advantages": False}, "trl/rloo", {}, {}),
+        (
+            TRL | {"loss_type": "vespo", "vllm_importance_sampling_mode": "sequence_mask"},
+            *("trl/vespo", {"surrogate": "trl/vespo-sequence-mask"}, {}),
+        ),
+        (
             TRL | {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_mask"},
             *("trl/vespo", {"surrogate": "trl/vespo-token-mask"}, {}),
         ),

@@ -135,14 +135,25 @@ def test_evaluation_and_a_closed_writer_write_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "r.jsonl").read_bytes() == b""
 
 
-@pytest.mark.parametrize(("kind", "name"), [("RLOOTrainer", "rloo"), ("GMPOTrainer", "gmpo")])
-def test_trainers_with_a_loss_of_their_own_say_so(kind: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "chosen"),
+    [
+        ("RLOOTrainer", "rloo", {"normalize_advantages": True}),
+        ("GMPOTrainer", "gmpo", {"scale_rewards": "group", "multi_objective_aggregation": "m"}),
+    ],
+)
+def test_trainers_with_a_loss_of_their_own_say_so(
+    kind: str, name: str, chosen: dict[str, Any], tmp_path: Path
+) -> None:
+    """With what their advantages are made by, and not what their loss does not read."""
     trainer = type("Mine", (type(kind, (Trainer,), {}),), {})()
+    trainer.normalize_advantages, trainer.multi_objective_aggregation = True, "m"
     (one,) = recorded(trainer, tmp_path / "r.jsonl")
     assert one["framework"] == {
         "name": "trl",
         "version": "trl as installed",
         "loss_type": name,
+        **chosen,
     }
 
 
@@ -229,8 +240,14 @@ def test_every_setting_and_column_of_a_loss(tmp_path: Path) -> None:
     assert one["entropies"] == [[9.5], [8.0, 7.5, 7.0], [6.5, 6.0, 5.5], [5.0, 4.5]]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_what_the_engine_did_not_score_agrees_with_the_old_policy(known: bool) -> None:
+@pytest.mark.parametrize(
+    ("known", "corrected", "wanted"),
+    [(True, True, -3.0), (False, True, -1.0), (True, False, -1.0), (False, False, -1.0)],
+)
+def test_what_the_engine_did_not_score_agrees_with_the_policy_that_the_loss_takes_there(
+    known: bool, corrected: bool, wanted: float
+) -> None:
+    """The old one in the correction, whose ratio is 1; else the current one, in TRL's mask."""
     shown = np.ones((1, 2), dtype=int)
     columns = {
         "completion_mask": shown,
@@ -239,8 +256,14 @@ def test_what_the_engine_did_not_score_agrees_with_the_old_policy(known: bool) -
         "sampling_per_token_logps": np.array([[np.nan, -5.0]]),
     }
     columns |= {"old_per_token_logps": np.array([[-3.0, -4.0]])} if known else {}
-    found = trl_record.made({}, columns, {}, {}, {}, {1: "t"})
-    assert found["sampling_per_token_logps"][0].tolist() == [-3.0 if known else -1.0, -5.0]
+    mode = {"vllm_importance_sampling_mode": "token_mask"} if corrected else {}
+    found = trl_record.made({}, columns, {}, {"framework": mode}, {}, {1: "t"})
+    assert found["sampling_per_token_logps"][0].tolist() == [wanted, -5.0]
+
+
+def test_a_generation_without_tokens_counts_as_one_token_as_the_loss_takes_it() -> None:
+    found = trl_record.hyperparameters(Trainer(), {"num_items_in_batch": Tensor(0)})
+    assert found["num_items_in_batch"] == 1
 
 
 class Sums(Trainer):

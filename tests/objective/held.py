@@ -28,6 +28,8 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
     ("surrogate", "trl/vespo"): ("token_log_ratio",),
     ("surrogate", "trl/vespo-token-truncate"): ("token_log_ratio",),
     ("surrogate", "trl/vespo-token-mask"): ("token_log_ratio",),
+    ("surrogate", "trl/vespo-sequence-truncate"): ("token_log_ratio",),
+    ("surrogate", "trl/vespo-sequence-mask"): ("token_log_ratio",),
     ("advantage", "prime-rl/ref_kl"): ("log_ratio_ref",),
     ("surrogate", "verl/dppo_tv"): ("ratio",),
     ("surrogate", "verl/dppo_kl"): ("ratio",),

@@ -44,6 +44,9 @@ def covering_array(
         target = draw.choice(sorted(open_pairs))
         candidates = [_row(options, target, open_pairs, draw) for _ in range(_TRIES)]
         fitting = [row for row in candidates if allowed(_values(options, row))]
+        if not fitting:  # the values that cover most may be those that do not go together
+            drawn = (_drawn(options, target, draw) for _ in range(10 * _TRIES))
+            fitting = [row for row in drawn if allowed(_values(options, row))]
         if not fitting:
             open_pairs.discard(target)
             continue
@@ -79,6 +82,12 @@ def _row(
             ),
         )
     return row
+
+
+def _drawn(
+    options: Mapping[str, Sequence[Any]], target: Pair, draw: random.Random
+) -> dict[str, int]:
+    return {name: draw.randrange(len(options[name])) for name in options} | dict(target)
 
 
 def _pair(one: tuple[str, int], other: tuple[str, int]) -> Pair:

@@ -22,6 +22,7 @@ from grpo_cli import evaluate
 GOLDEN = Path(__file__).parent.parent / "golden"
 FILE = GOLDEN / "agreement.json"
 OTHERS = GOLDEN / "others.json"
+PAIRS = {name: GOLDEN / f"{name}_pairs.json" for name in ("trl", "verl")}
 QUANTITIES = ("loss", "policy loss", "gradient", "kl", "clip", "advantages")
 
 KINDS = ("cases", "advantages")
@@ -68,32 +69,38 @@ def others(
     return {"from their sources": dict(sorted(found.items()))}
 
 
-def pairwise(found: dict[str, Any]) -> Iterator[str]:
-    """The table of a covering array, from what its module wrote."""
-    yield f"| {found['framework']}, {found['settings']} settings | |"
-    yield "|---|---:|"
-    yield f"| pairs of values | {found['pairs']} of {found['of']} |"
-    yield f"| configurations, trained for {found['steps']} steps each | {found['configurations']} |"
-    yield f"| records compared by `grpo verify --rtol 1e-6` | {found['records']} |"
-    yield f"| configurations that agree | {found['agree']} |"
-    for name, count in found["metrics"].items():
-        yield f"| … but for the metric `{name}` | {count} |"
-    for reason, count in found["named"].items():
-        yield f"| that differ: {reason} | {count} |"
-    yield f"| that differ otherwise | {found['differ']} |"
-    yield f"| largest error of a loss | {found['worst']['loss']} |"
-    yield f"| largest error of a gradient | {found['worst']['gradient']} |"
-    for said, where in found["raises"].items():
-        yield f"| raises for {where}: {said.partition(': ')[2]} | 1 |"
-
-
-def _rounded_up(error: float) -> float:
-    """To a power of ten, 1e-12 at least: the last digits differ between machines."""
-    return float(10.0 ** np.ceil(np.log10(max(error, 1e-12))))
+def _rounded_up(error: float, least: float = 1e-12) -> float:
+    """To a power of ten, ``least`` at least: the last digits differ between machines."""
+    return float(10.0 ** np.ceil(np.log10(max(error, least))))
 
 
 def _flat(values: Any) -> Any:
     return np.concatenate([np.atleast_1d(row) for row in values]) if np.iterable(values) else values
+
+
+def pair_lines(document: dict[str, Any]) -> Iterator[str]:
+    """A markdown table of the trainings of a covering array, a line for each loss."""
+    errors = ("loss", "gradient", "advantages")
+    yield f"| {document['framework']}, options in pairs | pairs | configurations | records | " + (
+        "differ | " + " | ".join(errors) + " |"
+    )
+    yield "|---|" + "---:|" * (4 + len(errors))
+    for name, array in document["arrays"].items():
+        losses = array["losses"]
+        for loss, row in losses.items() if len(losses) > 1 else ():
+            yield f"| `{name}` {loss} | | {_pair_cells(row, errors)} |"
+        whole = {key: sum(row[key] for row in losses.values()) for key in COUNTS}
+        whole |= {key: max(row[key] for row in losses.values()) for key in errors}
+        covered = f"{array['pairs']:,} of {array['of']:,}"
+        yield f"| `{name}` | {covered} | {_pair_cells(whole, errors)} |"
+
+
+COUNTS = ("configurations", "records", "differ")
+
+
+def _pair_cells(row: dict[str, Any], errors: tuple[str, ...]) -> str:
+    worst = [f"{_rounded_up(row[name], 1e-15):.0e}" for name in errors]
+    return " | ".join([*(str(row[name]) for name in COUNTS), *worst])
 
 
 def _cell(entry: dict[str, Any] | None) -> str:

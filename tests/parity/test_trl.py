@@ -80,7 +80,13 @@ def test_rloo(settings: dict[str, Any], kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"beta": 0.1}, {"epsilon": 0.1, "epsilon_high": 0.2, "gradient_accumulation_steps": 4}],
+    [
+        {},
+        {"beta": 0.1},
+        {"epsilon": 0.1, "epsilon_high": 0.2, "gradient_accumulation_steps": 4},
+        {"top_entropy_quantile": 0.4, "beta": 0.1},
+        {"top_entropy_quantile": 0.05, "epsilon": 0.05},
+    ],
     ids=str,
 )
 def test_gmpo(settings: dict[str, Any], kind: str) -> None:
@@ -100,6 +106,7 @@ VARIED: dict[str, dict[str, Any]] = {
         "num_items_in_batch": 50.0,
     },
     "entropy": {"entropy_coef": 0.05, "gradient_accumulation_steps": 2},
+    "top-bonus": {"entropy_coef": 0.05, "top_entropy_quantile": 0.3, "beta": 0.1},
     "off-policy": {"off_policy_mask_threshold": 0.02, "beta": 0.1},
     "top-entropy": {"top_entropy_quantile": 0.3, "beta": 0.1},
     "both-masks": {"off_policy_mask_threshold": 0.0, "top_entropy_quantile": 0.55},
@@ -156,13 +163,7 @@ MODES = {
 }
 
 
-# GRPOTrainer refuses sequence modes for vespo when it is built.
-CORRECTED = [
-    (row, mode)
-    for row in ROWS
-    for mode in MODES
-    if not (row == "trl/vespo" and mode.startswith("sequence"))
-]
+CORRECTED = [(row, mode) for row in ROWS for mode in MODES]
 
 
 def correction(row: str, mode: str) -> tuple[str, str]:

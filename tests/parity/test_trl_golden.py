@@ -33,6 +33,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 ]
 MASKED = {"off_policy_mask_threshold": 0.02, "top_entropy_quantile": 0.6, "beta": 0.05}
 
+TOP = {"top_entropy_quantile": 0.4}
+BONUS = {"top_entropy_quantile": 0.3, "entropy_coef": 0.05}
+
 
 def cases() -> list[dict[str, Any]]:
     """Every row under a few settings, and vLLM's corrections; all are compared on the way."""
@@ -42,6 +45,8 @@ def cases() -> list[dict[str, Any]]:
         found.append(compare("trl/rloo", ragged(7, kind), settings, trainer=RLOOTrainer))
         found.append(compare("trl/gmpo", ragged(7, kind), settings, trainer=GMPOTrainer))
     found.append(compare("trl/gmpo", ragged(8), {"beta": 0.1}, trainer=GMPOTrainer))
+    found.append(compare("trl/gmpo", ragged(8), TOP, trainer=GMPOTrainer))
+    found += [compare(row, ragged(9), BONUS) for row in ("trl/grpo", "trl/dapo")]
     found += [corrected(row, mode) for row, mode in CORRECTED if row in ("trl/dapo", "trl/vespo")]
     return found
 

@@ -111,7 +111,8 @@ def verify(
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
     clip_fraction, gradient_norm, metrics}; null expects nothing.
     They are compared in the order of the stages; every record is a batch of
-    its own. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
+    its own. Beside anything else metrics decide nothing: a note names those
+    that differ. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)
@@ -146,4 +147,5 @@ def _within(rtol: float | None, atol: float | None) -> Tolerance:
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """A verdict as a row of a table; where it first differs is columns of their own."""
     about = {name: value for name, value in row.items() if name not in ("first", "also", "rounded")}
+    about["metrics"] = [one["key"] for one in row["metrics"]]
     return about | {f"first_{name}": value for name, value in (row["first"] or {}).items()}

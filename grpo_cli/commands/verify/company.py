@@ -16,7 +16,7 @@ from grpo_cli.commands.verify.causes.pattern import pattern
 from grpo_cli.commands.verify.causes.search import explains
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.together import Beside, Flags, besides
-from grpo_cli.commands.verify.verdict import Verdict, compared, read_expectations
+from grpo_cli.commands.verify.verdict import Verdict, compared, deciding, read_expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
@@ -47,7 +47,7 @@ class Company:
         """One of the records, alone."""
         if at not in self._cases:
             breakdown, columns, _ = compared(self.records[at], self.plan)
-            case = Case(self.records[at], breakdown, columns, self.tolerance)
+            case = Case(self.records[at], breakdown, deciding(columns), self.tolerance)
             if at not in (0, len(self.records) - 1):
                 return case
             self._cases[at] = case  # those are asked for again and again

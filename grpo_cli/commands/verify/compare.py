@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.commands.verify.expected import METRIC, Expectation
 from grpo_cli.commands.verify.precision import half_steps, precision
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
+
+LOGGED = 1e-4
+"""The least relative tolerance of metrics, which trainers log in float32."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,11 @@ class Tolerance:
         from whatever is finite. A response without tokens (NaN in ``found``) has nothing to show.
         """
         expected = column.values
-        absolute = self.rtol * column.part * column.scale if self.atol is None else self.atol
+        rtol = max(self.rtol, column.least)
+        absolute = rtol * column.part * column.scale if self.atol is None else self.atol
         with np.errstate(invalid="ignore"):
             size = np.maximum(np.abs(expected), np.abs(found))
-            allowed = absolute + self.rtol * size
+            allowed = absolute + rtol * size
             if column.slack is not None:
                 allowed = allowed + column.slack
             near = np.abs(expected - found) <= allowed
@@ -63,6 +67,7 @@ class Column(NamedTuple):
         part: how much of the scale, in terms of the relative tolerance, is noise.
         precision: "bfloat16" or "float16" where the values were rounded to that, else "".
         slack: what that rounding may have moved each value by, or None.
+        least: the least relative tolerance that makes sense for it.
     """
 
     of: Expectation
@@ -72,6 +77,7 @@ class Column(NamedTuple):
     part: float
     precision: str = ""
     slack: F64 | None = None
+    least: float = 0.0
 
 
 OF_SUMS = ("policy", "objective", "loss")
@@ -92,7 +98,8 @@ def column(expectation: Expectation, record: Record, breakdown: Breakdown) -> Co
     size = _scale(expectation, values, breakdown)
     rounded = precision(values)
     slack = half_steps(rounded, values) if rounded else None
-    return Column(expectation, values, told, size, part(expectation), rounded, slack)
+    least = LOGGED if expectation.stage == METRIC else 0.0
+    return Column(expectation, values, told, size, part(expectation), rounded, slack, least)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ class Difference:
 
 def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
     if expectation.stage in OF_SUMS:
-        return float(np.abs(breakdown.contribution).sum())
+        return float(breakdown.record_scale.sum())
     filled = expected[np.isfinite(expected)]
     return float(np.abs(filled).max()) if filled.size else 0.0
 

@@ -21,6 +21,9 @@ from grpo_cli.records.places import got as shown
 
 Told = NDArray[np.bool_]
 
+METRIC = "metrics"
+"""The stage of what a trainer logs beside its loss."""
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -87,7 +90,7 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[Expectation]:
             path = f"expected.metrics.{name}"
             values, told = _numbers([value], path)
             of = _boxed(METRICS[name])
-            yield Expectation(f"metrics.{name}", "metrics", "record", values, told, of)
+            yield Expectation(f"metrics.{name}", METRIC, "record", values, told, of)
 
 
 def _read(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:

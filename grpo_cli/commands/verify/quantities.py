@@ -6,35 +6,63 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 
 
-def _mean(breakdown: Breakdown, values: NDArray[np.float64]) -> float | None:
-    """Over tokens; over responses where they have one ratio each, as trainers do."""
-    if not values.size:
+def _shares(breakdown: Breakdown, side: int) -> F64 | None:
+    """What TRL takes the mean of: 1 where it counts a token as clipped, or a response.
+
+    One of each token, or of each response where that has one ratio; a response without tokens has
+    the ratio 1 there.
+    """
+    batch = breakdown.batch
+    if not batch.responses.total:
         return None
-    if breakdown.objective.ratio.choice.per_response:
-        filled = breakdown.batch.responses.lengths > 0
-        return float(breakdown.batch.responses.mean(values)[filled].mean())
-    return float(values.mean())
+    bound = _bound(breakdown, side)
+    if not breakdown.objective.ratio.choice.per_response:
+        return bound
+    return np.where(batch.responses.lengths > 0, batch.responses.mean(bound), 0.0)
 
 
 def _clipped(side: int) -> Callable[[Breakdown], float | None]:
-    return lambda breakdown: _mean(breakdown, _bound(breakdown, side))
+    def clipped(breakdown: Breakdown) -> float | None:
+        shares = _shares(breakdown, side)
+        return None if shares is None else float(shares.mean())
+
+    return clipped
 
 
 def _bound(breakdown: Breakdown, side: int) -> F64:
-    """[N] 1 where TRL counts a token as clipped: its δ, which binds where A < 0, is none."""
+    """[N] 1 where TRL counts a token as clipped.
+
+    Its δ, which binds where A < 0, is no clip, and one within the window hides what that clips.
+    """
     bound = (breakdown.clip == side) & (np.sign(breakdown.advantage) == side)
+    values = breakdown.objective.surrogate.values
+    delta, width = values.get("delta"), values.get("epsilon_high")
+    if side > 0 and isinstance(delta, float) and isinstance(width, float) and delta <= 1.0 + width:
+        bound = np.zeros_like(bound)
     return bound.astype(np.float64)
 
 
 def _region(breakdown: Breakdown) -> float | None:
-    return _mean(breakdown, _bound(breakdown, -1) + _bound(breakdown, 1))
+    low, high = _shares(breakdown, -1), _shares(breakdown, 1)
+    return None if low is None or high is None else float((low + high).mean())
+
+
+def _capped(breakdown: Breakdown) -> float | None:
+    """TRL's share of tokens, or responses, that CISPO caps at A > 0."""
+    shares, values = _shares(breakdown, 1), breakdown.objective.surrogate.values
+    if breakdown.objective.surrogate.name != "trl/cispo" or shares is None:
+        return None
+    if breakdown.objective.ratio.choice.per_response and float(values["epsilon_high"] or 0.0) < 1.0:
+        given = breakdown.response_advantage
+        empty = breakdown.batch.responses.lengths == 0
+        shares = np.where(empty & (given is not None and given > 0), 1.0, shares)
+    return float(shares.mean())
 
 
 def _extreme(side: int, which: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:
@@ -42,8 +70,9 @@ def _extreme(side: int, which: Callable[[F64], float]) -> Callable[[Breakdown], 
 
     def extreme(breakdown: Breakdown) -> float | None:
         responses = breakdown.batch.responses
-        share = responses.mean(_bound(breakdown, side))
-        share = share[responses.lengths > 0]
+        share = _shares(breakdown, side)
+        if share is None or not breakdown.objective.ratio.choice.per_response:
+            share = responses.mean(_bound(breakdown, side))[responses.lengths > 0]
         return float(which(share)) if share.size else None
 
     return extreme
@@ -91,6 +120,7 @@ METRICS: Mapping[str, Callable[[Breakdown], float | None]] = {
     "clip_ratio/high_mean": _clipped(1),
     "clip_ratio/high_max": _extreme(1, np.max),
     "clip_ratio/region_mean": _region,
+    "cispo_clip_ratio": _capped,
     "kl": _token_kl,
     "actor/ppo_kl": _ppo_kl,
 }

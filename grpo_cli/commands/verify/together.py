@@ -143,11 +143,8 @@ def _found(one: Expectation, breakdown: Breakdown) -> tuple[F64 | None, I64]:
 
 def _scale(one: Expectation, values: F64, owner: I64, breakdown: Breakdown) -> F64:
     """[M] the scale of each record."""
-    count = breakdown.batch.records.count
     if one.stage in OF_SUMS:
-        tokens = np.repeat(np.arange(count), breakdown.record_tokens)
-        sums: F64 = np.bincount(tokens, np.abs(breakdown.contribution), count).astype(np.float64)
-        return sums
-    scale = np.zeros(count)
+        return breakdown.record_scale
+    scale = np.zeros(breakdown.batch.records.count)
     np.maximum.at(scale, owner, np.where(np.isfinite(values), np.abs(values), 0.0))
     return scale

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Cause
 from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
-from grpo_cli.commands.verify.expected import Expectation, expectations
+from grpo_cli.commands.verify.expected import METRIC, Expectation, expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
@@ -31,6 +31,8 @@ class Verdict:
         ignored: the keys of ``expected`` that say nothing of this objective.
         first: where it first differs; None where everything agrees.
         also: the other keys that differ.
+        metrics: where what the trainer logged beside its loss differs. It decides nothing where the
+            record expects anything else: a metric is often defined otherwise than its name says.
         pattern: what is known of the difference where no cause explains it.
         undefined: keys whose value is NaN because no token counts (0/0), where grpo has 0; they
             are not compared.
@@ -45,6 +47,7 @@ class Verdict:
     ignored: tuple[str, ...]
     first: Difference | None
     also: tuple[str, ...] = ()
+    metrics: tuple[Difference, ...] = ()
     causes: tuple[Cause, ...] = ()
     pattern: str = ""
     undefined: tuple[str, ...] = ()
@@ -52,7 +55,7 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
+        """Whether nothing differs that decides."""
         return self.first is None
 
     def row(self) -> dict[str, Any]:
@@ -75,6 +78,9 @@ class Verdict:
             "ignored": list(self.ignored),
             "first": first,
             "also": list(self.also),
+            "metrics": [
+                {"key": one.key, "expected": one.expected, "got": one.got} for one in self.metrics
+            ],
             "rounded": dict(self.rounded),
         }
 
@@ -92,6 +98,10 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
         raise _nothing(record, ignored)
     found = (difference(one, breakdown, tolerance) for one in columns)
     differing = [one for one in found if one is not None]
+    metrics: list[Difference] = []
+    if deciding(columns) != columns:
+        metrics = [one for one in differing if one.stage == METRIC]
+        differing = [one for one in differing if one.stage != METRIC]
     return Verdict(
         record,
         plan.variant,
@@ -100,9 +110,15 @@ def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
         tuple(ignored),
         first=differing[0] if differing else None,
         also=tuple(one.key for one in differing[1:]),
+        metrics=tuple(metrics),
         undefined=undefined,
         rounded={one.of.key: one.precision for one in columns if one.precision},
     )
+
+
+def deciding(columns: list[Column]) -> list[Column]:
+    """The columns that say whether a record agrees: metrics only where there are no others."""
+    return [one for one in columns if one.of.stage != METRIC] or columns
 
 
 def agreed(

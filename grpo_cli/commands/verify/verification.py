@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.causes.memory import Memory
 from grpo_cli.commands.verify.company import Asked, Company, explained
+from grpo_cli.commands.verify.compare import Difference
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.numbers import shown
 
 NO = 1
 _ROWS = 5
+
+
+@dataclass
+class Metric:
+    """A metric that differs though it decides nothing: where it first did, and in how many records.
+
+    Attributes:
+        first: how it differed there.
+        name: the id of that record.
+        count: of records.
+    """
+
+    first: Difference
+    name: object
+    count: int = 0
+
+    @property
+    def words(self) -> str:
+        """In how many records, and the two numbers of the first."""
+        records = f"{self.count} record{'' if self.count == 1 else 's'}"
+        first = self.first
+        return f"{records} ({shown(self.name)}: yours {first.expected:g}, grpo's {first.got:g})"
 
 
 class Verification:
@@ -36,6 +61,7 @@ class Verification:
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
+        self.metrics: dict[str, Metric] = {}
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The verdict of each record that expects anything."""
@@ -72,6 +98,8 @@ class Verification:
         self.rows_taken[item.words] = self.rows_taken.get(item.words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
+        for one in verdict.metrics:
+            self.metrics.setdefault(one.key, Metric(one, verdict.record.name)).count += 1
         return verdict.row()
 
     @property
@@ -102,6 +130,8 @@ class Verification:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
             say(f"note: {key} was rounded to {name}, and is compared as far as that goes")
+        for key, metric in self.metrics.items():
+            say(f"note: {key} differs in {metric.words}; a metric alone fails no record")
         if left := self._memory.left_out:
             say(f"note: no cause was searched for in {left} differing records (--causes N does)")
 
@@ -120,6 +150,7 @@ class Verification:
             "verified": len(rows),
             "differing": sum(not row["agrees"] for row in rows),
             "without_expected": self.silent,
+            "metrics_differ": {key: metric.count for key, metric in self.metrics.items()},
             "undefined": self.undefined,
             "records": rows,
         }

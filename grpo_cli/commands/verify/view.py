@@ -79,6 +79,7 @@ def _conclusion(document: Row, differing: Sequence[Row]) -> Text:
     if differing:
         differ = "differs" if len(differing) == 1 else "differ"
         return Text(f"{len(differing):,} of {records} {differ}", "bold red")
-    keys = dict.fromkeys(key for row in document["records"] for key in row["compared"])
+    compared = dict.fromkeys(key for row in document["records"] for key in row["compared"])
+    keys = [key for key in compared if key not in document["metrics_differ"]]
     agree = "agrees" if verified == 1 else "agree"
     return Text(f"{records} {agree}: {', '.join(keys)} (rtol {document['rtol']:g})", "bold green")

@@ -27,7 +27,8 @@ def masks(
     """TRL's off-policy sequence mask times its top-entropy mask; neither without its setting.
 
     c = 1[A ≥ 0 or (1/|oᵢ|) Σₜ (log μ − log π_θ) ≤ threshold] · 1[Hₜ ≥ quantile]. μ is the rollout
-    engine where its log-probs are given, else the old policy.
+    engine where its log-probs are given, else the old policy. The entropy bonus is taken of the
+    tokens of high entropy alone.
 
     Args:
         advantage: [N] A.
@@ -46,7 +47,7 @@ def masks(
         2506.01939), for the entropies. ms-swift takes masked rows out of the KL and of the
         denominators too.
     """
-    weight = None
+    weight = top = None
     if off_policy_mask_threshold is not None:
         behind = -token_log_ratio
         if log_probs_rollout is not None and log_probs_new is not None:
@@ -56,7 +57,9 @@ def masks(
     if top_entropy_quantile < 1.0:
         top = top_entropy(entropies, responses, records, top_entropy_quantile)
         weight = top if weight is None else weight * top
-    return None if weight is None else Correction(weight)
+    if weight is None:
+        return None
+    return Correction(weight, bonus_kept=None if top is None else top > 0.0)
 
 
 def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, share: float) -> F64:
@@ -111,7 +114,9 @@ def _with_ratio(weigh: Callable[..., F64], doc: str) -> Callable[..., Correction
         )
         bounds = (-np.inf if is_low is None else is_low, np.inf if is_high is None else is_high)
         weight = weigh(log_probs_old - log_probs_rollout, responses, *bounds)
-        return Correction(weight if masked is None else masked.weight * weight)
+        if masked is None:
+            return Correction(weight)
+        return masked._replace(weight=masked.weight * weight)
 
     correction.__doc__ = doc
     return correction

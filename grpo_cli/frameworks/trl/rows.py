@@ -14,6 +14,17 @@ from grpo_cli.objective.row import Row, use
 _CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
 
+_READS = frozenset(
+    {
+        *("epsilon_low", "epsilon_high", "delta", "tau_pos", "tau_neg", "beta", "kl_weight"),
+        *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+        *("off_policy_mask_threshold", "top_entropy_quantile", "max_completion_length"),
+        *("gradient_accumulation_steps", "steps_per_generation"),
+        *("num_items_in_batch", "num_processes"),
+    }
+)
+"""What GRPOTrainer reads of GRPOConfig and its batch; its std_eps and ddof are constants."""
+
 _GRPO = Row(
     title="TRL GRPOTrainer, loss_type grpo",
     paper="2402.03300",
@@ -27,9 +38,9 @@ _GRPO = Row(
     aggregate=use("trl/grpo"),
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("trl/bnpo"),
+    reads=_READS,
     note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.10 left the KL "
-    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term. "
-    "top_entropy_quantile does not restrict the entropy bonus here; in TRL it does.",
+    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term.",
 )
 
 ROWS = {
@@ -82,7 +93,8 @@ ROWS = {
         surrogate=use("trl/vespo"),
         aggregate=use("trl/dapo"),
         note="With use_vllm the mismatch goes into W, not beside it: --surrogate "
-        "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction.",
+        "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction. TRL refuses the "
+        "sequence modes for vespo when the trainer is built.",
     ),
     "trl/luspo": replace(
         _GRPO,
@@ -113,7 +125,8 @@ ROWS = {
         entropy=None,
         entropy_aggregate=None,
         note="One ratio per response, the product over its tokens. The KL is that of the policy "
-        "that sampled, inside the reward. The Trainer divides by gradient_accumulation_steps "
+        "that sampled, inside the reward, and no digit of it is lost beside large rewards; TRL "
+        "rounds r − βΣk before it centres. The Trainer divides by gradient_accumulation_steps "
         "afterwards. normalize_advantages is --advantage trl/rloo-normalised; reward_clip_range is "
         "not covered.",
     ),
@@ -126,8 +139,9 @@ ROWS = {
         correction=use("none"),
         entropy=None,
         entropy_aggregate=None,
+        reads=_READS - {"kl_weight"},
         note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
-        "and vLLM's correction are ignored. top_entropy_quantile is not covered.",
+        "and vLLM's correction are ignored.",
     ),
     "trl/async_grpo": replace(
         _GRPO,
@@ -139,6 +153,7 @@ ROWS = {
         aggregate=use("trl/async"),
         entropy=None,
         entropy_aggregate=None,
+        reads=(_READS | {"global_n_tokens"}) - {"delta"},
         note="π_old is the engine that sampled (log_probs_rollout). N is the micro-batch's tokens "
         "over all processes, not the generation batch's. A response that no reward function "
         "scores has advantage 0 there; leave it out of the group's rewards.",

@@ -14,9 +14,9 @@ def read(settings: Settings) -> Reading:
     Args:
         settings: TRL's own words: ``loss_type``, ``importance_sampling_level``,
             ``use_bias_correction_kl``, ``off_policy_mask_threshold``, ``scale_rewards`` where it
-            is not "group", ``multi_objective_aggregation``, and with vLLM's correction
-            ``vllm_importance_sampling_mode``. ``reward_weights`` is read with the rewards that it
-            is for (``records/parse/settings.py``), by every command.
+            is not "group", ``multi_objective_aggregation``, RLOO's ``normalize_advantages``, and
+            with vLLM's correction ``vllm_importance_sampling_mode``. ``reward_weights`` is read
+            with the rewards that it is for (``records/parse/settings.py``), by every command.
     """
     loss_type = str(settings.get("loss_type", "grpo"))
     stages: dict[str, str] = {}
@@ -33,6 +33,8 @@ def read(settings: Settings) -> Reading:
         stages["advantage"] = _SCALES[scaled]
     if settings.get("multi_objective_aggregation") == "normalize_then_sum":
         stages["advantage"] = "decoupled"
+    if settings.get("normalize_advantages"):
+        stages["advantage"] = "trl/rloo-normalised"
     if weighted is not None:
         hyperparameters["kl_weight"] = "ratio" if weighted else "none"
     mode = settings.get("vllm_importance_sampling_mode")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.frameworks.trl.correction import top_entropy
 from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.results import Surrogate, side
 from grpo_cli.objective.surrogate.clip import clip
-from grpo_cli.objective.surrogate.coupled import gmpo
+from grpo_cli.objective.surrogate.coupled import geometric_clip
 
 
 def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float) -> Surrogate:
@@ -57,18 +58,35 @@ def trl_gmpo(
     token_log_ratio: F64,
     advantage: F64,
     responses: Segments,
+    records: Segments,
     response_advantage: F64 | None = None,
+    entropies: F64 | None = None,
     *,
     epsilon_low: float,
     epsilon_high: float,
+    top_entropy_quantile: float,
 ) -> Surrogate:
-    """TRL's GMPO: ``gmpo``; a response without tokens has ratio 1, so s = A.
+    """TRL's GMPO: ``gmpo`` over the tokens of high entropy; a response without tokens has s = A.
+
+    Args:
+        token_log_ratio: [N] log π_θ − log π_old, nats.
+        advantage: [N] A.
+        responses: cuts the tokens into responses.
+        records: cuts them into records; the quantile is over a record, TRL's micro-batch.
+        response_advantage: [R] A.
+        entropies: [N] of π_θ at each token, nats.
+        epsilon_low, epsilon_high: half-widths of the clip, nats.
+        top_entropy_quantile: the share of tokens, those of highest entropy, that the geometric
+            mean is over; 1 takes all of them.
 
     References:
         Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673); TRL, GMPOTrainer.
     """
-    bounds = {"epsilon_low": epsilon_low, "epsilon_high": epsilon_high}
-    return gmpo(token_log_ratio, advantage, responses, **bounds)._replace(empty=response_advantage)
+    top = None
+    if top_entropy_quantile < 1.0:
+        top = top_entropy(entropies, responses, records, top_entropy_quantile) > 0.0
+    clipped = geometric_clip(token_log_ratio, advantage, responses, top, epsilon_low, epsilon_high)
+    return clipped._replace(empty=response_advantage)
 
 
 CHOICES = {
@@ -78,5 +96,7 @@ CHOICES = {
         stops_gradient="the capped ratio is a constant weight of log π_θ",
     ),
     "trl/rloo": Choice(trl_rloo, {"epsilon_low": 0.2, "epsilon_high": 0.2}),
-    "trl/gmpo": Choice(trl_gmpo, {"epsilon_low": 0.4, "epsilon_high": 0.4}),
+    "trl/gmpo": Choice(
+        trl_gmpo, {"epsilon_low": 0.4, "epsilon_high": 0.4, "top_entropy_quantile": 1.0}
+    ),
 }

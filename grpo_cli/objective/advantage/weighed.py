@@ -10,11 +10,13 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.hyperparameters import HyperparameterError, Value
+from grpo_cli.objective.arithmetic.groups import Penalised
 from grpo_cli.objective.choice import Choice, keyword_only, optional, positional
 
 WEIGHTS = "reward_weights"
 _SUMS = ("rewards", "task_rewards")
 _EACH = "reward_columns"
+_PENALTIES = "penalties"
 
 
 def can_be_weighed(choice: Choice) -> bool:
@@ -62,9 +64,9 @@ class _Weighed:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it reads: the function's columns, and each reward function's."""
+        """What it reads: the function's columns, each reward function's, and a KL's penalties."""
         own = tuple(name for name in positional(self.function) if name != WEIGHTS)
-        return own if _EACH in own else (*own, _EACH)
+        return (*own, *(name for name in (_EACH, _PENALTIES) if name not in own))
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
@@ -74,15 +76,18 @@ class _Weighed:
     @property
     def optional(self) -> frozenset[str]:
         """The function's, but for the columns that rewards are in."""
-        return optional(self.function) - {*_SUMS, _EACH, WEIGHTS}
+        return (optional(self.function) - {*_SUMS, _EACH, WEIGHTS}) | {_PENALTIES}
 
     def __call__(self, *columns: Any, reward_weights: Value, **values: Value) -> Any:
         named = dict(zip(self.columns, columns, strict=True))
         each: F64 = named[_EACH]
         total = summed(each, reward_weights)
-        if "rewards" in named:  # what a KL in the reward took off stays off
-            named["rewards"] = total - (np.nansum(each, axis=1) - named["rewards"])
-        named |= {"task_rewards": total, WEIGHTS: read(reward_weights, each.shape[1])}
+        named |= {"rewards": total, "task_rewards": total}
+        named[WEIGHTS] = read(reward_weights, each.shape[1])
+        if (penalties := named[_PENALTIES]) is not None:  # what a KL took off stays off
+            named["rewards"] = total - penalties
+            if "groups" in named:
+                named["groups"] = Penalised(named["groups"], named["rewards"], total, penalties)
         return self.function(*(named[name] for name in positional(self.function)), **values)
 
 

@@ -101,6 +101,31 @@ class Remembered(Groups):
         return self._known[wanted]
 
 
+class Penalised(Groups):
+    """Groups of rewards off which a penalty was taken: the two are centred apart.
+
+    r − p is rounded to the digits of r; r − r̄ and p − p̄ are not, so a large common offset of the
+    rewards costs no digit of the penalty.
+
+    Args:
+        groups: the groups.
+        rewards: [R] r − p, the very array that ``offsets`` will be asked for.
+        task_rewards: [R] r.
+        penalties: [R] p.
+    """
+
+    def __init__(self, groups: Groups, rewards: F64, task_rewards: F64, penalties: F64) -> None:
+        super().__init__(groups.index, groups.count)
+        self._groups = groups
+        self._rewards, self._task_rewards, self._penalties = rewards, task_rewards, penalties
+
+    def offsets(self, values: F64) -> F64:
+        """As ``Groups`` has it; of the rewards, r − r̄ less p − p̄."""
+        if values is not self._rewards:
+            return self._groups.offsets(values)
+        return self._groups.offsets(self._task_rewards) - self._groups.offsets(self._penalties)
+
+
 def suffix_sums(values: F64, segments: Segments, discount: float) -> F64:
     """[N] Σₛ≥ₜ discount^(s−t)·values[s], s and t in the same segment.
 

@@ -37,13 +37,33 @@ def gmpo(
         Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673), ε = 0.4. verl
         multiplies the mean by A's own mean over the response.
     """
+    return geometric_clip(log_ratio, advantage, responses, None, epsilon_low, epsilon_high)
+
+
+def geometric_clip(
+    log_ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    counted: NDArray[np.bool_] | None,
+    epsilon_low: float,
+    epsilon_high: float,
+) -> Surrogate:
+    """``gmpo``, the mean being over the tokens of ``counted`` [N] alone; None counts all of them.
+
+    A response of which no token counts has the ratio 1.
+    """
     high = (advantage > 0) & (log_ratio > epsilon_high)
     low = (advantage < 0) & (log_ratio < -epsilon_low)
     clipped = np.where(high, epsilon_high, np.where(low, -epsilon_low, log_ratio))
-    value = np.exp(responses.mean(clipped))[responses.index] * advantage
+    held, counts = high | low, responses.lengths
+    if counted is not None:
+        clipped, held = np.where(counted, clipped, 0.0), held | ~counted
+        counts = responses.sum(counted.astype(np.int64))
+    counts = np.maximum(counts, 1)
+    value = np.exp(responses.sum(clipped) / counts)[responses.index] * advantage
 
     def spread(slope: F64) -> F64:
-        return np.where(high | low, 0.0, responses.mean(slope)[responses.index])
+        return np.where(held, 0.0, (responses.sum(slope) / counts)[responses.index])
 
     return Surrogate(value, side(high, low), value, None, spread=spread)
 

@@ -1,0 +1,539 @@
+"""TRL's trainers under pairs of options: any two values meet in a run that ``grpo verify`` judges.
+
+    cd tests && python -m parity.trl_pairwise           # all of it, some minutes of one core
+    cd tests && python -m parity.trl_pairwise --write   # and writes tests/golden/trl_pairs.json
+    python tests/test_readme.py --write checked         # puts its table on `grpo help checked`
+
+Each configuration is trained for two steps on the tiny model, recorded by the project's hook. The
+model runs in float32; what it returns is widened, so that all that TRL's loss computes of it is
+float64. Numbers that TRL makes of Python's own (rewards, the engine's log-probs) are float64 too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+from grpo_cli import evaluate
+from grpo_cli.hooks.trl import record
+from grpo_cli.variants.trainer import choose, completed
+
+from . import tiny
+from .pairwise import Configuration, covering_array
+
+SEED = 25
+GOLDEN = Path(__file__).parent.parent / "golden" / "trl_pairs.json"
+RTOL = "1e-6"
+
+ENGINE_BOUNDS = {
+    "usual": {},
+    "window": {"vllm_importance_sampling_clip_min": 0.8, "vllm_importance_sampling_clip_max": 1.2},
+    "cap": {"vllm_importance_sampling_cap": 1.5},
+    "none": {"vllm_importance_sampling_clip_max": None},
+}
+ENGINES = (
+    "none",
+    "uncorrected",
+    "token_truncate",
+    "token_mask",
+    "sequence_truncate",
+    "sequence_mask",
+)
+"""No engine; one without the correction; the modes of the correction."""
+REWARDS = {
+    "one": {"reward_funcs": [tiny.letters]},
+    "two": {"reward_funcs": [tiny.letters, tiny.short]},
+    "weighted": {"reward_funcs": [tiny.letters, tiny.short], "reward_weights": [1.0, 0.25]},
+}
+STEPS = {
+    "1": {"gradient_accumulation_steps": 1},
+    "2": {"gradient_accumulation_steps": 2},
+    "2 of 4": {"gradient_accumulation_steps": 2, "steps_per_generation": 4},
+    "2 of 1": {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
+}
+"""Micro-batches of an optimiser step, of those of a generation."""
+BONUS = {
+    "none": {},
+    "static": {"entropy_coef": 0.01},
+    "adaptive": {"entropy_coef": 0.01, "use_adaptive_entropy": True, "entropy_target": 10.0},
+}
+SAPO = {"usual": {}, "other": {"sapo_temperature_pos": 0.7, "sapo_temperature_neg": 2.0}}
+VESPO = {
+    "usual": {},
+    "other": {
+        "vespo_k_pos": 1.0,
+        "vespo_lambda_pos": 0.5,
+        "vespo_k_neg": 2.0,
+        "vespo_lambda_neg": 1.5,
+    },
+}
+REFERENCE = {
+    "none": {"beta": 0.0},
+    "fixed": {"beta": 0.04},
+    "synchronised": {
+        "beta": 0.1,
+        "sync_ref_model": True,
+        "ref_model_sync_steps": 1,
+        "ref_model_mixup_alpha": 0.5,
+    },
+}
+NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "bounds": ENGINE_BOUNDS,
+    "rewards": REWARDS,
+    "steps": STEPS,
+    "bonus": BONUS,
+    "sapo": SAPO,
+    "vespo": VESPO,
+    "reference": REFERENCE,
+}
+"""Options that stand for several of TRL's; the others are TRL's own names and values."""
+
+_GRPO: dict[str, Sequence[Any]] = {
+    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "epsilon": (0.2, 0.003),
+    "epsilon_high": (None, 0.28, 5.0),
+    "delta": (None, 1.5, 1.05),
+    "reference": tuple(REFERENCE),
+    "use_bias_correction_kl": (True, False),
+    "scale_rewards": ("group", "batch", "none"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "rewards": tuple(REWARDS),
+    "num_generations": (2, 4, 8),
+    "num_iterations": (1, 2),
+    "steps": tuple(STEPS),
+    "mask_truncated_completions": (False, True),
+    "max_completion_length": (16, 9),
+    "pad_to_multiple_of": (None, 8),
+    "temperature": (1.0, 0.7),
+    "top_entropy_quantile": (1.0, 0.4),
+    "bonus": tuple(BONUS),
+    "off_policy_mask_threshold": (None, 0.05),
+    "engine": ENGINES,
+    "bounds": tuple(ENGINE_BOUNDS),
+    "sapo": tuple(SAPO),
+    "vespo": tuple(VESPO),
+}
+_RLOO: dict[str, Sequence[Any]] = {
+    **{
+        name: _GRPO[name]
+        for name in (
+            *("epsilon", "epsilon_high", "reference", "rewards", "num_generations"),
+            *("num_iterations", "steps", "mask_truncated_completions", "max_completion_length"),
+            *("pad_to_multiple_of", "temperature"),
+        )
+    },
+    "normalize_advantages": (False, True),
+    "reward_clip_range": (None, (-0.2, 0.3)),
+}
+_GMPO: dict[str, Sequence[Any]] = {
+    **{
+        name: _GRPO[name]
+        for name in (
+            *("importance_sampling_level", "delta", "reference", "use_bias_correction_kl"),
+            *("scale_rewards", "rewards", "num_generations", "num_iterations", "steps"),
+            *("mask_truncated_completions", "temperature", "top_entropy_quantile", "bonus"),
+            "off_policy_mask_threshold",
+        )
+    },
+    "epsilon": (0.4, 0.003),
+    "epsilon_high": (None, 0.01),
+    "loss_type": ("dapo", "vespo"),
+    "engine": ("none", "token_truncate", "sequence_mask"),
+}
+LEFT_OUT = {
+    "what is sampled, not what is made of it": (
+        *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs"),
+        *("chat_template_kwargs", "cache_implementation", "vllm_structured_outputs_regex"),
+        *("max_tool_calling_iterations", "shuffle_dataset", "remove_unused_columns"),
+    ),
+    "the engine's, whose log-probs are made here": (
+        *("use_vllm", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode"),
+        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
+        *("vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length"),
+        *("vllm_tensor_parallel_size", "ds3_gather_for_generation", "use_transformers_paged"),
+        *("use_transformers_continuous_batching", "transformers_continuous_batching_config"),
+    ),
+    "what model is trained, and how fast": (
+        *("model_init_kwargs", "trust_remote_code", "disable_dropout", "learning_rate"),
+        "cast_lm_head_to_fp32",
+    ),
+    "a part of the loss that the hook does not record": ("router_aux_loss_coef",),
+    "another way to say steps_per_generation": ("generation_batch_size",),
+    "how entropy_coef moves; each record has its value": (
+        *("entropy_coef_min", "entropy_coef_max", "entropy_coef_delta"),
+    ),
+    "evaluation, which the hook does not record": ("num_generations_eval",),
+    "logs": (
+        *("log_completions", "log_multimodal", "num_completions_to_print"),
+        *("log_unique_prompts", "log_completions_hub_repo"),
+    ),
+}
+"""Why options of GRPOConfig and RLOOConfig are not in an array. TRL 1.16.0 has no Liger loss."""
+
+
+def known_options(array: Array) -> set[str]:
+    """TRL's names of the options that an array has values for."""
+    found: set[str] = set()
+    for name, values in array.options.items():
+        for value in values:
+            found |= settings_of({name: value}).keys()
+    return found
+
+
+@dataclass(frozen=True)
+class Array:
+    """A trainer, the options that reach its loss, and which of their values go together."""
+
+    name: str
+    trainer: type
+    config: type
+    options: Mapping[str, Sequence[Any]]
+
+    def rows(self) -> list[Configuration]:
+        """The configurations: every pair of values that TRL takes."""
+        return covering_array(self.options, seed=SEED, allowed=allowed)
+
+
+ARRAYS = (
+    Array("GRPOTrainer", GRPOTrainer, GRPOConfig, _GRPO),
+    Array("RLOOTrainer", RLOOTrainer, RLOOConfig, _RLOO),
+    Array("GMPOTrainer", GMPOTrainer, GMPOConfig, _GMPO),
+)
+
+
+def allowed(row: Configuration) -> bool:
+    """Whether TRL takes the configuration; ``REFUSED`` has those that it does not."""
+    return not any(fits(row) for fits, _, _ in REFUSED.values())
+
+
+def _sequence_vespo(row: Configuration) -> bool:
+    return row.get("loss_type") == "vespo" and str(row.get("engine")).startswith("sequence")
+
+
+def _unbounded(row: Configuration) -> bool:
+    return row.get("bounds") == "none" and str(row.get("engine")).endswith("truncate")
+
+
+REFUSED: dict[str, tuple[Callable[[Configuration], bool], Configuration, str]] = {
+    "`loss_type` vespo with sequence_truncate or sequence_mask": (
+        _sequence_vespo,
+        {"loss_type": "vespo", "engine": "sequence_mask", "use_vllm": True},
+        "VESPO loss requires `vllm_importance_sampling_mode` to be either 'token_truncate' or "
+        "'token_mask'",
+    ),
+    "a truncating mode with neither clip_min nor clip_max": (
+        _unbounded,
+        {"engine": "sequence_truncate", "bounds": "none"},
+        "At least one of `vllm_importance_sampling_clip_min` or `vllm_importance_sampling_clip_m",
+    ),
+    "`sync_ref_model` with beta 0": (
+        lambda _: False,  # no value of an option above says so
+        {"sync_ref_model": True, "beta": 0.0},
+        "You passed `sync_ref_model=True` while `beta=0.0`",
+    ),
+}
+"""What TRL refuses: which configurations, one of them, and how its message begins."""
+
+
+def settings_of(row: Configuration) -> dict[str, Any]:
+    """A configuration in TRL's words."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in NAMED:
+            found |= NAMED[name][value]
+        elif name == "engine":
+            mode = {"vllm_importance_sampling_mode": value} if value in ENGINES[2:] else {}
+            found |= {"vllm_importance_sampling_correction": value != "uncorrected", **mode}
+        else:
+            found[name] = value
+    return found
+
+
+class Wide:
+    """A trainer's forward pass, its numbers as float64: the loss's own arithmetic is."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.forward = trainer._get_per_token_logps_and_entropies
+        trainer._get_per_token_logps_and_entropies = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return tuple(one if one is None else one.double() for one in self.forward(*args, **kwargs))
+
+
+class Engine:
+    """What vLLM would be: the trainer's own log-probs with noise; the first may be missing."""
+
+    def __init__(self, trainer: Any, *, scores_all: bool) -> None:
+        self.trainer, self.generate = trainer, trainer._generate
+        self.unscored = 0 if scores_all else 1
+        self.draw = np.random.default_rng(SEED)
+        trainer._generate, trainer.use_vllm = self, True
+
+    def __call__(self, prompts: list[Any]) -> Any:
+        trainer = self.trainer
+        trainer.use_vllm = False
+        result = list(self.generate(prompts))
+        trainer.use_vllm = True
+        result[4] = [
+            [None] * self.unscored + self._log_probs(prompt, response)[self.unscored :]
+            for prompt, response in zip(result[0], result[1], strict=True)
+        ]
+        return tuple(result)
+
+    @torch.no_grad()
+    def _log_probs(self, prompt: list[int], response: list[int]) -> list[float]:
+        logits = self.trainer.model(torch.tensor([[*prompt, *response]])).logits
+        kept = logits[0, len(prompt) - 1 : -1].double() / self.trainer.temperature
+        taken = kept.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
+        noise = 0.15 * self.draw.standard_normal(len(response))
+        return (taken + torch.tensor(noise)).clamp(max=-1e-9).tolist()
+
+
+def build(array: Array, row: Configuration, model: str, folder: Path) -> Any:
+    """The trainer of a configuration."""
+    given = {"max_steps": 2} | settings_of(row)
+    rewards = given.pop("reward_funcs", [tiny.letters])
+    arguments = array.config(**tiny.arguments(folder, **_known(array, given)))
+    return array.trainer(model, rewards, args=arguments, train_dataset=tiny.prompts())
+
+
+def _known(array: Array, given: Mapping[str, Any]) -> dict[str, Any]:
+    engine = {name for name in given if name.startswith("vllm_") and array.config is RLOOConfig}
+    return {name: value for name, value in given.items() if name not in engine}
+
+
+def train(array: Array, row: Configuration, model: str, folder: Path) -> Path:
+    """Trains a configuration for two steps; the path of its records."""
+    path = folder / "rollouts.jsonl"
+    trainer = build(array, row, model, folder)
+    trainer.remove_callback(PrinterCallback)
+    Wide(trainer)
+    if row.get("engine", "none") != "none":
+        # A token without one is said to agree with the old policy or with the current one: TRL's
+        # correction takes the first, its off-policy mask the second, and a record has one number.
+        both = row["engine"] != "uncorrected" and row.get("off_policy_mask_threshold") is not None
+        Engine(trainer, scores_all=both)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with record(trainer, path):
+            trainer.train()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return path
+
+
+@dataclass
+class Tally:
+    """Of the configurations of one loss: what became of them."""
+
+    configurations: int = 0
+    records: int = 0
+    differ: int = 0
+    loss: float = 0.0
+    gradient: float = 0.0
+    advantages: float = 0.0
+    metrics: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Configuration, path: Path, document: Mapping[str, Any]) -> None:
+        """Counts a configuration: the verdict of ``grpo verify``, and how far the numbers are."""
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.advantages = max(self.advantages, advantage_error(row, lines))
+        self.configurations += 1
+        self.records += len(lines)
+        self.differ += not document["agrees"] or len(document["records"]) != len(lines)
+        self.metrics.update(document["metrics_differ"].keys())
+        for one in lines:
+            loss, gradient = errors(one)
+            self.loss, self.gradient = max(self.loss, loss), max(self.gradient, gradient)
+
+    def row(self) -> dict[str, Any]:
+        """As the golden file has it."""
+        return {
+            "configurations": self.configurations,
+            "records": self.records,
+            "differ": self.differ,
+            "loss": self.loss,
+            "gradient": self.gradient,
+            "advantages": self.advantages,
+            "metrics": dict(sorted(self.metrics.items())),
+        }
+
+
+def errors(one: dict[str, Any]) -> tuple[float, float]:
+    """|Δ loss| of Σ|contribution|, and the largest |Δ gradient| of the largest gradient."""
+    chosen = choose(one["framework"])
+    plan = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
+    ours = evaluate(one, plan.variant, stages=dict(plan.swapped), **plan.flags)
+    size = float(ours.breakdown.record_scale.sum()) or 1.0
+    gradient = -ours.breakdown.gradient
+    rows = [np.array(row) for row in one["expected"]["loss_gradient"]]
+    theirs = np.concatenate([*rows, np.zeros(0)])
+    if "mask" in one:
+        theirs = theirs[np.concatenate([np.array(row) for row in one["mask"]]) == 1]
+    most = float(np.abs(theirs).max(initial=0.0)) or 1.0
+    off = float(np.abs(gradient - theirs).max(initial=0.0))
+    return abs(ours.loss - one["expected"]["loss"]) / size, off / most
+
+
+def advantage_error(row: Configuration, lines: Sequence[dict[str, Any]]) -> float:
+    """The largest |Δ advantage| of the largest one, over whole generations."""
+    if row.get("reward_clip_range") is not None:
+        return 0.0  # no choice has it; the record's advantages are used as they are
+    worst = 0.0
+    for joined, theirs in generations(row, lines):
+        chosen = choose(joined["framework"])
+        stages = {k: v for k, v in chosen.stages.items() if k == "advantage"}
+        ours = evaluate(joined, chosen.variant, stages=stages).breakdown.response_advantage
+        most = float(np.abs(theirs).max(initial=0.0)) or 1.0
+        worst = max(worst, float(np.abs(ours - theirs).max()) / most)
+    return worst
+
+
+_COLUMNS = ("per_token_logps", "old_per_token_logps", "ref_per_token_logps", "group_ids")
+
+
+def generations(
+    row: Configuration, lines: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The micro-batches of each generation as one record without advantages, and those."""
+    steps = STEPS[row["steps"]]
+    size = steps.get("steps_per_generation", steps["gradient_accumulation_steps"])
+    functions = [f"rewards/{one.__name__}" for one in REWARDS[row["rewards"]]["reward_funcs"]]
+    weights = REWARDS[row["rewards"]].get("reward_weights", [1.0] * len(functions))
+    for first in range(0, len(lines), size * row["num_iterations"]):
+        parts = lines[first : first + size]
+        joined: dict[str, Any] = {
+            name: [one for part in parts for one in part[name]]
+            for name in _COLUMNS
+            if name in parts[0]
+        }
+        names = functions if len(functions) > 1 else ["rewards"]
+        table = [[one for part in parts for one in part[name]] for name in names]
+        joined["rewards"] = [list(one) for one in zip(*table, strict=True)]
+        joined["hyperparameters"] = parts[0]["hyperparameters"] | {
+            "entropy_coef": 0.0,
+            "top_entropy_quantile": 1.0,
+            "reward_weights": ",".join(map(str, weights)),
+        }
+        joined["framework"] = parts[0]["framework"]
+        yield joined, np.array([one for part in parts for one in part["advantages"]])
+
+
+def verified(path: Path) -> dict[str, Any]:
+    """What ``grpo verify`` says."""
+    command = [sys.executable, "-m", "grpo_cli", "verify", str(path), "--rtol", RTOL, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise AssertionError(done.stderr)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+Progress = Callable[[Configuration, Mapping[str, Any]], object]
+
+
+def measured(
+    array: Array,
+    rows: Sequence[Configuration],
+    model: str,
+    folder: Path,
+    progress: Progress = lambda _, __: None,
+) -> dict[str, Tally]:
+    """Loss → what became of its configurations."""
+    found: dict[str, Tally] = {}
+    for at, row in enumerate(rows):
+        place = folder / f"{array.name}-{at}"
+        place.mkdir()
+        path = train(array, row, model, place)
+        document = verified(path)
+        name = str(row["loss_type"]) if array.trainer is GRPOTrainer else array.name
+        found.setdefault(name, Tally()).add(row, path, document)
+        progress(row, document)
+    return found
+
+
+def refusals(model: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """What TRL refuses, and its message."""
+    for name, (_, row, _) in REFUSED.items():
+        try:
+            build(ARRAYS[0], row, model, folder)
+        except ValueError as error:
+            yield name, str(error)
+        else:
+            yield name, ""
+
+
+def pairs(options: Mapping[str, Sequence[Any]], rows: Sequence[Configuration]) -> tuple[int, int]:
+    """How many pairs of values occur, and of how many."""
+    total = sum(len(options[a]) * len(options[b]) for a, b in combinations(sorted(options), 2))
+    met = {
+        (a, repr(row[a]), b, repr(row[b])) for row in rows for a, b in combinations(sorted(row), 2)
+    }
+    return len(met), total
+
+
+def document_of(model: str, folder: Path) -> dict[str, Any]:
+    """All of it: trains every configuration."""
+    arrays = {}
+    for array in ARRAYS:
+        rows = array.rows()
+        met, total = pairs(array.options, rows)
+        tallies = measured(array, rows, model, folder, said)
+        arrays[array.name] = {
+            "pairs": met,
+            "of": total,
+            "losses": {name: tally.row() for name, tally in sorted(tallies.items())},
+        }
+    return {
+        "framework": "trl 1.16.0",
+        "how": "python -m parity.trl_pairwise --write: every configuration was trained for two "
+        f"steps, recorded by the hook and judged by grpo verify --rtol {RTOL}",
+        "arrays": arrays,
+        "refused": dict(refusals(model, folder)),
+    }
+
+
+def said(row: Configuration, document: Mapping[str, Any]) -> None:
+    """A line on the screen: the first difference of a configuration, or its metrics'."""
+    first = next((one["first"] for one in document["records"] if one["first"]), None)
+    metrics = dict(document["metrics_differ"])
+    if first or metrics:
+        print(row, first, metrics, flush=True)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        found = document_of(tiny.save(folder / "model"), folder)
+    if given.write:
+        GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+    if any(one["differ"] for array in found["arrays"].values() for one in array["losses"].values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
