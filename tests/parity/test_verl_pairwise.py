@@ -26,12 +26,10 @@ def test_a_tenth_of_the_array_agrees_with_verl() -> None:
     part = seeded_part(configurations(), seed=int(os.environ.get("GRPO_PART", "0")), share=0.1)
     result = judged(part)
     assert not result.raised
-    assert result.unexplained == []
+    assert result.differing == []
     for loss, row in result.losses.items():
         assert row["records"] >= STEPS * row["configurations"], loss
         assert not row["metrics"], loss
-    differ = sum(row["differ"] for row in result.losses.values())
-    assert differ == sum(result.named.values())
 
 
 def test_every_pair_is_in_the_array_that_the_page_tells_of() -> None:
@@ -39,9 +37,7 @@ def test_every_pair_is_in_the_array_that_the_page_tells_of() -> None:
     array = written["arrays"]["actor"]
     assert (array["pairs"], array["of"]) == (len(pairs(found)), every_pair())
     assert sum(row["configurations"] for row in array["losses"].values()) == len(found)
-    assert written["unexplained"] == 0
-    differ = sum(row["differ"] for row in array["losses"].values())
-    assert differ == sum(written["named"].values())
+    assert not sum(row["differ"] for row in array["losses"].values())
 
 
 def test_a_setting_without_which_verl_raises(tmp_path) -> None:  # type: ignore[no-untyped-def]

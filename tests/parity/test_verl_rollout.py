@@ -180,6 +180,31 @@ def test_weights_of_geo_mean(weights: dict[str, Any], kind: str) -> None:
         AGREEMENT.close(FRAMEWORK, row, "gradient", -flat(ours.gradient), wanted, case=kind)
 
 
+@pytest.mark.parametrize("loss_mode", ["gspo", "geo_mean", "kl_cov", "sapo", "cispo", "dppo_kl"])
+def test_losses_do_not_see_what_is_rejected(loss_mode: str) -> None:
+    """verl takes rejected tokens out of the mask before the means over responses and batch."""
+    row = f"verl/{loss_mode}"
+    own = VARIANTS[row].kl_aggregate is not None
+    for seed, (rejection, thresholds) in enumerate(REJECTIONS.items()):
+        batch, mode = ragged(seed + 370), MODES[seed % len(MODES)]
+        settings = {"rollout_rs": rejection, "rollout_rs_threshold": thresholds[0]}
+        given = WEIGHTS[seed % len(WEIGHTS)] | settings
+        if not enough(batch, given, "log_probs_old"):
+            continue
+        where = ("kl_aggregate", "entropy_aggregate") if own else ("aggregate",)
+        name = "decoupled-geometric" if loss_mode == "geo_mean" else "decoupled"
+        stages = dict.fromkeys(where, f"verl/{mode}") | {"correction": f"verl/{name}"}
+        hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
+        ours = evaluate(batch.record(hyperparameters=hyper), row, stages=stages)
+        loss, gradient = decoupled(batch, mode, given, loss_mode)
+        label, case = f"{row} --correction verl/{name}", f"{seed} {mode} {given}"
+        AGREEMENT.close(FRAMEWORK, label, "loss", ours.loss, loss, case=case)
+        wanted = flat(batch.counted(gradient))
+        near = 1e-7 if loss_mode == "sapo" else 1e-9
+        found = -flat(ours.gradient)
+        AGREEMENT.close(FRAMEWORK, label, "gradient", found, wanted, limit=near, case=case)
+
+
 PRESETS = [
     name.removeprefix("verl/") for name in VARIANTS if name.startswith(("verl/dec", "verl/byp"))
 ]

@@ -34,9 +34,8 @@ def decoupled(
     tokens (level token) or the responses of a record, which stands for verl's batch. A token is
     kept where every statistic of ``rollout_rs`` is within its bounds.
 
-    verl rejects before it takes advantages and sequence ratios, over what is kept; here the
-    advantage and the ratio stage see every token. That matters where tokens are rejected one by
-    one and the advantage is whitened over tokens, or the ratio is of the response.
+    verl rejects before it takes advantages, over what is kept; here the advantage stage sees every
+    token. That matters where the advantage is whitened over tokens or weighed by lengths.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
@@ -54,7 +53,7 @@ def decoupled(
     if rollout_rs is None:
         return Correction(weight)
     kept = ~rejected(difference, responses, rollout_rs, rollout_rs_threshold)
-    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept)
+    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept, masks=True)
 
 
 def decoupled_geometric(
