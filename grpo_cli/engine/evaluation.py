@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.fold import Pieces
+from grpo_cli.engine.fold import Pieces, Told
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, has_reference, lacks_kl, without_kl
@@ -311,6 +311,7 @@ def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
         if not found.moments and not found.counts:
             return evaluator  # there is no record, which the next pass says
         evaluator = evaluator.after(found)
+        reader.told = Told()  # what is said of the files is said by the pass that evaluates them
     return evaluator
 
 

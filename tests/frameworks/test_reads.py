@@ -1,7 +1,7 @@
 """A framework's row takes what the framework's released function reads, and nothing else.
 
-verl and TRL are executed for this in tests/parity. The others were read: ``SETTINGS`` says which of
-a framework's settings its losses read, by its own names, and where.
+``SETTINGS`` says which of a framework's settings its losses read, by its own names, and where that
+was read. tests/parity/test_verl_reads.py executes verl for it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _CLIP = ("epsilon_low", "epsilon_high")
 SETTINGS: Mapping[str, tuple[str, str]] = {
     # framework: (where, settings); one that our tables know by no other name has ours
     "liger": (
-        "src/liger_kernel/chunked_loss/grpo_loss.py, LigerFusedLinearGRPOLoss @0.8.2; the padded "
-        "width of luspo's mean; the Trainer divides by its accumulation",
-        "epsilon_low epsilon_high delta beta response_length gradient_accumulation_steps",
+        "src/liger_kernel/chunked_loss/grpo_loss.py, LigerFusedLinearGRPOLoss @0.8.5, whose "
+        "use_bias_correction_kl weighs the KL by the ratio; the padded width of luspo's mean; the "
+        "Trainer divides by its accumulation",
+        "epsilon_low epsilon_high delta beta kl_weight response_length gradient_accumulation_steps",
     ),
     "unsloth": (
         "unsloth_zoo/rl_replacements.py, grpo_compute_loss",
@@ -44,6 +45,13 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "top_entropy_quantile max_completion_length gradient_accumulation_steps "
         "num_items_in_batch num_processes",
     ),
+    "verl": (
+        "verl/trainer/ppo/core_algos.py:1140-2549, workers/utils/losses.py 0.9.1, executed",
+        "clip_ratio_low clip_ratio_high clip_ratio_c tau_pos tau_neg dro_beta clip_cov_ratio "
+        "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef kl_loss_coef dp_size "
+        "batch_num_tokens global_batch_size loss_scale_factor response_length rollout_is "
+        "rollout_is_threshold rollout_is_batch_normalize rollout_rs rollout_rs_threshold",
+    ),
     "skyrl": (
         "skyrl/backends/skyrl_train/utils/ppo_utils.py:557-1050 @a9564572",
         "eps_clip_low eps_clip_high clip_ratio_c tau_pos tau_neg divergence_low divergence_high "
@@ -55,7 +63,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size",
     ),
     "openrlhf": (
-        "openrlhf/models/loss.py, PolicyLoss @3c3be62; trainer/ppo_utils/experience_maker.py",
+        "openrlhf/models/loss.py, PolicyLoss @0.11.2; trainer/ppo_utils/experience_maker.py",
         "eps_clip_low eps_clip_high dual_clip beta reward_clip is_low is_high rejection_threshold",
     ),
     "slime": (
@@ -71,14 +79,15 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "truncated_importance_sampling_ratio advantage_clip_low advantage_clip_high",
     ),
     "areal": (
-        "areal/utils/functional/functional.py:434-640, areal/api/cli_args.py @4aef98d",
+        "areal/utils/functional/functional.py:434-640, areal/api/cli_args.py @cbff54d",
         "eps_clip_low eps_clip_higher c_clip sapo_tau_pos sapo_tau_neg kl_ctl reward_bias "
         "reward_scaling reward_clip std_eps is_low is_high m2_threshold rejection_metric "
         "rejection_level rejection_agg rejection_action",
     ),
     "prime-rl": (
-        "src/prime_rl/trainer/rl/loss.py:109-243 @559b447",
-        "dppo_mask_low dppo_mask_high ipo_threshold kl_tau",
+        "src/prime_rl/trainer/rl/loss.py:109-243 @559b447; IcePopLoss's ratio_low and ratio_high "
+        "@349283d, which are is_low and is_high here",
+        "dppo_mask_low dppo_mask_high ipo_threshold kl_tau is_low is_high",
     ),
     "open-instruct": (
         "open_instruct/grpo_utils.py:410-525 @e6c3044",
@@ -94,6 +103,8 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
     **{  # use_bias_correction_kl came with 2026.9.3
         row: ("kl_weight",) for row in EARLIER if row.endswith("@2026.9.1")
     },
+    "verl/gspo": ("dual_clip",),  # core_algos.py:1546 has none
+    "verl/gspo@0.9.0": ("dual_clip",),
     "skyrl/regular": ("dual_clip",),  # ppo_utils.py:573 reads it for dual_clip alone
     "skyrl/gspo": ("dual_clip",),
     "skyrl/cispo": _CLIP,  # :783 has bounds of its own, cispo.cispo_eps_clip_low and _high
@@ -172,6 +183,20 @@ def test_a_record_s_setting_that_the_released_function_ignores_changes_nothing()
         stages={"surrogate": "clip"},
     )
     assert swapped.loss != plain.loss
+
+
+def test_clip_ratio_of_verl_stands_in_for_a_side_that_is_null() -> None:
+    """verl's clip_ratio_low and clip_ratio_high are 0.2 unless they are set, null included."""
+
+    def signature(framework: str, **settings: Any) -> str:
+        record = RECORD | {"framework": {"name": framework}, "hyperparameters": settings}
+        return str(evaluate(record, "verl/gspo").signature)
+
+    assert "clip[low=0.2,high=0.2]" in signature("verl", clip_ratio=0.5)
+    assert "clip[low=0.5,high=0.25]" in signature(
+        "verl", clip_ratio=0.5, clip_ratio_low=None, clip_ratio_high=0.25
+    )
+    assert "clip[low=0.5,high=0.5]" in signature("mine", clip_ratio=0.5)
 
 
 def test_a_flag_that_the_released_function_ignores_is_a_usage_error() -> None:

@@ -13,7 +13,7 @@ from grpo_cli.frameworks.trl.rows import ROWS as TRL
 from grpo_cli.objective.row import Row, Use, use
 
 _NO_CORRECTION = use("none")
-_READS = frozenset({"epsilon_low", "epsilon_high", "delta", "beta"})
+_READS = frozenset({"epsilon_low", "epsilon_high", "delta", "beta", "kl_weight"})
 """What LigerFusedLinearGRPOLoss takes, where these rows use it."""
 
 
