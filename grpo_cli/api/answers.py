@@ -207,6 +207,15 @@ class Difference(Answer):
 
 
 @dataclass(frozen=True)
+class MetricDifference(Answer):
+    """What a trainer logged beside its loss that differs; it decides nothing."""
+
+    key: str
+    expected: float
+    got: float
+
+
+@dataclass(frozen=True)
 class Verdict(Answer):
     """What became of a record that expects something."""
 
@@ -220,6 +229,7 @@ class Verdict(Answer):
     ignored: Sequence[str]
     first: Difference | None
     also: Sequence[str]
+    metrics: Sequence[MetricDifference]
     rounded: Mapping[str, str]
 
 
@@ -233,6 +243,7 @@ class Verified(Answer):
     verified: int
     differing: int
     without_expected: int
+    metrics_differ: Mapping[str, int]
     undefined: int
     records: Sequence[Verdict]
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli import evaluate
+from grpo_cli import evaluate, verify
 from grpo_cli.commands.verify.view import _any_of
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
@@ -58,6 +58,9 @@ def test_a_metric_that_differs_does_not_make_the_loss_wrong(grpo, tmp_path):
     assert document["metrics_differ"] == {"metrics.clip_ratio/low_mean": 1}
     assert [len(row["metrics"]) for row in document["records"]] == [0, 0, 1, 0, 0, 0, 0, 0]
     assert document["records"][2]["metrics"][0]["expected"] == 0.5
+    answer = verify(path)
+    assert answer.metrics_differ == document["metrics_differ"]
+    assert [one.key for one in answer.records[2].metrics] == ["metrics.clip_ratio/low_mean"]
 
 
 def test_metrics_decide_where_nothing_else_is_expected(grpo, tmp_path):
