@@ -121,14 +121,15 @@ def parity_table(measured: dict[str, Any] | None = None) -> str:
     return "\n".join(parity_report().tables(measured, swapped=False)).strip() + "\n"
 
 
-def trl_pairs_table() -> str:
-    """What the trainings of TRL's options in pairs came to."""
+def pairs_table(framework: str) -> str:
+    """What the trainings of a framework's options in pairs came to."""
     report = parity_report()
-    return "\n".join(report.pair_lines(json.loads(report.TRL_PAIRS.read_bytes()))) + "\n"
+    return "\n".join(report.pair_lines(json.loads(report.PAIRS[framework].read_bytes()))) + "\n"
 
 
-def test_the_table_of_pairs_is_that_of_the_trainings():
-    assert marked(_text(PAGES / "checked.md"), "trl-pairs") == trl_pairs_table()
+@pytest.mark.parametrize("framework", ["trl", "verl"])
+def test_the_table_of_pairs_is_that_of_the_trainings(framework):
+    assert marked(_text(PAGES / "checked.md"), f"{framework}-pairs") == pairs_table(framework)
 
 
 PICTURE = ROOT / "samples" / "tokens.svg"
@@ -146,7 +147,12 @@ def test_the_picture_is_what_the_command_below_it_makes(tmp_path, quick):
     assert picture(tmp_path, quick) == _text(PICTURE), "python tests/test_readme.py --write README"
 
 
-GENERATED = {"parity": parity_table, "trl-pairs": trl_pairs_table, "aliases": alias_table}
+GENERATED = {
+    "parity": parity_table,
+    "trl-pairs": lambda: pairs_table("trl"),
+    "verl-pairs": lambda: pairs_table("verl"),
+    "aliases": alias_table,
+}
 """What stands between <!-- name --> and <!-- /name -->, and what makes it."""
 
 

@@ -208,7 +208,7 @@ class Difference(Answer):
 
 @dataclass(frozen=True)
 class MetricDifference(Answer):
-    """What a trainer logged beside its loss that differs; it decides nothing."""
+    """A metric that differs, which decides nothing beside a loss."""
 
     key: str
     expected: float

@@ -15,6 +15,7 @@ from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.finite import check_finite
 from grpo_cli.objective.inputs import Inputs, take_penalty
 from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.rejected import without_rejected
 from grpo_cli.objective.results import (
     Correction,
     Kl,
@@ -58,8 +59,11 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     ratio = _ratio(batch, objective, inputs)
     surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
     correction: Correction | None = inputs.call(objective.correction, "correction")
-    kl = _kl(objective, inputs, correction)
     kept = None if correction is None else correction.kept
+    if correction is not None and correction.masks and kept is not None and not kept.all():
+        seen = ratio, surrogate
+        ratio, surrogate = without_rejected(batch, objective, inputs, kept, seen)
+    kl = _kl(objective, inputs, correction)
     if kept is not None:
         inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
     weights: Weights = inputs.call(objective.aggregate, "aggregate")

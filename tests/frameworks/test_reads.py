@@ -1,7 +1,7 @@
 """A framework's row takes what the framework's released function reads, and nothing else.
 
-verl and TRL are executed for this in tests/parity. The others were read: ``SETTINGS`` says which of
-a framework's settings its losses read, by its own names, and where.
+``SETTINGS`` says which of a framework's settings its losses read, by its own names, and where that
+was read. tests/parity/test_verl_reads.py executes verl for it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,13 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "fipo_clip_low fipo_clip_high fipo_safety_threshold off_policy_sequence_mask_delta "
         "top_entropy_quantile max_completion_length gradient_accumulation_steps "
         "num_items_in_batch num_processes",
+    ),
+    "verl": (
+        "verl/trainer/ppo/core_algos.py:1140-2549, workers/utils/losses.py 0.9.1, executed",
+        "clip_ratio_low clip_ratio_high clip_ratio_c tau_pos tau_neg dro_beta clip_cov_ratio "
+        "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef kl_loss_coef dp_size "
+        "batch_num_tokens global_batch_size loss_scale_factor response_length rollout_is "
+        "rollout_is_threshold rollout_is_batch_normalize rollout_rs rollout_rs_threshold",
     ),
     "skyrl": (
         "skyrl/backends/skyrl_train/utils/ppo_utils.py:557-1050 @a9564572",
@@ -94,6 +101,8 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
     **{  # use_bias_correction_kl came with 2026.9.3
         row: ("kl_weight",) for row in EARLIER if row.endswith("@2026.9.1")
     },
+    "verl/gspo": ("dual_clip",),  # core_algos.py:1546 has none
+    "verl/gspo@0.9.0": ("dual_clip",),
     "skyrl/regular": ("dual_clip",),  # ppo_utils.py:573 reads it for dual_clip alone
     "skyrl/gspo": ("dual_clip",),
     "skyrl/cispo": _CLIP,  # :783 has bounds of its own, cispo.cispo_eps_clip_low and _high
@@ -172,6 +181,20 @@ def test_a_record_s_setting_that_the_released_function_ignores_changes_nothing()
         stages={"surrogate": "clip"},
     )
     assert swapped.loss != plain.loss
+
+
+def test_clip_ratio_of_verl_stands_in_for_a_side_that_is_null() -> None:
+    """verl's clip_ratio_low and clip_ratio_high are 0.2 unless they are set, null included."""
+
+    def signature(framework: str, **settings: Any) -> str:
+        record = RECORD | {"framework": {"name": framework}, "hyperparameters": settings}
+        return str(evaluate(record, "verl/gspo").signature)
+
+    assert "clip[low=0.2,high=0.2]" in signature("verl", clip_ratio=0.5)
+    assert "clip[low=0.5,high=0.25]" in signature(
+        "verl", clip_ratio=0.5, clip_ratio_low=None, clip_ratio_high=0.25
+    )
+    assert "clip[low=0.5,high=0.5]" in signature("mine", clip_ratio=0.5)
 
 
 def test_a_flag_that_the_released_function_ignores_is_a_usage_error() -> None:

@@ -175,6 +175,32 @@ TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slim
             VERL_NAMED | {"rollout_correction": {"bypass_mode": True, "loss_type": "reinforce"}},
             *("verl/bypass_pg_is", {}, {"rollout_is": None}),
         ),
+        (
+            VERL_NAMED | {"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": False},
+            *("verl/vanilla", {"advantage": "verl/grpo_nostd"}, {}),
+        ),
+        (
+            VERL_NAMED | {"adv_estimator": "rloo", "norm_adv_by_std_in_grpo": False},
+            *("verl/vanilla", {"advantage": "verl/rloo"}, {}),
+        ),
+        (
+            VERL_NAMED | {"use_kl_in_reward": True, "kl_penalty": "mse"},
+            *("verl/vanilla", {"kl": "verl/mse-in-reward"}, {}),
+        ),
+        (
+            VERL_NAMED | {"policy_loss": "geo_mean", "rollout_correction": {"rollout_is": "token"}},
+            *("verl/geo_mean", {"correction": "verl/decoupled-geometric"}, {"rollout_is": "token"}),
+        ),
+        (  # the losses of bypass mode take the place of sapo, and follow loss_agg_mode
+            VERL_NAMED
+            | {"policy_loss": "sapo", "loss_agg_mode": "token-sum"}
+            | {"rollout_correction": {"bypass_mode": True}},
+            *("verl/bypass_ppo_clip", {"aggregate": "verl/token-sum"}, {"rollout_is": None}),
+        ),
+        (
+            VERL_NAMED | {"policy_loss": "bypass_mode", "rollout_correction": {"loss_type": "x"}},
+            *("verl/bypass_pg_is", {}, {"rollout_is": None}),
+        ),
         # slime 624b824: its arguments
         (SLIME_NAMED, "slime/grpo", {}, {}),
         (
@@ -230,6 +256,7 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
         ({"name": "trl", "loss_type": "nope"}, "no variant reproduces trl's 'nope'"),
         ({"name": "trl", "importance_sampling_level": "nope"}, "no ratio is called 'nope'"),
         ({"name": "verl", "loss_agg_mode": "nope"}, "no aggregate is called 'nope'"),
+        ({"name": "verl", "use_kl_in_reward": True, "kl_loss_type": "kl"}, "grpo has one KL"),
     ],
 )
 def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:

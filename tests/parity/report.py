@@ -22,7 +22,7 @@ from grpo_cli import evaluate
 GOLDEN = Path(__file__).parent.parent / "golden"
 FILE = GOLDEN / "agreement.json"
 OTHERS = GOLDEN / "others.json"
-TRL_PAIRS = GOLDEN / "trl_pairs.json"
+PAIRS = {name: GOLDEN / f"{name}_pairs.json" for name in ("trl", "verl")}
 QUANTITIES = ("loss", "policy loss", "gradient", "kl", "clip", "advantages")
 
 KINDS = ("cases", "advantages")

@@ -51,7 +51,9 @@ WEIGHTS: tuple[dict[str, Any], ...] = (
 BETA, ENTROPY = 0.3, 0.02
 
 
-def decoupled(batch: Ragged, mode: str, settings: dict[str, Any]) -> tuple[float, Any]:
+def decoupled(
+    batch: Ragged, mode: str, settings: dict[str, Any], loss_mode: str = "vanilla"
+) -> tuple[float, Any]:
     """Loss and gradient as verl's trainer makes them: the mask is the rejection's from there on."""
     mask = verl_functions.tensor(batch, "mask")
     names = ("log_probs_old", "log_probs_rollout")
@@ -59,7 +61,7 @@ def decoupled(batch: Ragged, mode: str, settings: dict[str, Any]) -> tuple[float
         *(verl_functions.tensor(batch, name) for name in names), mask, **settings
     )
     weights = None if found is None else found.batch["rollout_is_weights"]
-    loss = core_algos.get_policy_loss_fn("vanilla")
+    loss = core_algos.get_policy_loss_fn(loss_mode)
     return _total(batch, mode, mask, loss, {}, rollout_is_weights=weights)
 
 
@@ -156,6 +158,51 @@ def test_weights(weights: dict[str, Any], kind: str) -> None:
         compare(batch, row, mode, decoupled(batch, mode, weights), weights)
         pg = {**weights, "loss_type": "reinforce"}
         compare(batch, "verl/bypass_pg_is", mode, bypass(batch, mode, pg), weights)
+
+
+@pytest.mark.parametrize(("weights", "kind"), list(weighed()), ids=str)
+def test_weights_of_geo_mean(weights: dict[str, Any], kind: str) -> None:
+    """It takes the geometric mean of a response's weights; whole responses may be rejected."""
+    for seed, mode in enumerate(MODES):
+        rejection = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.012} if seed else {}
+        batch, given = ragged(seed + 340, kind), weights | rejection
+        hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
+        stages = dict.fromkeys(("kl_aggregate", "entropy_aggregate"), f"verl/{mode}")
+        stages["correction"] = "verl/decoupled-geometric"
+        record = batch.record(hyperparameters=hyper)
+        if not enough(batch, given, "log_probs_old"):
+            continue
+        ours = evaluate(record, "verl/geo_mean", stages=stages)
+        loss, gradient = decoupled(batch, mode, given, "geo_mean")
+        row = "verl/geo_mean --correction verl/decoupled-geometric"
+        AGREEMENT.close(FRAMEWORK, row, "loss", ours.loss, loss, case=f"{kind} {seed} {given}")
+        wanted = flat(batch.counted(gradient))
+        AGREEMENT.close(FRAMEWORK, row, "gradient", -flat(ours.gradient), wanted, case=kind)
+
+
+@pytest.mark.parametrize("loss_mode", ["gspo", "geo_mean", "kl_cov", "sapo", "cispo", "dppo_kl"])
+def test_losses_do_not_see_what_is_rejected(loss_mode: str) -> None:
+    """verl takes rejected tokens out of the mask before the means over responses and batch."""
+    row = f"verl/{loss_mode}"
+    own = VARIANTS[row].kl_aggregate is not None
+    for seed, (rejection, thresholds) in enumerate(REJECTIONS.items()):
+        batch, mode = ragged(seed + 370), MODES[seed % len(MODES)]
+        settings = {"rollout_rs": rejection, "rollout_rs_threshold": thresholds[0]}
+        given = WEIGHTS[seed % len(WEIGHTS)] | settings
+        if not enough(batch, given, "log_probs_old"):
+            continue
+        where = ("kl_aggregate", "entropy_aggregate") if own else ("aggregate",)
+        name = "decoupled-geometric" if loss_mode == "geo_mean" else "decoupled"
+        stages = dict.fromkeys(where, f"verl/{mode}") | {"correction": f"verl/{name}"}
+        hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
+        ours = evaluate(batch.record(hyperparameters=hyper), row, stages=stages)
+        loss, gradient = decoupled(batch, mode, given, loss_mode)
+        label, case = f"{row} --correction verl/{name}", f"{seed} {mode} {given}"
+        AGREEMENT.close(FRAMEWORK, label, "loss", ours.loss, loss, case=case)
+        wanted = flat(batch.counted(gradient))
+        near = 1e-7 if loss_mode == "sapo" else 1e-9
+        found = -flat(ours.gradient)
+        AGREEMENT.close(FRAMEWORK, label, "gradient", found, wanted, limit=near, case=case)
 
 
 PRESETS = [

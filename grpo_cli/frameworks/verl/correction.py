@@ -34,9 +34,8 @@ def decoupled(
     tokens (level token) or the responses of a record, which stands for verl's batch. A token is
     kept where every statistic of ``rollout_rs`` is within its bounds.
 
-    verl rejects before it takes advantages and sequence ratios, over what is kept; here the
-    advantage and the ratio stage see every token. That matters where tokens are rejected one by
-    one and the advantage is whitened over tokens, or the ratio is of the response.
+    verl rejects before it takes advantages, over what is kept; here the advantage stage sees every
+    token. That matters where the advantage is whitened over tokens or weighed by lengths.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
@@ -54,7 +53,42 @@ def decoupled(
     if rollout_rs is None:
         return Correction(weight)
     kept = ~rejected(difference, responses, rollout_rs, rollout_rs_threshold)
-    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept)
+    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept, masks=True)
+
+
+def decoupled_geometric(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    records: Segments,
+    *,
+    rollout_is: str | None,
+    rollout_is_threshold: float | str,
+    rollout_is_batch_normalize: str,
+    rollout_rs: str | None,
+    rollout_rs_threshold: float | str | None,
+) -> Correction:
+    """``verl/decoupled`` with the geometric mean of each response's weights, as verl's geo_mean.
+
+    c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the tokens that are kept.
+    """
+    found = decoupled(
+        log_probs_old,
+        log_probs_rollout,
+        responses,
+        records,
+        rollout_is=rollout_is,
+        rollout_is_threshold=rollout_is_threshold,
+        rollout_is_batch_normalize=rollout_is_batch_normalize,
+        rollout_rs=rollout_rs,
+        rollout_rs_threshold=rollout_rs_threshold,
+    )
+    if rollout_is is None:
+        return found
+    kept = np.ones(responses.total) if found.kept is None else found.kept.astype(np.float64)
+    logs = responses.sum(np.log(found.weight + 1e-10) * kept)
+    mean = np.exp(logs / (responses.sum(kept) + _TINY))
+    return found._replace(weight=responses.spread(mean) * kept)
 
 
 def bypass(
@@ -147,6 +181,7 @@ _CONSTANT = "the weights and the rejection are constants, though π_θ makes the
 
 CHOICES = {
     "verl/decoupled": Choice(decoupled, {**_WEIGHTS, **_REJECTION}),
+    "verl/decoupled-geometric": Choice(decoupled_geometric, {**_WEIGHTS, **_REJECTION}),
     "verl/bypass": Choice(bypass, {**_WEIGHTS, **_REJECTION}, stops_gradient=_CONSTANT),
     "verl/bypass-rejection": Choice(bypass_rejection, _REJECTION, stops_gradient=_CONSTANT),
 }

@@ -31,6 +31,8 @@ def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, 
         raise InputError(f"expected an object, got {got(nested)}", path=key or "")
     given = tuple((name, name, record[name]) for name in fields.hyperparameters)
     given += tuple((f"{key}.{name}", name, value) for name, value in nested.items())
+    if _framework(record).get("name") == "verl":
+        given = _as_verl_reads(given)
     # True == 1, so a cache that did not see the types would take one for the other.
     types = tuple([type(value) for *_, value in given])
     try:
@@ -47,8 +49,7 @@ def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, V
     Raises:
         InputError: for weights that are none, or another number of them than reward functions.
     """
-    framework = record.get("framework")
-    weights = framework.get("reward_weights") if isinstance(framework, dict) else None
+    weights = _framework(record).get("reward_weights")
     if weights is None:
         return _NONE
     path = "framework.reward_weights"
@@ -56,6 +57,27 @@ def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, V
     if (given := str(found["reward_weights"]).count(",") + 1) != functions:
         raise InputError(f"expected {functions} (one per reward function), got {given}", path=path)
     return found
+
+
+def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
+    framework = record.get("framework")
+    return framework if isinstance(framework, dict) else {}
+
+
+_SIDES = ("clip_ratio_low", "clip_ratio_high")
+
+
+def _as_verl_reads(given: _Given) -> _Given:
+    """Verl's settings without its ``clip_ratio``, which stands in for null sides alone.
+
+    ``clip_ratio_low`` and ``clip_ratio_high`` are 0.2 where verl's configuration does not say.
+    """
+    both = next((value for _, name, value in given if name == "clip_ratio"), None)
+    kept = [one for one in given if one[1] != "clip_ratio"]
+    return tuple(
+        (path, name, both if value is None and name in _SIDES else value)
+        for path, name, value in kept
+    )
 
 
 @lru_cache(maxsize=1024)
