@@ -194,6 +194,18 @@ class Breakdown:
         sums = self.batch.responses.sum(np.abs(self.contribution))
         return self.batch.records.sum(sums + empty)
 
+    @cached_property
+    def kl_scale(self) -> F64:
+        """[R] β·w′ of each response: the size of what cancels in a KL of two policies alike.
+
+        k3 = eˣ − x − 1 and its slope are differences of ones, which leave their rounding where x
+        is next to 0.
+        """
+        term = self.term(KL)
+        if term is None or not term.active:
+            return np.zeros(self.batch.responses.count)
+        return np.abs(term.coefficient * self.term_weight(term))
+
     # ---- per token --------------------------------------------------------------------------
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli import evaluate
+from grpo_cli import evaluate, verify
 from grpo_cli.commands.verify.view import _any_of
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
@@ -58,6 +58,9 @@ def test_a_metric_that_differs_does_not_make_the_loss_wrong(grpo, tmp_path):
     assert document["metrics_differ"] == {"metrics.clip_ratio/low_mean": 1}
     assert [len(row["metrics"]) for row in document["records"]] == [0, 0, 1, 0, 0, 0, 0, 0]
     assert document["records"][2]["metrics"][0]["expected"] == 0.5
+    answer = verify(path)
+    assert answer.metrics_differ == document["metrics_differ"]
+    assert [one.key for one in answer.records[2].metrics] == ["metrics.clip_ratio/low_mean"]
 
 
 def test_metrics_decide_where_nothing_else_is_expected(grpo, tmp_path):
@@ -279,3 +282,30 @@ def test_what_cancels_between_responses_without_tokens_is_rounding(grpo, tmp_pat
     path.write_text(json.dumps(record) + "\n")
     assert evaluate(record, "trl/rloo").loss != 0.0
     assert grpo("verify", str(path), "-v", "trl/rloo").exit_code == 0
+
+
+def on_the_reference(loss=0.0):
+    """Advantages of 0 and a reference that is the policy but for rounding, k3 in float32."""
+    new = np.linspace(-3.0, -0.5, 8, dtype=np.float32)
+    ref = new + np.float32(2e-7) * np.arange(-4, 4, dtype=np.float32)
+    x = ref - new
+    k3 = np.exp(x) - x - np.float32(1.0)
+    slope = (np.float32(1.0) - np.exp(x)) * np.float32(0.04 / 8)
+    assert np.abs(k3).max() > 100 * np.abs(x.astype(float) ** 2).max()  # nothing but rounding
+    return {
+        "log_probs_new": [new.tolist()],
+        "log_probs_old": [new.tolist()],
+        "log_probs_ref": [ref.tolist()],
+        "advantages": [0.0],
+        "beta": 0.04,
+        "expected": {"loss": float(0.04 * k3.mean()) + loss, "loss_gradient": [slope.tolist()]},
+    }
+
+
+def test_what_float32_leaves_of_a_kl_of_nothing_is_rounding(grpo, tmp_path):
+    path = tmp_path / "dead.jsonl"
+    for count in (1, 3):  # one by one, and together
+        path.write_text(count * (json.dumps(on_the_reference()) + "\n"))
+        assert grpo("verify", str(path), "-v", "trl/grpo").exit_code == 0
+        path.write_text(count * (json.dumps(on_the_reference(loss=1e-6)) + "\n"))
+        assert grpo("verify", str(path), "-v", "trl/grpo").exit_code == 1

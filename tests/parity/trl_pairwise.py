@@ -56,10 +56,18 @@ ENGINES = (
     "sequence_mask",
 )
 """No engine; one without the correction; the modes of the correction."""
+
+
+def even(completions: list[str], **_: Any) -> list[float | None]:
+    """The length of texts whose length is even; nothing of the others."""
+    return [None if len(text) % 2 else len(text) / 5 for text in completions]
+
+
 REWARDS = {
     "one": {"reward_funcs": [tiny.letters]},
     "two": {"reward_funcs": [tiny.letters, tiny.short]},
     "weighted": {"reward_funcs": [tiny.letters, tiny.short], "reward_weights": [1.0, 0.25]},
+    "nulls": {"reward_funcs": [tiny.letters, even], "reward_weights": [1.0, 0.5]},
 }
 STEPS = {
     "1": {"gradient_accumulation_steps": 1},
@@ -310,13 +318,8 @@ def build(array: Array, row: Configuration, model: str, folder: Path) -> Any:
     """The trainer of a configuration."""
     given = {"max_steps": 2} | settings_of(row)
     rewards = given.pop("reward_funcs", [tiny.letters])
-    arguments = array.config(**tiny.arguments(folder, **_known(array, given)))
+    arguments = array.config(**tiny.arguments(folder, **given))
     return array.trainer(model, rewards, args=arguments, train_dataset=tiny.prompts())
-
-
-def _known(array: Array, given: Mapping[str, Any]) -> dict[str, Any]:
-    engine = {name for name in given if name.startswith("vllm_") and array.config is RLOOConfig}
-    return {name: value for name, value in given.items() if name not in engine}
 
 
 def train(array: Array, row: Configuration, model: str, folder: Path) -> Path:
@@ -387,7 +390,8 @@ def errors(one: dict[str, Any]) -> tuple[float, float]:
     theirs = np.concatenate([*rows, np.zeros(0)])
     if "mask" in one:
         theirs = theirs[np.concatenate([np.array(row) for row in one["mask"]]) == 1]
-    most = float(np.abs(theirs).max(initial=0.0)) or 1.0
+    cancels = float(ours.breakdown.kl_scale.max(initial=0.0))  # in k3's slope, 1 − eˣ
+    most = max(float(np.abs(theirs).max(initial=0.0)), cancels) or 1.0
     off = float(np.abs(gradient - theirs).max(initial=0.0))
     return abs(ours.loss - one["expected"]["loss"]) / size, off / most
 
@@ -426,7 +430,10 @@ def generations(
         }
         names = functions if len(functions) > 1 else ["rewards"]
         table = [[one for part in parts for one in part[name]] for name in names]
-        joined["rewards"] = [list(one) for one in zip(*table, strict=True)]
+        joined["rewards"] = [
+            [None if value is None or np.isnan(value) else value for value in one]
+            for one in zip(*table, strict=True)
+        ]
         joined["hyperparameters"] = parts[0]["hyperparameters"] | {
             "entropy_coef": 0.0,
             "top_entropy_quantile": 1.0,

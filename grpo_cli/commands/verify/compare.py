@@ -18,6 +18,10 @@ LOGGED = 1e-4
 """The least relative tolerance of metrics, which trainers log in float32."""
 
 
+KL_ROUNDING = 0.01
+"""Of a float32 KL, in terms of the scale: with the default tolerance 1e-7 of a loss."""
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """Two numbers agree when |e − g| ≤ atol + rtol·max(|e|, |g|).
@@ -126,9 +130,24 @@ class Difference:
 
 def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
     if expectation.stage in OF_SUMS:
-        return float(breakdown.record_scale.sum())
+        return float(sum_scale(breakdown).sum())
     filled = expected[np.isfinite(expected)]
-    return float(np.abs(filled).max()) if filled.size else 0.0
+    largest = float(np.abs(filled).max()) if filled.size else 0.0
+    return max(largest, float(slope_scale(expectation, breakdown).max(initial=0.0)))
+
+
+def sum_scale(breakdown: Breakdown) -> F64:
+    """[M] the size of what adds up to each record's loss, and of what a float32 KL leaves of 0."""
+    batch = breakdown.batch
+    kl = batch.records.sum(breakdown.kl_scale * batch.responses.lengths)
+    return breakdown.record_scale + KL_ROUNDING * kl
+
+
+def slope_scale(expectation: Expectation, breakdown: Breakdown) -> F64:
+    """[R] what a float32 KL may leave of a gradient that is 0."""
+    if expectation.stage != "gradient":
+        return np.zeros(breakdown.batch.responses.count)
+    return KL_ROUNDING * breakdown.kl_scale
 
 
 def difference(wanted: Column, breakdown: Breakdown, tolerance: Tolerance) -> Difference | None:

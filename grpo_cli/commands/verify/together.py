@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.compare import OF_SUMS, Tolerance, part
+from grpo_cli.commands.verify.compare import OF_SUMS, Tolerance, part, slope_scale, sum_scale
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
@@ -144,7 +144,8 @@ def _found(one: Expectation, breakdown: Breakdown) -> tuple[F64 | None, I64]:
 def _scale(one: Expectation, values: F64, owner: I64, breakdown: Breakdown) -> F64:
     """[M] the scale of each record."""
     if one.stage in OF_SUMS:
-        return breakdown.record_scale
+        return sum_scale(breakdown)
     scale = np.zeros(breakdown.batch.records.count)
+    np.maximum.at(scale, breakdown.batch.records.index, slope_scale(one, breakdown))
     np.maximum.at(scale, owner, np.where(np.isfinite(values), np.abs(values), 0.0))
     return scale
