@@ -53,11 +53,14 @@ def write(tmp_path):
     return written
 
 
+ONE_STEP = {"step": 1}
+
+
 # ---- each command ------------------------------------------------------------------------------
 
 
 def test_eval_leaves_the_penalty_out_and_says_so(grpo, write):
-    result = grpo("eval", write(PLAIN, PLAIN), "--json")
+    result = grpo("eval", write(PLAIN | ONE_STEP, PLAIN | ONE_STEP), "--json")
     document = json.loads(result.stdout)
     total = document["total"]
     assert result.exit_code == 0
@@ -244,7 +247,7 @@ def test_records_with_probabilities():
 
 
 def test_a_beta_of_0_beside_records_that_give_none(write):
-    found = evaluate(write(PLAIN, PLAIN | {"beta": 0.0}))
+    found = evaluate(write(PLAIN | ONE_STEP, PLAIN | ONE_STEP | {"beta": 0.0}))
     assert found.loss == pytest.approx(LOSS, rel=1e-14)
     assert "|kl:mixed|" in found.signature
     assert found.notices == [NOTE]
