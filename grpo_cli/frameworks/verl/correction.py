@@ -70,7 +70,8 @@ def decoupled_geometric(
 ) -> Correction:
     """``verl/decoupled`` with the geometric mean of each response's weights, as verl's geo_mean.
 
-    c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the tokens that are kept.
+    With w = π_old/π_rollout, bounded as there, c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the
+    tokens that are kept.
     """
     found = decoupled(
         log_probs_old,
