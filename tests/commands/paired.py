@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.finding import Finding
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.rule import Finding
 from grpo_cli.commands.check.rules import pair_rules
 
 KEYS = {

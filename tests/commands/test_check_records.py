@@ -14,15 +14,13 @@ import pytest
 from files import each
 
 from grpo_cli.batch import Segments
-from grpo_cli.commands.check import asking
-from grpo_cli.commands.check.finding import Rule
-from grpo_cli.commands.check.groups.advantages import Given, _follows
-from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Rule
 from grpo_cli.commands.check.rules import pair_rules, record_rules
+from grpo_cli.commands.check.rules.advantages import Scores, _follows
+from grpo_cli.commands.check.rules.padding import ENDS, PADS, edges, equal_runs, runs
 from grpo_cli.commands.check.run import Check, Look
-from grpo_cli.commands.check.tokens.edges import edges, equal_runs, runs
-from grpo_cli.commands.check.tokens.ends import ENDS, PADS
 from grpo_cli.records import Raw
 from grpo_cli.records.decode.chunks import in_chunks
 
@@ -724,7 +722,7 @@ def test_a_rule_is_not_asked_of_records_that_lack_what_it_needs(monkeypatch):
         return ()
 
     rule = Rule("x", ("info",), "", 1, look, needs=("mask",))
-    monkeypatch.setattr(asking, "record_rules", lambda: (rule,))
+    monkeypatch.setattr("grpo_cli.commands.check.run.record_rules", lambda: (rule,))
     codes([row(of_lengths(2))])
     assert asked == []
     codes([row(of_lengths(2), mask=[[1, 0]])])
@@ -1157,9 +1155,9 @@ def test_sampled_ids_of_records_that_are_read_one_by_one():
     ],
 )
 def test_advantages_that_follow_the_rewards_of_their_groups(advantages, follow):
-    given = Given(np.array([0.0, 1.0]), np.array(advantages), np.zeros(2, dtype=np.int64))
+    given = Scores(np.array([0.0, 1.0]), np.array(advantages), np.zeros(2, dtype=np.int64))
     assert _follows(given, given.groups) is follow
-    dead = Given(np.array([0.0, 1.0, 2.0, 2.0]), np.array([*advantages, 7.0, 7.0]), np.zeros(4))
+    dead = Scores(np.array([0.0, 1.0, 2.0, 2.0]), np.array([*advantages, 7.0, 7.0]), np.zeros(4))
     assert _follows(dead, np.array([0, 0, 1, 1])) is follow  # but for groups that teach nothing
     assert _follows(dead, np.array([0, 0, 1, 2])) is False  # of one
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from grpo_cli.commands.check.groups.dead import dead
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rules.rewards import are_dead
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
@@ -35,7 +35,7 @@ class Counted(NamedTuple):
 def tally(view: View) -> Counter[Named]:
     """How many responses without tokens and dead groups the records have, by what they name."""
     empty = view.records.sum((view.responses.lengths == 0).astype(np.int64))
-    groups = np.bincount(view.records.index[view.first_members], dead(view), len(view.counts))
+    groups = np.bincount(view.records.index[view.first_members], are_dead(view), len(view.counts))
     found: Counter[Named] = Counter()
     for record in np.flatnonzero((empty > 0) | (groups > 0)).tolist():
         named = view.values[record].get("framework")

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
 from grpo_cli.records.fields import read_fields

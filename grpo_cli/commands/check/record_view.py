@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.places import Place
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 _PAIRS = (
@@ -20,6 +19,24 @@ _PAIRS = (
     ("log_probs_new", "log_probs_rollout"),
     ("log_probs_new", "log_probs_ref"),
 )
+
+
+class Place(NamedTuple):
+    """Where a record stands.
+
+    Attributes:
+        name: its id, or else its number.
+        source: the file as the user named it.
+        line: its 1-based line, if it has one.
+        number: its 0-based number in the file.
+        claims: the settings by which it says that it is on policy; empty if it does not.
+    """
+
+    name: str | int | float
+    source: str
+    line: int | None
+    number: int
+    claims: str = ""
 
 
 @dataclass(eq=False)

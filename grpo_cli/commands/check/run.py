@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.check import denominators, unchecked
-from grpo_cli.commands.check.across.duplicates import Seen
-from grpo_cli.commands.check.across.facts import facts
-from grpo_cli.commands.check.asking import look
+from grpo_cli.commands.check import coverage, denominators
+from grpo_cli.commands.check.coverage import Lack, lacks, missing
 from grpo_cli.commands.check.denominators import Named, tally
-from grpo_cli.commands.check.finding import ORDER, Finding, Rule
+from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.packed import views
-from grpo_cli.commands.check.partial import Findings, Partial
-from grpo_cli.commands.check.parts import compared, joined
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rules import table
-from grpo_cli.commands.check.samples import Small, compare_all
-from grpo_cli.commands.check.unchecked import Lack, lacks
+from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.rule import ORDER, Finding, Rule
+from grpo_cli.commands.check.rules import record_rules, table
+from grpo_cli.commands.check.rules.repeats import Facts, Seen, collect_facts
+from grpo_cli.commands.check.samples import Small, compare_all, join_views, select_records
 from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
@@ -31,6 +27,31 @@ from grpo_cli.records import DecodedChunk
 _ALONE = 128
 """Tokens from which a record is a sample of its own."""
 _SINGLE = "singleton-group"
+
+
+@dataclass
+class Partial:
+    """What became of a piece.
+
+    Attributes:
+        findings: what was found in its records.
+        facts: what is needed to compare them with the records of other pieces.
+        edges: the small records at its beginning and end, whose sample may go on in another piece.
+        records, responses, tokens: what was looked at.
+        skipped: the records that cannot be read.
+        lacks: how many records could not be looked at, by what they lack.
+        idle: how many responses and groups teach nothing, by the loss that their records name.
+    """
+
+    findings: Findings
+    facts: list[Facts] = field(default_factory=list)
+    edges: Sequence[View] = ()
+    records: int = 0
+    responses: int = 0
+    tokens: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    lacks: Counter[Lack] = field(default_factory=Counter)
+    idle: Counter[Named] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,20 @@ class Look:
         return partial
 
 
+def look(view: View) -> Iterator[tuple[Rule, Finding]]:
+    """What the rules find in records."""
+    explained = np.zeros(len(view.counts), dtype=np.bool_)
+    for rule in record_rules():
+        if missing(rule, view):
+            continue
+        for finding in rule.look(view):
+            if rule.yields and explained[finding.record]:
+                continue
+            if rule.explains:
+                explained[finding.record] = True
+            yield rule, finding
+
+
 def _look_at(view: View, partial: Partial, small: Small) -> None:
     partial.records += len(view.counts)
     partial.responses += view.responses.count
@@ -72,13 +107,13 @@ def _look_at(view: View, partial: Partial, small: Small) -> None:
     for rule, finding in look(view):
         explained[finding.record] |= rule.explains
         partial.findings.add(rule, finding, view.places[finding.record])
-    partial.facts.append(facts(view))
+    partial.facts.append(collect_facts(view))
     alone = view.tokens >= _ALONE
     if (alone & ~explained).any():
-        compare_all(compared(view, alone & ~explained), partial.findings)
+        compare_all(select_records(view, alone & ~explained), partial.findings)
     few = ~alone & ~explained & (view.tokens > 0)
     if few.any():
-        small.take(compared(view, few))
+        small.take(select_records(view, few))
 
 
 @dataclass
@@ -124,7 +159,7 @@ class Check:
             assert edge.samples is not None
             goes_on = view.samples[-1] == edge.samples[0] and view.layout == edge.layout
             if first and before == source and goes_on:
-                self._edge = source, joined([view, edge])
+                self._edge = source, join_views([view, edge])
                 return
             compare_all(view, self.findings, before)
         self._edge = source, edge
@@ -148,7 +183,7 @@ class Check:
             "responses": self.responses,
             "tokens": self.tokens,
             "denominators": [*denominators.as_json(self.idle)],
-            "not_checked": [*unchecked.as_json(table(), self.lacks)],
+            "not_checked": [*coverage.as_json(table(), self.lacks)],
         }
 
     def end(self) -> None:

@@ -1,15 +1,19 @@
-"""Groups that cannot teach, and rewards that only seem to differ."""
+"""Groups without a gradient, rewards that only seem to differ, and sizes of groups."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, Rule
+
+# ---- rewards of a group --------------------------------------------------------------------------
 
 _NOISE = 2.0**-20
 """8 roundings of float32, relative: how far two orders of adding a few rewards are apart."""
@@ -22,16 +26,16 @@ def _scores(view: View) -> F64 | None:
     return view.advantages if view.summed is None else view.summed
 
 
-def _what(view: View) -> str:
+def _score_name(view: View) -> str:
     return "advantages" if view.rewards is None else "rewards"
 
 
-def _spread(view: View, values: F64) -> tuple[F64, F64]:
+def _range_by_group(view: View, values: F64) -> tuple[F64, F64]:
     """[groups] the least and the greatest of each group."""
     return view.by_group(values, np.minimum), view.by_group(values, np.maximum)
 
 
-def _taught(view: View) -> NDArray[np.bool_]:
+def _has_advantages(view: View) -> NDArray[np.bool_]:
     """[groups] whether given advantages that are not all 0 say that the group teaches after all."""
     if view.rewards is None or not view.advantages_given:
         return np.zeros(len(view.sizes), dtype=np.bool_)
@@ -41,28 +45,28 @@ def _taught(view: View) -> NDArray[np.bool_]:
     return found
 
 
-def dead(view: View) -> NDArray[np.bool_]:
+def are_dead(view: View) -> NDArray[np.bool_]:
     """[groups] whether all rewards of a group are equal, so that all its advantages are 0."""
     values = _scores(view)
     if values is None:
         return np.zeros(len(view.sizes), dtype=np.bool_)
-    low, high = _spread(view, values)
-    found: NDArray[np.bool_] = (low == high) & (view.sizes > 1) & ~_taught(view)
+    low, high = _range_by_group(view, values)
+    found: NDArray[np.bool_] = (low == high) & (view.sizes > 1) & ~_has_advantages(view)
     return found & (low == 0.0) if view.rewards is None else found
 
 
-def _dead(view: View) -> Iterator[Finding]:
+def find_dead_groups(view: View) -> Iterator[Finding]:
     """All rewards of a group are equal, so all its advantages are 0."""
     values = _scores(view)
     if values is None:
         return
-    for group in np.flatnonzero(dead(view)).tolist():
+    for group in np.flatnonzero(are_dead(view)).tolist():
         first = int(view.first_members[group])
         size, value = int(view.sizes[group]), float(values[first])
         every = "both" if size == 2 else f"all {size}"
         yield Finding(
             "info",
-            f"{every} {_what(view)} are {value:g}: no policy gradient",
+            f"{every} {_score_name(view)} are {value:g}: no policy gradient",
             "many of them waste samples: choose prompts of medium difficulty, or sample again "
             "(DAPO's dynamic sampling); whether they count in the denominator differs",
             {"size": size, "value": value},
@@ -70,7 +74,7 @@ def _dead(view: View) -> Iterator[Finding]:
         )
 
 
-def _near_dead(view: View) -> Iterator[Finding]:
+def find_near_dead_groups(view: View) -> Iterator[Finding]:
     """Rewards so nearly equal that eps, or rounding alone, decides the advantages.
 
     The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
@@ -79,20 +83,22 @@ def _near_dead(view: View) -> Iterator[Finding]:
     values = _scores(view)
     if values is None or (view.advantages_given and view.rewards is not None):
         return
-    low, high = _spread(view, values)
+    low, high = _range_by_group(view, values)
     size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     near = (view.sizes > 1) & (high - low > 0.0) & (high - low <= _NEAR * size)
     for group in np.flatnonzero(near).tolist():
-        yield _nearly(view, group, values[view.members(group)], float(high[group] - low[group]))
+        yield _describe_near_dead(
+            view, group, values[view.members(group)], float(high[group] - low[group])
+        )
 
 
-def _nearly(view: View, group: int, values: F64, spread: float) -> Finding:
+def _describe_near_dead(view: View, group: int, values: F64, spread: float) -> Finding:
     std = float(values.std(ddof=1))
     advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
     least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
     return Finding(
         "warning",
-        f"the {len(values)} {_what(view)} differ by {spread:.3g} only: the sign of the "
+        f"the {len(values)} {_score_name(view)} differ by {spread:.3g} only: the sign of the "
         f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
         f"1e-4, by {most:.2g} with 1e-8)",
         "round the rewards, or set std_min above their noise, so that the group is dead",
@@ -101,7 +107,7 @@ def _nearly(view: View, group: int, values: F64, spread: float) -> Finding:
     )
 
 
-def _noise(view: View) -> Iterator[Finding]:
+def find_reward_noise(view: View) -> Iterator[Finding]:
     """Rewards that differ by float32 rounding only: a tie that the noise breaks.
 
     Two rewards of one group differ, by at most 8 float32 roundings of the larger.
@@ -125,13 +131,70 @@ def _noise(view: View) -> Iterator[Finding]:
         )
 
 
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def find_singleton_groups(view: View) -> Iterator[Finding]:
+    """A group of one has no baseline but itself: advantage 0, or NaN with ddof 1.
+
+    Only where the record says what its groups are, or has rewards and a single response; and not
+    where advantages are given, which were computed when the group was together.
+    """
+    if view.advantages_given or not (view.names_groups or view.rewards is not None):
+        return
+    for group in np.flatnonzero(view.sizes == 1).tolist():
+        hint = " (rows that carry a uid: --group-by uid)" if "group_ids" in view.names else ""
+        yield Finding(
+            "warning",
+            "a group of one response: its advantage is 0 or undefined, and frameworks differ",
+            "write the responses to one prompt into one record (or with one group id), or "
+            f"drop it{hint.replace('uid', view.names.get('group_ids') or 'uid')}",
+            {"size": 1},
+            **view.at(int(view.first_members[group])),
+        )
+
+
+def count_sizes(view: View) -> dict[int, Counter[int]]:
+    """Record → how many groups of each size it has; groups of one are told apart."""
+    records = view.records.index[view.first_members]
+    several = view.sizes > 1
+    found: dict[int, Counter[int]] = {}
+    for record, size in zip(records[several].tolist(), view.sizes[several].tolist(), strict=True):
+        found.setdefault(record, Counter())[size] += 1
+    return found
+
+
+def find_uneven_groups(view: View) -> Iterator[Finding]:
+    """Groups of different sizes in one record."""
+    if len(np.unique(view.sizes)) < 2:
+        return
+    for record, counts in count_sizes(view).items():
+        if len(counts) > 1:
+            yield replace(describe_uneven(counts), record=record)
+
+
+def describe_uneven(counts: Counter[int]) -> Finding:
+    """The finding for sizes that differ."""
+    said = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
+    return Finding(
+        "info",
+        f"groups of different sizes: {said} responses",
+        "fine for exact group statistics, as here; a trainer that reshapes to [-1, G] mixes "
+        "groups, or takes the batch for one group, without a word",
+        {"sizes": {str(size): times for size, times in sorted(counts.items())}},
+    )
+
+
+UNEVEN = Rule("uneven-groups", ("info",), "Groups of different sizes.", 75, find_uneven_groups)
+
+
 RULES = (
     Rule(
         "dead-group",
         ("info",),
         "All rewards of a group are equal: no gradient.",
         70,
-        _dead,
+        find_dead_groups,
         about="dead groups",
         needs=("rewards|advantages",),
     ),
@@ -140,7 +203,7 @@ RULES = (
         ("warning",),
         "Rewards are so nearly equal that eps or rounding decides the advantages.",
         71,
-        _near_dead,
+        find_near_dead_groups,
         about="dead groups",
         needs=("rewards|advantages",),
     ),
@@ -149,8 +212,10 @@ RULES = (
         ("warning",),
         "Rewards differ by float32 rounding only.",
         72,
-        _noise,
+        find_reward_noise,
         about="noise of the rewards",
         needs=("rewards",),
     ),
+    Rule("singleton-group", ("warning",), "A group of one response.", 74, find_singleton_groups),
+    UNEVEN,
 )

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_cli.commands.check.finding import Rule
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Rule
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.settings import read_settings
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_cli.commands.check.across.facts import Facts
-from grpo_cli.commands.check.denominators import Named
-from grpo_cli.commands.check.finding import Finding, Rule
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.unchecked import Lack
-from grpo_cli.engine.skipped import Skipped
+from grpo_cli.commands.check.record_view import Place
+from grpo_cli.commands.check.rule import Finding, Rule
 
 Key = tuple[int, int, int, int]
 
@@ -123,28 +117,3 @@ class Findings:
         if not self.limit:
             return {}
         return {code: n - self.limit for code, n in self.codes.items() if n > self.limit}
-
-
-@dataclass
-class Partial:
-    """What became of a piece.
-
-    Attributes:
-        findings: what was found in its records.
-        facts: what is needed to compare them with the records of other pieces.
-        edges: the small records at its beginning and end, whose sample may go on in another piece.
-        records, responses, tokens: what was looked at.
-        skipped: the records that cannot be read.
-        lacks: how many records could not be looked at, by what they lack.
-        idle: how many responses and groups teach nothing, by the loss that their records name.
-    """
-
-    findings: Findings
-    facts: list[Facts] = field(default_factory=list)
-    edges: Sequence[View] = ()
-    records: int = 0
-    responses: int = 0
-    tokens: int = 0
-    skipped: Skipped = field(default_factory=Skipped)
-    lacks: Counter[Lack] = field(default_factory=Counter)
-    idle: Counter[Named] = field(default_factory=Counter)

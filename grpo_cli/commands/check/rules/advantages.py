@@ -1,34 +1,37 @@
-"""Given advantages beside the rewards that they come from."""
+"""Advantages that do not follow from the rewards, and scales that do not fit."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, Rule
 
-_PAIRS = 10
+# ---- order ---------------------------------------------------------------------------------------
+
+_LEAST_PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _SHIFT = 1e-3
 
 
-class Given(NamedTuple):
+class Scores(NamedTuple):
     """One record's rewards, advantages and groups."""
 
     rewards: F64
     advantages: F64
     groups: I64
 
-    def part(self, rows: Any) -> Given:
+    def part(self, rows: Any) -> Scores:
         """Some of the rows."""
-        return Given(self.rewards[rows], self.advantages[rows], self.groups[rows])
+        return Scores(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
-def records(view: View) -> Iterator[tuple[int, Given]]:
+def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
     """The records of several responses that have both, as finite numbers, one by one."""
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
@@ -37,12 +40,12 @@ def records(view: View) -> Iterator[tuple[int, Given]]:
         zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
     ):
         rows = slice(start, start + count)
-        given = Given(rewards[rows], advantages[rows], view.groups[rows])
+        given = Scores(rewards[rows], advantages[rows], view.groups[rows])
         if count > 1 and np.isfinite([given.rewards, given.advantages]).all():
             yield record, given
 
 
-def _look(view: View) -> Iterator[Finding]:
+def find_wrong_advantages(view: View) -> Iterator[Finding]:
     """Which of two responses of a group has the greater reward has the greater advantage.
 
     That holds of every estimator: group mean or std, leave-one-out, OPO, batch statistics, pass@k.
@@ -53,22 +56,22 @@ def _look(view: View) -> Iterator[Finding]:
     """
     if view.rewards is None or view.rewards.ndim > 1:
         return
-    for record, given in records(view):
-        shares = discordant(given)
+    for record, given in records_with_scores(view):
+        shares = count_discordant(given)
         if shares is None:
             continue
         wrong, pairs = shares
         if wrong > _REVERSED:
-            yield _sign(wrong, pairs, record)
-        elif said := stride(given):
-            yield _strided(said, record)
+            yield _describe_sign(wrong, pairs, record)
+        elif said := find_stride(given):
+            yield _describe_stride(said, record)
         elif wrong > _DISCORDANT:
-            yield _order(wrong, pairs, record)
-        elif shift := _shift(given):
-            yield _uncentred(shift, record)
+            yield _describe_order(wrong, pairs, record)
+        elif shift := _common_mean(given):
+            yield _describe_mean(shift, record)
 
 
-def discordant(given: Given) -> tuple[float, int] | None:
+def count_discordant(given: Scores) -> tuple[float, int] | None:
     """The share of pairs of one group that are the wrong way round, and how many there are."""
     given = given.part(slice(512))  # pairs grow with the square: the first few groups say it too
     together = given.groups[:, None] == given.groups[None, :]
@@ -77,13 +80,13 @@ def discordant(given: Given) -> tuple[float, int] | None:
     size = 1e-6 * max(1.0, float(np.abs(given.rewards).max()))
     pairs = together & (reward > size)
     count = int(np.count_nonzero(pairs))
-    if count < _PAIRS:
+    if count < _LEAST_PAIRS:
         return None
     scale = 1e-6 * max(1.0, float(np.abs(given.advantages).max()))
     return float(np.count_nonzero(pairs & (advantage < -scale))) / count, count
 
 
-def stride(given: Given) -> str:
+def find_stride(given: Scores) -> str:
     """How the rows were grouped by position, where that gives the advantages and the ids do not."""
     count = len(given.groups)
     if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
@@ -102,7 +105,7 @@ def stride(given: Given) -> str:
     return ""
 
 
-def _follows(given: Given, groups: I64) -> bool:
+def _follows(given: Scores, groups: I64) -> bool:
     """Whether the advantages are the rewards less the groups' means, each over some scale."""
     live = 0
     for group in np.unique(groups):
@@ -122,7 +125,7 @@ def _follows(given: Given, groups: I64) -> bool:
     return live > 0
 
 
-def _shift(given: Given) -> float:
+def _common_mean(given: Scores) -> float:
     """The mean of the advantages, where it is the same in all groups, and not 0.
 
     Parts of groups, as in micro-batches, have means of all kinds; a single group might be a part,
@@ -138,7 +141,7 @@ def _shift(given: Given) -> float:
     return float(means.mean()) if same and abs(float(means.mean())) > 0.02 * scale else 0.0
 
 
-def _sign(wrong: float, pairs: int, record: int) -> Finding:
+def _describe_sign(wrong: float, pairs: int, record: int) -> Finding:
     return Finding(
         "error",
         f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
@@ -150,7 +153,7 @@ def _sign(wrong: float, pairs: int, record: int) -> Finding:
     )
 
 
-def _order(wrong: float, pairs: int, record: int) -> Finding:
+def _describe_order(wrong: float, pairs: int, record: int) -> Finding:
     return Finding(
         "error",
         f"advantages do not follow the rewards: of {pairs:,} pairs in one group {wrong:.0%} are "
@@ -162,7 +165,7 @@ def _order(wrong: float, pairs: int, record: int) -> Finding:
     )
 
 
-def _strided(stride: str, record: int) -> Finding:
+def _describe_stride(stride: str, record: int) -> Finding:
     return Finding(
         "error",
         f"advantages do not follow the groups: they are those of groups by {stride}",
@@ -173,7 +176,7 @@ def _strided(stride: str, record: int) -> Finding:
     )
 
 
-def _uncentred(shift: float, record: int) -> Finding:
+def _describe_mean(shift: float, record: int) -> Finding:
     return Finding(
         "warning",
         f"advantages are not centred: the mean of a group is {shift:.4g}, and the same in "
@@ -184,14 +187,104 @@ def _uncentred(shift: float, record: int) -> Finding:
     )
 
 
+# ---- scale ---------------------------------------------------------------------------------------
+
+_LARGE_TIMES = 5.0
+_LARGE_WITHOUT_REWARDS = 1000.0
+
+
+def find_large_advantages(view: View) -> Iterator[Finding]:
+    """|A| beyond what group statistics give.
+
+    A standardised advantage of G responses is at most (G − 1)/√G; r − r̄ at most the range of the
+    rewards. Reported from five times the larger of √G and that range; without rewards, from 1000.
+    """
+    values = view.advantages
+    if values is None or not len(values):
+        return
+    size = np.abs(values)
+    bound = np.full(view.records.count, _LARGE_WITHOUT_REWARDS)
+    if view.summed is not None:
+        low = np.minimum.reduceat(view.summed, view.records.starts)
+        high = np.maximum.reduceat(view.summed, view.records.starts)
+        most = np.zeros(view.records.count)
+        np.maximum.at(most, view.records.index, np.sqrt(view.sizes[view.groups]))
+        bound = _LARGE_TIMES * np.maximum(np.maximum(most, 2.8), high - low)
+    greatest = np.maximum.reduceat(size, view.records.starts)
+    for record in np.flatnonzero(greatest > bound).tolist():
+        start = int(view.records.starts[record])
+        if _is_strided(view, record):
+            continue  # said already, and the scale with it
+        row = int(np.argmax(size[start : start + int(view.counts[record])]))
+        value = float(values[start + row])
+        infinite = abs(value) >= 1e4
+        reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
+        yield Finding(
+            "error" if infinite else "warning",
+            f"an advantage is {value:.4g}, on a scale far too large for its rewards (|A| up to "
+            f"{float(bound[record]):.3g} can be){reading}",
+            "look at what the rewards are divided by: a std of 0 plus a tiny eps (set std_min, or "
+            "let such groups be 0), or of other units",
+            {"advantage": value, "bound": float(bound[record])},
+            record,
+            row,
+        )
+
+
+def _is_strided(view: View, record: int) -> bool:
+    if view.rewards is None or view.rewards.ndim > 1:
+        return False
+    given = dict(records_with_scores(view)).get(record)
+    return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
+
+
+def find_reward_scales(view: View) -> Iterator[Finding]:
+    """Several reward functions of which one is on another scale: the others hardly matter.
+
+    The greatest |reward| of one function is three times that of any other and its spread too.
+    """
+    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
+        return
+    for record, (start, count) in enumerate(
+        zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
+    ):
+        rows = np.nan_to_num(view.rewards[start : start + count])
+        sizes = np.abs(rows).max(axis=0)
+        spreads = rows.std(axis=0)
+        order = np.argsort(sizes)
+        most, second = int(order[-1]), int(order[-2])
+        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
+        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
+        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
+            yield Finding(
+                "info",
+                f"reward function {most} is on another scale: up to {sizes[most]:.3g}, {times:.1f} "
+                "times the next; it outweighs the others",
+                "weigh the functions, or normalise each in its group first (GDPO: --advantage "
+                "decoupled)",
+                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
+                record,
+            )
+
+
 RULES = (
     Rule(
         "advantages",
         ("error", "warning"),
         "Given advantages do not follow the rewards: sign, order, stride or centre.",
         60,
-        _look,
+        find_wrong_advantages,
         about="advantages against rewards",
         needs=("advantages", "rewards"),
+    ),
+    Rule(
+        "advantage-scale",
+        ("error", "warning"),
+        "An advantage is too large for its rewards, as from a std of 0.",
+        61,
+        find_large_advantages,
+    ),
+    Rule(
+        "reward-scale", ("info",), "Reward functions are on unequal scales.", 62, find_reward_scales
     ),
 )

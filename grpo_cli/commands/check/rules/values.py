@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.finding import Finding, Rule
 from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.rule import Finding, Rule
 
 _ROUNDING = 1e-4
 
 
-def _records(view: View, bad: NDArray[np.bool_]) -> list[tuple[int, slice]]:
+def _records_with(view: View, bad: NDArray[np.bool_]) -> list[tuple[int, slice]]:
     """The records with a bad token, and their tokens."""
     if not bad.any():
         return []
@@ -23,14 +23,14 @@ def _records(view: View, bad: NDArray[np.bool_]) -> list[tuple[int, slice]]:
     return [(at, slice(int(ends[at] - view.tokens[at]), int(ends[at]))) for at in hits.tolist()]
 
 
-def _not_finite(view: View) -> Iterator[Finding]:
+def find_non_finite(view: View) -> Iterator[Finding]:
     """NaN or ±inf where a token counts: every formula is undefined there."""
     for name in LOG_PROBS:
         values = view.column(name)
         if values is None:
             continue
         bad = ~np.isfinite(values)
-        for _, part in _records(view, bad):
+        for _, part in _records_with(view, bad):
             at = part.start + int(np.argmax(bad[part]))
             count, of = int(bad[part].sum()), part.stop - part.start
             yield Finding(
@@ -43,7 +43,7 @@ def _not_finite(view: View) -> Iterator[Finding]:
             )
 
 
-def _probabilities(view: View) -> Iterator[Finding]:
+def find_positive_log_probs(view: View) -> Iterator[Finding]:
     """Values above 0, which no log-prob has: probabilities, or log-probs without their sign.
 
     The logarithm of a probability is at most 0, so a single value above 0 is proof. All of them
@@ -54,13 +54,15 @@ def _probabilities(view: View) -> Iterator[Finding]:
         if values is None:
             continue
         above = (values > 0.0) & (values < np.inf)
-        for _, part in _records(view, above):
-            yield _above(view, name, values[part], above[part], part.start)
+        for _, part in _records_with(view, above):
+            yield _describe_positive(view, name, values[part], above[part], part.start)
 
 
-def _above(view: View, name: str, values: F64, above: NDArray[np.bool_], start: int) -> Finding:
+def _describe_positive(
+    view: View, name: str, values: F64, above: NDArray[np.bool_], start: int
+) -> Finding:
     finite, positive = values[np.isfinite(values)], values[above]
-    words, advice = _reading(finite, positive)
+    words, advice = _explain_positive(finite, positive)
     return Finding(
         "error",
         f"{view.key(name)} has {len(positive):,} of {len(values):,} values above 0; {words}",
@@ -76,7 +78,7 @@ def _above(view: View, name: str, values: F64, above: NDArray[np.bool_], start: 
     )
 
 
-def _reading(values: F64, positive: F64) -> tuple[str, str]:
+def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
     if values.min() >= 0.0 and values.max() <= 1.0:
         return "all are in [0, 1]: probabilities", "take the natural logarithm when dumping"
     if values.min() >= 0.0:
@@ -93,13 +95,13 @@ def _reading(values: F64, positive: F64) -> tuple[str, str]:
     )
 
 
-def _negative(view: View) -> Iterator[Finding]:
+def find_negative_entropies(view: View) -> Iterator[Finding]:
     """Entropies below 0 by more than rounding, which no entropy of a distribution over words is."""
     values = view.column("entropies")
     if values is None:
         return
     negative = values < -_ROUNDING
-    for _, part in _records(view, negative):
+    for _, part in _records_with(view, negative):
         low = negative[part]
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
@@ -120,7 +122,7 @@ RULES = (
         ("error",),
         "NaN or infinity where a token counts.",
         10,
-        _not_finite,
+        find_non_finite,
         explains=True,
     ),
     Rule(
@@ -128,8 +130,8 @@ RULES = (
         ("error",),
         "Log-probs above 0: probabilities, −log p, or fillers.",
         11,
-        _probabilities,
+        find_positive_log_probs,
         explains=True,
     ),
-    Rule("negative-entropy", ("error",), "Entropies below 0.", 12, _negative),
+    Rule("negative-entropy", ("error",), "Entropies below 0.", 12, find_negative_entropies),
 )
