@@ -17,7 +17,7 @@ from paired import ENGINE, KEYS, UPDATE, Sample, sample, told, view
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.rules import alignment, record_rules, scaling
+from grpo_cli.commands.check.rules import alignment, rules_of, scaling
 
 
 def only(code: str, one: Sample, names: tuple[str, str] = UPDATE) -> Any:
@@ -509,8 +509,8 @@ REWARDS = np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
 def on_policy(columns: dict[str, F64], **more: Any) -> Any:
     """Record, tokens and words of each finding, and whether it says that all groups are dead."""
     given = replace(view(columns, WIDTHS), rewards=REWARDS, **more)
-    (rule,) = [rule for rule in record_rules() if rule.code == "on-policy"]
-    found = list(rule.look(given))
+    (rule,) = [rule for rule in rules_of("record") if rule.code == "on-policy"]
+    found = list(rule.find(given))
     assert all(one.severity == "info" and {*one.evidence} == {"tokens"} for one in found)
     return [
         (one.record, one.evidence["tokens"], one.message, "every group here is dead" in one.advice)
@@ -712,8 +712,8 @@ def test_a_given_ratio_of_e_to_the_20():
     assert (np.log(most), np.log(least)) == (20.0, -20.0)
     values = np.array([most, least, most * 1.001, least, least * 0.999])
     given = view({"ratios": values}, [[2], [1], [2]])
-    rules = [rule for rule in record_rules() if rule.code == "extreme-ratio"]
-    found = [finding for rule in rules for finding in rule.look(given)]
+    rules = [rule for rule in rules_of("record") if rule.code == "extreme-ratio"]
+    found = [finding for rule in rules for finding in rule.find(given)]
     assert [(one.record, one.response, one.token) for one in found] == [(1, 0, 0), (2, 0, 1)]
 
 
@@ -721,10 +721,10 @@ def test_entropies_that_tell_no_base():
     """None of them, none above 0, one that is no number, or no log-probs: nothing is said."""
     ones, base = np.ones(64), np.full(64, -1.0 / math.log(2.0))
     hole = np.append(np.ones(63), np.nan)
-    (rule,) = [rule for rule in record_rules() if rule.code == "log-base"]
+    (rule,) = [rule for rule in rules_of("record") if rule.code == "log-base"]
 
     def look(**columns: F64) -> list[Any]:
-        return list(rule.look(view(columns, [[64]])))
+        return list(rule.find(view(columns, [[64]])))
 
     (finding,) = look(entropies=ones, log_probs_new=base)
     assert (finding.severity, finding.evidence["base"], finding.record) == ("error", 2, 0)

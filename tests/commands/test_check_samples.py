@@ -211,14 +211,14 @@ def test_the_first_findings_are_kept_in_whichever_order_they_come(numbers, limit
 def test_findings_of_a_record_are_in_the_order_of_rules_then_of_responses():
     kept = Findings(0)
     place = Place(0, "dump", None, 0)
-    for code, rank, pairs, response in (
-        ("d", 1, True, None),
-        ("c", 9, False, 1),
-        ("c", 9, False, 0),
-        ("c", 9, False, None),
-        ("b", 8, False, 5),
+    for code, rank, scope, response in (
+        ("d", 1, "pair", None),
+        ("c", 9, "record", 1),
+        ("c", 9, "record", 0),
+        ("c", 9, "record", None),
+        ("b", 8, "record", 5),
     ):
-        rule = Rule(code, ("info",), "", rank, lambda view: (), pairs=pairs)
+        rule = Rule(code, ("info",), "", rank, lambda view: (), scope=scope)
         kept.add(rule, Finding("info", "", "", response=response), place)
     said = [(one["code"], one["response"]) for one in kept.rows]
     assert said == [("b", 5), ("c", None), ("c", 0), ("c", 1), ("d", None)]
@@ -290,16 +290,16 @@ def test_three_findings_of_a_kind_are_kept_unless_told_otherwise(tmp_path):
 
 def seen(rows: list[Row]) -> list[tuple[str, Any, Any, Any]]:
     made = [Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows)]
-    memory = repeats.Seen()
+    memory = repeats.InputMemory()
     said = []
     for raw in made:
         for view in views(in_chunks([raw])):
             assert not isinstance(view, InputError)
-            said += list(memory.take(collect_facts(view)))
-    said += list(memory.end(told_uneven=False))
+            said += list(memory.add(collect_facts(view)))
+    said += list(memory.finish(uneven_found=False))
     return [
-        (rule.code, place.name, finding.response, dict(finding.evidence))
-        for rule, finding, place in said
+        (code, place.name, finding.response, dict(finding.evidence))
+        for code, finding, place in said
     ]
 
 

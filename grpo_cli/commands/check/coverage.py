@@ -1,4 +1,4 @@
-"""What could not be looked at, since records lack what rules say that they need."""
+"""Which rules were skipped, for how many records, and which fields were missing."""
 
 from __future__ import annotations
 
@@ -12,61 +12,69 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.settings import read_settings
 
 
-class Lack(NamedTuple):
-    """What is not looked at: in words, the part that still is, and what is missing, ``a|b``."""
+class SkippedRules(NamedTuple):
+    """Rules that are skipped together, and why.
+
+    Attributes:
+        about: what they look for, in words.
+        fallback: the part that they still find; empty if they find nothing.
+        missing: the fields that records lack; ``a|b`` is either.
+    """
 
     about: str
-    partly: str
+    fallback: str
     missing: tuple[str, ...]
 
 
-def missing(rule: Rule, view: View) -> tuple[str, ...]:
-    """The columns that the rule needs and the records of a view lack."""
+def missing_needs(rule: Rule, view: View) -> tuple[str, ...]:
+    """Returns the fields that the rule needs and that the records of a view lack."""
     return tuple(need for need in rule.needs if not any(map(view.tells, need.split("|"))))
 
 
-def lacks(rules: Sequence[Rule], view: View) -> Counter[Lack]:
-    """How many records of the view lack what a family of rules needs."""
-    found: dict[Lack, int] = {}
+def count_skipped(rules: Sequence[Rule], view: View) -> Counter[SkippedRules]:
+    """Counts the records of a view for which rules are skipped, by what they lack."""
+    found: dict[SkippedRules, int] = {}
     for rule in rules:
-        without, count = missing(rule, view), len(view.counts)
-        if rule.beside:
-            bare = sum(_bare(rule.beside, value) for value in view.values)
-            found[Lack(rule.about, "", (*without, rule.beside))] = bare
+        missing, count = missing_needs(rule, view), len(view.counts)
+        if rule.needs_key:
+            bare = sum(_lacks_all(rule.needs_key, value) for value in view.values)
+            found[SkippedRules(rule.about, "", (*missing, rule.needs_key))] = bare
             count -= bare
-        found[Lack(rule.about, "", without)] = count
-        if rule.better:
-            found[Lack(rule.about, rule.partly, (rule.better,))] = _worse(rule.better, view)
-    return Counter({lack: count for lack, count in found.items() if lack.missing and count})
+        found[SkippedRules(rule.about, "", missing)] = count
+        if wanted := rule.full_coverage_needs:
+            found[SkippedRules(rule.about, rule.fallback, (wanted,))] = _count_partly(wanted, view)
+    return Counter(
+        {skipped: count for skipped, count in found.items() if skipped.missing and count}
+    )
 
 
-def _bare(names: str, value: Mapping[str, Any]) -> bool:
+def _lacks_all(names: str, value: Mapping[str, Any]) -> bool:
     return all(value.get(name) is None for name in names.split("|"))
 
 
-def _worse(better: str, view: View) -> int:
-    """The records that have none of these, the first of which is a setting."""
-    setting, _, others = better.partition("|")
+def _count_partly(needs: str, view: View) -> int:
+    """Counts the records without the setting, the first name of ``needs``, and without the keys."""
+    setting, _, keys = needs.partition("|")
     fields = read_fields(view.values[0])
-    known = fields.hyperparameters or "hyperparameters" in fields.names
+    has_settings = fields.hyperparameters or "hyperparameters" in fields.names
     return sum(
-        not (known and setting in read_settings(value, fields)) and _bare(others, value)
+        not (has_settings and setting in read_settings(value, fields)) and _lacks_all(keys, value)
         for value in view.values
     )
 
 
-def as_json(rules: Sequence[Rule], counts: Mapping[Lack, int]) -> Iterator[dict[str, Any]]:
-    """The lacks of all records as reports have them, in the order of the rules."""
+def as_json(rules: Sequence[Rule], counts: Mapping[SkippedRules, int]) -> Iterator[dict[str, Any]]:
+    """Yields the skipped rules as reports have them, in the order in which rules run."""
     codes: dict[str, list[str]] = {}
     for rule in rules:
         if rule.about:
             codes.setdefault(rule.about, []).append(rule.code)
     order = [*codes]
-    for lack in sorted(counts, key=lambda one: (order.index(one.about), one.missing)):
+    for skipped in sorted(counts, key=lambda item: (order.index(item.about), item.missing)):
         yield {
-            "about": lack.about,
-            "codes": list(dict.fromkeys(codes[lack.about])),
-            "missing": [need.split("|") for need in lack.missing],
-            "partly": lack.partly or None,
-            "records": counts[lack],
+            "about": skipped.about,
+            "codes": list(dict.fromkeys(codes[skipped.about])),
+            "missing": [need.split("|") for need in skipped.missing],
+            "partly": skipped.fallback or None,
+            "records": counts[skipped],
         }

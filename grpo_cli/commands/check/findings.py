@@ -1,9 +1,9 @@
-"""What is found in a piece of the input, and how pieces become one answer."""
+"""Findings in their places: kept up to a limit, counted, and merged from pieces of the input."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_cli.commands.check.record_view import Place
@@ -12,7 +12,7 @@ from grpo_cli.commands.check.rule import Finding, Rule
 Key = tuple[int, int, int, int]
 
 _PAIRS = 1000
-"""Rules on pairs of columns come after the others."""
+"""Added to the ranks of rules on pairs of columns, which come after the others."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Row:
     place: Place
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as reports have it."""
+        """Returns the finding as reports have it."""
         finding, place = self.finding, self.place
         return {
             "code": self.code,
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass
 class Findings:
-    """What was found so far: the first few of each code in full, all of them by number.
+    """The first findings of each code in full, and the number of all.
 
     Attributes:
         limit: how many of each code are kept; 0 for all.
@@ -56,64 +56,62 @@ class Findings:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
-        """Adds what a rule found in a record."""
+        """Adds a rule's finding in a record of a source."""
         self.counts[rule.code, finding.severity] += 1
         response = -1 if finding.response is None else finding.response
-        rows = self.kept.setdefault(rule.code, [])
-        key = (source, place.number, rule.rank + (_PAIRS if rule.pairs else 0), response)
-        if self.limit and len(rows) >= self.limit and rows[-1].key <= key:
-            return
-        rows.append(Row(key, rule.code, finding, place))
-        self._cut(rule.code)
-
-    def _cut(self, code: str) -> None:
-        rows = self.kept[code]
-        if len(rows) > 1 and rows[-1].key < rows[-2].key:
-            rows.sort(key=lambda row: row.key)
-        if self.limit:
-            del rows[self.limit :]
+        rank = rule.rank + (_PAIRS if rule.scope == "pair" else 0)
+        self._keep(
+            rule.code, [Row((source, place.number, rank, response), rule.code, finding, place)]
+        )
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""
         self.counts += other.counts
         for code, rows in other.kept.items():
-            mine = self.kept.setdefault(code, [])
-            mine += [Row((source, *row.key[1:]), code, row.finding, row.place) for row in rows]
-            mine.sort(key=lambda row: row.key)
-            if self.limit:
-                del mine[self.limit :]
+            self._keep(code, [replace(row, key=(source, *row.key[1:])) for row in rows])
+
+    def _keep(self, code: str, rows: list[Row]) -> None:
+        kept = self.kept.setdefault(code, [])
+        in_order = not kept or kept[-1].key <= rows[0].key
+        if in_order and self.limit and len(kept) >= self.limit:
+            return
+        kept += rows
+        if not in_order:
+            kept.sort(key=lambda row: row.key)
+        if self.limit:
+            del kept[self.limit :]
 
     def drop(self, code: str) -> None:
-        """Takes the findings of a code back."""
+        """Removes the findings of a code."""
         self.kept.pop(code, None)
         for key in [key for key in self.counts if key[0] == code]:
             del self.counts[key]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Those that are kept, as JSON, in the order of the records."""
+        """The findings that are kept, as JSON, in the order of the records."""
         every = [row for rows in self.kept.values() for row in rows]
         return [row.as_json() for row in sorted(every, key=lambda row: row.key)]
 
     @property
     def codes(self) -> Counter[str]:
-        """Code → how many."""
-        found: Counter[str] = Counter()
-        for (code, _), count in self.counts.items():
-            found[code] += count
-        return found
+        """Code → number of findings."""
+        return self._count(0)
 
     @property
     def severities(self) -> Counter[str]:
-        """Severity → how many."""
+        """Severity → number of findings."""
+        return self._count(1)
+
+    def _count(self, part: int) -> Counter[str]:
         found: Counter[str] = Counter()
-        for (_, severity), count in self.counts.items():
-            found[severity] += count
+        for key, count in self.counts.items():
+            found[key[part]] += count
         return found
 
     @property
     def more(self) -> dict[str, int]:
-        """How many of each code are not kept."""
+        """Code → number of findings that are not kept."""
         if not self.limit:
             return {}
         return {code: n - self.limit for code, n in self.codes.items() if n > self.limit}

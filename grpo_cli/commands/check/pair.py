@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.record_view import View
 
 _OVERFLOW = 50.0
@@ -43,29 +43,18 @@ class Pair:
         return self.names[1] == "log_probs_rollout"
 
     @cached_property
-    def _record_samples(self) -> tuple[I64, I64]:
-        samples = self.view.samples
-        if samples is None:
-            samples = np.arange(len(self.view.counts))
-        new = np.ones(len(samples), dtype=np.bool_)
-        new[1:] = samples[1:] != samples[:-1]
-        return np.flatnonzero(new), np.cumsum(new) - 1
-
-    @cached_property
     def samples(self) -> Segments:
         """The tokens of each sample."""
-        starts, index = self._record_samples
-        return Segments(np.bincount(index, self.view.tokens, len(starts)).astype(np.int64))
+        return Segments(np.add.reduceat(self.view.tokens, self.view.sample_starts))
 
     @cached_property
     def rows(self) -> Segments:
         """The responses of each sample."""
-        starts, index = self._record_samples
-        return Segments(np.bincount(index, self.view.counts, len(starts)).astype(np.int64))
+        return Segments(np.add.reduceat(self.view.counts, self.view.sample_starts))
 
     def record(self, sample: int) -> int:
-        """The first record of a sample."""
-        return int(self._record_samples[0][sample])
+        """Returns the first record of a sample."""
+        return int(self.view.sample_starts[sample])
 
     def tokens(self, sample: int) -> slice:
         """The tokens of a sample."""

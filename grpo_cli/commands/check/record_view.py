@@ -58,7 +58,8 @@ class View:
         rewards: [R], or [R, K] of several functions; None if there are none.
         advantages: [R]; None if there are none, or one per token.
         advantages_given: whether there are any.
-        samples: [M] the sample that each record is compared in.
+        samples: [M] the number of the sample that each record is compared in; None if each
+            record is a sample of its own.
     """
 
     places: Sequence[Place]
@@ -104,6 +105,22 @@ class View:
         """[counted] each token's index in its response as written."""
         places = np.arange(self.written.total) - self.written.spread(self.written.starts)
         return places if self.mask is None else places[self.mask]
+
+    @property
+    def sample_numbers(self) -> I64:
+        """[M] the number of each record's sample, which is the same in every piece."""
+        return np.arange(len(self.counts)) if self.samples is None else self.samples
+
+    @cached_property
+    def sample_starts(self) -> I64:
+        """[S] the first record of each sample."""
+        return np.flatnonzero(np.diff(self.sample_numbers, prepend=-1) != 0)
+
+    @cached_property
+    def sample_index(self) -> I64:
+        """[M] the index of each record's sample in this view."""
+        lengths = np.diff(self.sample_starts, append=len(self.counts))
+        return np.repeat(np.arange(len(lengths)), lengths)
 
     def local(self, response: int) -> tuple[int, int]:
         """A response's record and its index there."""

@@ -1,27 +1,31 @@
-"""What a rule is, and what it finds."""
+"""What a rule is, what it finds, and how it is declared: by a decorator above its function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from grpo_cli.records.fields import ALIASES
 
 Severity = Literal["error", "warning", "info"]
+Scope = Literal["record", "pair", "input"]
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
+SCOPES: tuple[Scope, ...] = ("record", "pair", "input")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """One fault, or one fact worth knowing.
 
     Attributes:
         severity: "error" makes the numbers wrong, "warning" makes them doubtful, "info" explains.
         message: what was found, in words.
         advice: what to do about it.
         evidence: the numbers that it rests on.
-        record: the index of the record among those looked at together.
-        response, token: the place in it; the token by its position as written.
+        record: the index of the record in its view.
+        response, token: its index in the record, and the token's index in the response as written.
     """
 
     severity: Severity
@@ -35,35 +39,90 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, as its file states it: all that there is to say about one code.
+    """One declared rule. A declaration that contradicts itself is a ValueError.
 
     Attributes:
-        code: what its findings are called.
-        severity: of its findings; those that a finding may have besides follow it.
-        meaning: what is wrong, in a sentence.
-        rank: rules are asked from the lowest to the highest; roots come before what they explain.
-        look: finds it in a view of records, or in a pair of columns.
-        pairs: whether it looks at pairs of columns. The first that finds something in a sample
-            explains the rest there.
+        code: the name of its findings.
+        severities: the severities that its findings can have, the usual one first.
+        meaning: what is wrong, in one sentence.
+        rank: rules run from the lowest rank to the highest; causes come before what they explain.
+        find: yields findings in a view of records (scope "record") or in a pair of columns
+            ("pair"). The function of a scope "input" is called by the memory of all records.
+        scope: what ``find`` sees. After the first finding in a sample the other rules on pairs
+            are skipped there.
         explains: whether the log-probs of a record are not compared after such a finding.
-        yields: whether it is silent of a record of which a rule that explains has spoken.
-        about: what is not looked at without what it needs, in words.
-        needs: what records must have beside what it judges: ``a|b`` is either of two. It is not
-            asked of those that lack one.
-        beside: keys besides, one of which it needs, that no objective reads: ``a|b``.
-        better: the setting, or else keys, without which it sees a part only; partly: which.
+        suppressible: whether its findings are dropped if an earlier rule explains the record.
+        about: what is skipped for records that lack what the rule needs, in words.
+        needs: fields that records must have besides those that it judges: ``a|b`` is either.
+        needs_key: one of these keys, which no objective reads, must be there too: ``a|b``.
+        full_coverage_needs: a setting, or else keys (``a|b``), without which it sees only a part.
+        fallback: which part.
     """
 
     code: str
-    severity: tuple[Severity, ...]
+    severities: tuple[Severity, ...]
     meaning: str
     rank: int
-    look: Callable[[Any], Iterable[Finding]]
-    pairs: bool = False
+    find: Callable[..., Iterable[Finding]]
+    scope: Scope = "record"
     explains: bool = False
-    yields: bool = False
+    suppressible: bool = False
     about: str = ""
     needs: tuple[str, ...] = ()
-    beside: str = ""
-    better: str = ""
-    partly: str = ""
+    needs_key: str = ""
+    full_coverage_needs: str = ""
+    fallback: str = ""
+
+    def __post_init__(self) -> None:
+        for fault in _contradictions(self):
+            raise ValueError(f"rule {self.code!r}: {fault}")
+
+
+def _contradictions(rule: Rule) -> Iterable[str]:
+    """Yields what is wrong with a declaration."""
+    for severity in rule.severities:
+        if severity not in ORDER:
+            yield f"severity {severity!r}: expected {', '.join(ORDER)}"
+    if rule.scope not in SCOPES:
+        yield f"scope {rule.scope!r}: expected {', '.join(SCOPES)}"
+    if not rule.about and (rule.needs or rule.needs_key or rule.full_coverage_needs):
+        yield "it has needs and no about: name what is skipped without them"
+    if bool(rule.full_coverage_needs) != bool(rule.fallback):
+        yield "full_coverage_needs and fallback go together"
+    for name in "|".join(rule.needs).split("|") if rule.needs else ():
+        if name not in ALIASES:
+            yield f"it needs {name!r}, which is no field of records (records/fields.py)"
+
+
+DECLARED: dict[tuple[str, Scope], Rule] = {}
+"""Every rule that was declared so far; ``rules.table`` imports all of them."""
+
+Find = TypeVar("Find", bound=Callable[..., Iterable[Finding]])
+
+
+def rule(
+    code: str, severity: str, meaning: str, *, rank: int, scope: Scope = "record", **details: Any
+) -> Callable[[Find], Find]:
+    """Declares the function below as a rule.
+
+    A code is declared once, or once for records and once for pairs with the same meaning.
+
+    Args:
+        code, meaning, rank, scope: as of ``Rule``.
+        severity: its severities, the usual one first: ``error|warning``.
+        details: the other attributes of ``Rule``.
+
+    Raises:
+        ValueError: if the code is taken, or the declaration contradicts itself.
+    """
+
+    def declare(find: Find) -> Find:
+        severities: Any = tuple(severity.split("|"))
+        new = Rule(code, severities, meaning, rank, find, scope, **details)
+        for known in DECLARED.values():
+            if known.code == code and (known.scope == scope or known.meaning != meaning):
+                raise ValueError(f"rule {code!r} is declared already, in {known.find.__module__}")
+        DECLARED[code, scope] = new
+        return find
+
+    return declare

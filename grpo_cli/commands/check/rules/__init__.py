@@ -1,44 +1,44 @@
-"""The table of all rules. A new file of this package is in it without another edit."""
+"""The table of all rules. A function declared with ``@rule`` in this package is in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from grpo_cli.commands.check.rule import ORDER, Rule
+from grpo_cli.commands.check.rule import DECLARED, ORDER, SCOPES, Rule, Scope
 
 
 @cache
 def table() -> tuple[Rule, ...]:
-    """Every rule, in the order in which they are asked."""
-    return tuple(sorted(_stated(), key=lambda rule: (rule.pairs, rule.rank, rule.code)))
+    """Returns every rule in the order in which they run: those on records first."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return tuple(
+        sorted(
+            DECLARED.values(),
+            key=lambda rule: (SCOPES.index(rule.scope), rule.rank, rule.code),
+        )
+    )
 
 
 @cache
-def record_rules() -> tuple[Rule, ...]:
-    """What each record is asked."""
-    return tuple(rule for rule in table() if not rule.pairs)
+def rules_of(scope: Scope) -> tuple[Rule, ...]:
+    """Returns the rules that see a record, a pair of columns, or the whole input."""
+    return tuple(rule for rule in table() if rule.scope == scope)
 
 
-@cache
-def pair_rules() -> tuple[Rule, ...]:
-    """What each pair of columns is asked, until one finds something: it explains the rest."""
-    return tuple(rule for rule in table() if rule.pairs)
+def rule_named(code: str) -> Rule:
+    """Returns the rule of a code; of two with one code, the one on records."""
+    return next(rule for rule in table() if rule.code == code)
 
 
 def codes() -> list[dict[str, Any]]:
-    """Each code once with its severities and meaning, the worst first."""
-    found = {rule.code: rule for rule in reversed(table())}
-    rules = sorted(found.values(), key=lambda rule: (ORDER.index(rule.severity[0]), rule.code))
+    """Returns each code once with its severities and meaning, the worst first."""
+    found = {rule.code: rule for rule in table()}
+    rules = sorted(found.values(), key=lambda rule: (ORDER.index(rule.severities[0]), rule.code))
     return [
-        {"code": rule.code, "severity": list(rule.severity), "meaning": rule.meaning}
+        {"code": rule.code, "severity": list(rule.severities), "meaning": rule.meaning}
         for rule in rules
     ]
-
-
-def _stated() -> Iterator[Rule]:
-    for found in iter_modules(__path__):
-        yield from import_module(f"{__name__}.{found.name}").RULES

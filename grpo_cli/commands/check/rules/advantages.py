@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- order ---------------------------------------------------------------------------------------
 
@@ -45,6 +45,14 @@ def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
             yield record, given
 
 
+@rule(
+    "advantages",
+    "error|warning",
+    "Given advantages do not follow the rewards: sign, order, stride or centre.",
+    rank=60,
+    about="advantages against rewards",
+    needs=("advantages", "rewards"),
+)
 def find_wrong_advantages(view: View) -> Iterator[Finding]:
     """Which of two responses of a group has the greater reward has the greater advantage.
 
@@ -193,6 +201,12 @@ _LARGE_TIMES = 5.0
 _LARGE_WITHOUT_REWARDS = 1000.0
 
 
+@rule(
+    "advantage-scale",
+    "error|warning",
+    "An advantage is too large for its rewards, as from a std of 0.",
+    rank=61,
+)
 def find_large_advantages(view: View) -> Iterator[Finding]:
     """|A| beyond what group statistics give.
 
@@ -238,6 +252,7 @@ def _is_strided(view: View, record: int) -> bool:
     return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
 
 
+@rule("reward-scale", "info", "Reward functions are on unequal scales.", rank=62)
 def find_reward_scales(view: View) -> Iterator[Finding]:
     """Several reward functions of which one is on another scale: the others hardly matter.
 
@@ -265,26 +280,3 @@ def find_reward_scales(view: View) -> Iterator[Finding]:
                 {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
                 record,
             )
-
-
-RULES = (
-    Rule(
-        "advantages",
-        ("error", "warning"),
-        "Given advantages do not follow the rewards: sign, order, stride or centre.",
-        60,
-        find_wrong_advantages,
-        about="advantages against rewards",
-        needs=("advantages", "rewards"),
-    ),
-    Rule(
-        "advantage-scale",
-        ("error", "warning"),
-        "An advantage is too large for its rewards, as from a std of 0.",
-        61,
-        find_large_advantages,
-    ),
-    Rule(
-        "reward-scale", ("info",), "Reward functions are on unequal scales.", 62, find_reward_scales
-    ),
-)

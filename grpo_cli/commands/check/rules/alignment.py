@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- fillers -------------------------------------------------------------------------------------
 
@@ -23,6 +23,15 @@ _FILLER_TIMES = 3.0
 _RARE = -4.0
 
 
+@rule(
+    "filler",
+    "error",
+    "Log-probs that are missing were filled with 0.0, −100 or the like.",
+    rank=10,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_fillers(pair: Pair) -> Iterator[Finding]:
     """One column is exactly 0.0, or one and the same value below −50, where the other is not.
 
@@ -91,6 +100,15 @@ _SHIFT_SHARE = 0.6
 _SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE = 4.0, 5.0
 
 
+@rule(
+    "shifted",
+    "error",
+    "A column of log-probs is one token early or late against another.",
+    rank=20,
+    scope="pair",
+    about="shifts and bases",
+    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
+)
 def find_shifts(pair: Pair) -> Iterator[Finding]:
     """One column agrees better with the next or previous token of the other than with its own.
 
@@ -164,6 +182,15 @@ _LAST_CHANCE = 1e-6
 _LAST_TIMES = 4.0
 
 
+@rule(
+    "last-token",
+    "error",
+    "The last token of responses has the log-prob of another one (packed boundary).",
+    rank=25,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     """The columns are further apart at the last token of responses than anywhere else.
 
@@ -219,6 +246,15 @@ _MOVES = 0.001
 _SURE, _LEVEL = 0.2, 0.25
 
 
+@rule(
+    "unrelated",
+    "error",
+    "Two columns of log-probs do not correlate: they are of other tokens or another model.",
+    rank=30,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_unrelated(pair: Pair) -> Iterator[Finding]:
     """The probabilities of the two columns do not go together.
 
@@ -315,6 +351,15 @@ _DRIFT_TIMES = 1.8
 _DRIFT_SIGMAS = 5.0
 
 
+@rule(
+    "drift",
+    "error",
+    "Two columns drift apart along the response: positions are off on one side.",
+    rank=35,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_drift(pair: Pair) -> Iterator[Finding]:
     """The columns are further apart in the later half of the tokens than in the earlier one.
 
@@ -354,57 +399,3 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
             },
             record=pair.record(sample),
         )
-
-
-RULES = (
-    Rule(
-        "filler",
-        ("error",),
-        "Log-probs that are missing were filled with 0.0, −100 or the like.",
-        10,
-        find_fillers,
-        pairs=True,
-        about="other tokens and fillers",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-    Rule(
-        "shifted",
-        ("error",),
-        "A column of log-probs is one token early or late against another.",
-        20,
-        find_shifts,
-        pairs=True,
-        about="shifts and bases",
-        needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
-    ),
-    Rule(
-        "last-token",
-        ("error",),
-        "The last token of responses has the log-prob of another one (packed boundary).",
-        25,
-        find_wrong_last_tokens,
-        pairs=True,
-        about="other tokens and fillers",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-    Rule(
-        "unrelated",
-        ("error",),
-        "Two columns of log-probs do not correlate: they are of other tokens or another model.",
-        30,
-        find_unrelated,
-        pairs=True,
-        about="other tokens and fillers",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-    Rule(
-        "drift",
-        ("error",),
-        "Two columns drift apart along the response: positions are off on one side.",
-        35,
-        find_drift,
-        pairs=True,
-        about="other tokens and fillers",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-)

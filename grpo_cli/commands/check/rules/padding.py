@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- edges of responses --------------------------------------------------------------------------
 
@@ -57,6 +57,14 @@ _PADDING_ADVICE = (
 )
 
 
+@rule(
+    "padding",
+    "error|warning",
+    "Padding counts as tokens.",
+    rank=20,
+    explains=True,
+    suppressible=True,
+)
 def find_padding(view: View) -> Iterator[Finding]:
     """Padding that counts: runs of one value at an edge, in every log-prob column.
 
@@ -220,6 +228,15 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     return frozenset(number for number in every if type(number) is int)
 
 
+@rule(
+    "padding-id",
+    "error",
+    "Tokens of padding, by their id, count behind the end of text.",
+    rank=19,
+    explains=True,
+    about="padding, ends and loops by id",
+    needs=("token_ids|tokens",),
+)
 def find_padding_ids(view: View) -> Iterator[Finding]:
     """Tokens of padding's id count, at the end of several responses, behind the end of text.
 
@@ -274,6 +291,14 @@ def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.n
     return found
 
 
+@rule(
+    "end-of-text",
+    "warning",
+    "The mask takes the end of text away.",
+    rank=25,
+    about="padding, ends and loops by id",
+    needs=("token_ids|tokens",),
+)
 def find_masked_ends(view: View) -> Iterator[Finding]:
     """The first token that the mask takes behind the last one that counts is the end of text.
 
@@ -354,35 +379,3 @@ def _end_by_place(view: View, of: _Endings) -> NDArray[np.bool_]:
         at_end = (of.inside & (of.first == word)) | (of.some & (of.counted == word))
         found[rows] = everywhere == np.count_nonzero(at_end & mine)
     return found
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "padding",
-        ("error", "warning"),
-        "Padding counts as tokens.",
-        20,
-        find_padding,
-        explains=True,
-        yields=True,
-    ),
-    Rule(
-        "padding-id",
-        ("error",),
-        "Tokens of padding, by their id, count behind the end of text.",
-        19,
-        find_padding_ids,
-        explains=True,
-        about="padding, ends and loops by id",
-        needs=("token_ids|tokens",),
-    ),
-    Rule(
-        "end-of-text",
-        ("warning",),
-        "The mask takes the end of text away.",
-        25,
-        find_masked_ends,
-        about="padding, ends and loops by id",
-        needs=("token_ids|tokens",),
-    ),
-)

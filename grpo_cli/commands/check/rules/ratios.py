@@ -9,7 +9,7 @@ import numpy as np
 
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
 
 # ---- extreme ratios ------------------------------------------------------------------------------
@@ -22,6 +22,15 @@ _EXTREME_ADVICE = (
 _EXTREME_MEANING = "A ratio is beyond e^±20, which no update makes."
 
 
+@rule(
+    "extreme-ratio",
+    "error",
+    _EXTREME_MEANING,
+    rank=55,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
     """A ratio beyond e^±20, which no update makes: zero-filled, misaligned or foreign log-probs."""
     if pair.to_reference:
@@ -52,6 +61,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
         )
 
 
+@rule("extreme-ratio", "error", _EXTREME_MEANING, rank=60)
 def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
     """The same of ratios that the record gives itself."""
     ratios = view.column("ratios")
@@ -88,6 +98,7 @@ _ON_POLICY_ADVICE_DEAD = (
 )
 
 
+@rule("on-policy", "info", "Every ratio is exactly 1.", rank=50)
 def find_on_policy(view: View) -> Iterator[Finding]:
     """Every ratio is exactly 1: old = new at every token, or no old at all."""
     new = view.column("log_probs_new")
@@ -115,6 +126,15 @@ def find_on_policy(view: View) -> Iterator[Finding]:
 _NOTABLE_NOISE = 0.01
 
 
+@rule(
+    "ratio-noise",
+    "warning|info",
+    "Ratios are not 1 although old and new are of the same weights.",
+    rank=65,
+    scope="pair",
+    about="noise of the ratios",
+    needs=("log_probs_old",),
+)
 def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
     """The record says that old and new are of the same weights, and they differ.
 
@@ -156,6 +176,15 @@ _OUTLIER_MIDDLING = 0.5
 _OUTLIER_SHARE = 0.02
 
 
+@rule(
+    "outliers",
+    "warning",
+    "A few tokens differ by nats between the engines while the others agree.",
+    rank=60,
+    scope="pair",
+    about="rollout mismatch",
+    needs=("log_probs_rollout",),
+)
 def find_outliers(pair: Pair) -> Iterator[Finding]:
     """At most one token of 50 differs by more than 3.8 nats, and the others hardly at all.
 
@@ -207,6 +236,15 @@ _WEIGHT_SIGMAS = 4.4
 _WEIGHT_AWAY = 0.004
 
 
+@rule(
+    "mean-weight",
+    "warning",
+    "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
+    rank=70,
+    scope="pair",
+    about="rollout mismatch",
+    needs=("log_probs_rollout",),
+)
 def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     """The mean of π_train/π_rollout over the tokens drawn from π_rollout is not 1.
 
@@ -270,6 +308,15 @@ _MISMATCH_BOUND, _MISMATCH_TOKENS = 1.05, 30
 _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
 
 
+@rule(
+    "rollout-mismatch",
+    "warning",
+    "The engine that sampled and the trainer disagree beyond NeMo-RL's published bound.",
+    rank=80,
+    scope="pair",
+    about="rollout mismatch",
+    needs=("log_probs_rollout",),
+)
 def find_mismatch(pair: Pair) -> Iterator[Finding]:
     """The mean of exp|log π_train − log π_rollout| exceeds 1.05, on 30 tokens or more.
 
@@ -319,59 +366,3 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
         },
         record=pair.record(sample),
     )
-
-
-RULES = (
-    Rule(
-        "extreme-ratio",
-        ("error",),
-        _EXTREME_MEANING,
-        55,
-        find_extreme_ratios,
-        pairs=True,
-        about="other tokens and fillers",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-    Rule("extreme-ratio", ("error",), _EXTREME_MEANING, 60, find_extreme_given_ratios),
-    Rule("on-policy", ("info",), "Every ratio is exactly 1.", 50, find_on_policy),
-    Rule(
-        "ratio-noise",
-        ("warning", "info"),
-        "Ratios are not 1 although old and new are of the same weights.",
-        65,
-        find_ratio_noise,
-        pairs=True,
-        about="noise of the ratios",
-        needs=("log_probs_old",),
-    ),
-    Rule(
-        "outliers",
-        ("warning",),
-        "A few tokens differ by nats between the engines while the others agree.",
-        60,
-        find_outliers,
-        pairs=True,
-        about="rollout mismatch",
-        needs=("log_probs_rollout",),
-    ),
-    Rule(
-        "mean-weight",
-        ("warning",),
-        "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
-        70,
-        find_biased_weights,
-        pairs=True,
-        about="rollout mismatch",
-        needs=("log_probs_rollout",),
-    ),
-    Rule(
-        "rollout-mismatch",
-        ("warning",),
-        "The engine that sampled and the trainer disagree beyond NeMo-RL's published bound.",
-        80,
-        find_mismatch,
-        pairs=True,
-        about="rollout mismatch",
-        needs=("log_probs_rollout",),
-    ),
-)

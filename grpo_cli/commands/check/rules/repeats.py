@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import Place, View
-from grpo_cli.commands.check.rule import Finding, Rule
-from grpo_cli.commands.check.rules.rewards import UNEVEN, count_sizes, describe_uneven
+from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
 
 # ---- what is kept of records ---------------------------------------------------------------------
 
@@ -121,20 +121,13 @@ def _single_labels(view: View) -> list[tuple[int, str, Any]]:
 
 
 def _even_sizes(view: View) -> tuple[Counter[int], dict[int, Place]]:
+    """Returns size → number of groups and size → first record, of records with one size."""
     counted: Counter[int] = Counter()
     first: dict[int, Place] = {}
-    several = np.unique(view.sizes[view.sizes > 1])
-    if len(several) == 1:
-        of = np.unique(view.records.index[view.first_members[view.sizes > 1]])
-        size = int(several[0])
-        counted[size] = int(np.count_nonzero(view.sizes == size))
-        first[size] = view.places[int(of[0])]
-        return counted, first
-    for record, own in count_sizes(view).items():
-        if len(own) == 1:
-            ((size, times),) = own.items()
-            counted[size] += times
-            first.setdefault(size, view.places[record])
+    for record, sizes in count_sizes(view).items():
+        if len(sizes) == 1:
+            counted += sizes
+            first.setdefault(*sizes, view.places[record])
     return counted, first
 
 
@@ -143,77 +136,94 @@ def _even_sizes(view: View) -> tuple[Counter[int], dict[int, Place]]:
 _MEMORY = 100_000
 """Rows remembered, so that memory stays flat on files of any size."""
 
-Told = tuple[Rule, Finding, Place]
+Copy = tuple[int, str]
+"""A response's index in its record, and the place of the response that it repeats, in words."""
+Located = tuple[str, Finding, Place]
+"""A rule's code, what it found, and where."""
 
 
-class Seen:
-    """The rows, labels and sizes of all records so far; the oldest rows are forgotten."""
+class InputMemory:
+    """Digests, labels and group sizes of the records so far; the oldest are forgotten."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        self._rows: OrderedDict[int, str] = OrderedDict()
         self._labels: OrderedDict[tuple[str, object], Place] = OrderedDict()
-        self._torn: list[tuple[object, Place, Place, Facts]] = []
+        self._torn: tuple[object, Place, Place, Facts] | None = None
         self._torn_count = 0
         self._sizes: Counter[int] = Counter()
         self._first: dict[int, Place] = {}
 
-    def take(self, facts: Facts) -> Iterator[Told]:
-        """The copies among the rows of some records, which follow those before."""
-        copies: dict[int, list[tuple[int, tuple[str, int]]]] = {}
-        rows = self._rows
-        for at, digest in enumerate(facts.digests):
-            known = rows.get(digest)
-            record = facts.records[at]
+    def add(self, facts: Facts) -> Iterator[Located]:
+        """Adds records that follow those before, and yields the copies among them."""
+        copies: dict[int, list[Copy]] = {}
+        for record, row, digest in zip(facts.records, facts.rows, facts.digests, strict=True):
+            known = self._rows.get(digest)
             if known is not None:
-                copies.setdefault(record, []).append((facts.rows[at], known))
+                copies.setdefault(record, []).append((row, known))
                 continue
-            rows[digest] = (str(facts.places[record].name), facts.rows[at])
-            if len(rows) > _MEMORY:
-                rows.popitem(last=False)
+            self._rows[digest] = f"record {facts.places[record].name}, response {row}"
+            if len(self._rows) > _MEMORY:
+                self._rows.popitem(last=False)
         for record, found in copies.items():
-            yield DUPLICATE, _describe_copies(found, facts.counts[record]), facts.places[record]
-        self._remember(facts)
-
-    def _remember(self, facts: Facts) -> None:
+            for finding in find_copies(found, facts.counts[record]):
+                yield "duplicate", finding, facts.places[record]
+        self._add_labels(facts)
         self._sizes += facts.sizes
-        for size, place in facts.first.items():
-            self._first.setdefault(size, place)
+        self._first = facts.first | self._first
+
+    def _add_labels(self, facts: Facts) -> None:
         for record, step, label in facts.labels:
             place = facts.places[record]
             known = self._labels.setdefault((step, label), place)
             if known is not place:
                 self._torn_count += 1
-                if not self._torn:
-                    self._torn.append((label, known, place, facts))
+                self._torn = self._torn or (label, known, place, facts)
             if len(self._labels) > _MEMORY:
                 self._labels.popitem(last=False)
 
-    def end(self, *, told_uneven: bool) -> Iterator[Told]:
-        """What only the whole input shows."""
-        for label, first, place, facts in self._torn:
-            yield TORN, _describe_torn(label, first, facts, self._torn_count), place
-        if len(self._sizes) > 1 and not told_uneven:
-            odd, _ = min(self._sizes.items(), key=lambda item: item[1])
-            yield UNEVEN, describe_uneven(self._sizes), self._first[odd]
+    def finish(self, *, uneven_found: bool) -> Iterator[Located]:
+        """Yields what only the whole input shows."""
+        if self._torn is not None:
+            label, first, place, facts = self._torn
+            for finding in find_torn_groups(label, first, facts, self._torn_count):
+                yield "torn-group", finding, place
+        if len(self._sizes) > 1 and not uneven_found:
+            rarest = min(self._sizes, key=self._sizes.__getitem__)
+            yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
 
 
-def _describe_copies(found: list[tuple[int, tuple[str, int]]], of: int) -> Finding:
-    response, (name, row) = found[0]
-    first = f"record {name}, response {row}"
-    return Finding(
+@rule(
+    "duplicate",
+    "warning",
+    "Responses occur twice, equal to the last bit.",
+    rank=130,
+    scope="input",
+)
+def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
+    """Yields the copies among the responses of one record."""
+    response, first = copies[0]
+    yield Finding(
         "warning",
-        f"{len(found)} of {of} responses occur already, the first of them in {first}: all "
+        f"{len(copies)} of {of} responses occur already, the first of them in {first}: all "
         "log-probs are equal to the last bit",
         "copies weigh double; look at how the batch was gathered (repeat, padding to a multiple "
         "of the workers, a file read twice)",
-        {"responses": len(found), "of": of, "first": first},
+        {"responses": len(copies), "of": of, "first": first},
         response=response,
     )
 
 
-def _describe_torn(label: object, first: Place, facts: Facts, count: int) -> Finding:
+@rule(
+    "torn-group",
+    "warning|info",
+    "The responses of one group are in several records.",
+    rank=131,
+    scope="input",
+)
+def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
+    """Yields the first group of which several records have a response each."""
     given = "; the advantages given are used as they are" if facts.given else ""
-    return Finding(
+    yield Finding(
         "info" if facts.given else "warning",
         f"a group is torn over records: {label!r} is in record {first.name} and others too "
         f"({count:,} such){given}",
@@ -221,26 +231,3 @@ def _describe_torn(label: object, first: Place, facts: Facts, count: int) -> Fin
         "share a baseline",
         {"records": count, "key": facts.label_key},
     )
-
-
-def _nothing(view: object) -> Iterator[Finding]:
-    """Told by ``Seen``, which alone knows the records before."""
-    del view
-    return iter(())
-
-
-DUPLICATE = Rule(
-    "duplicate",
-    ("warning",),
-    "Responses occur twice, equal to the last bit.",
-    130,
-    _nothing,
-)
-TORN = Rule(
-    "torn-group",
-    ("warning", "info"),
-    "The responses of one group are in several records.",
-    131,
-    _nothing,
-)
-RULES = (DUPLICATE, TORN)

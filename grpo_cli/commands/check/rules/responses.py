@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import LOG_PROBS, View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
 from grpo_cli.commands.trend.said import ENDINGS, cut_off
 from grpo_cli.records.fields import read_fields
@@ -22,6 +22,9 @@ _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0; sure words are, but not so many and no other."""
 
 
+@rule(
+    "inverted-mask", "error", "The mask has 1 for padding and 0 for tokens.", rank=8, explains=True
+)
 def find_inverted_masks(view: View) -> Iterator[Finding]:
     """What counts is padding, exactly 0.0 in every column, and what does not count is not."""
     columns = [view.columns[name] for name in LOG_PROBS if view.has(name)]
@@ -54,6 +57,9 @@ def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
     return view.records.sum(view.written.sum(tokens.astype(np.int64)))
 
 
+@rule(
+    "mask", "error|warning|info", "The mask takes all tokens of responses, or has holes.", rank=15
+)
 def find_mask_faults(view: View) -> Iterator[Finding]:
     """A mask that takes every token of a response; and one with holes, as tool results leave."""
     if view.mask is None:
@@ -102,6 +108,13 @@ _ABSOLUTE, _RELATIVE = 0.01, 0.02
 _PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
 
 
+@rule(
+    "prompt-included",
+    "error",
+    "Tokens of the prompt count as if the policy had written them.",
+    rank=30,
+    explains=True,
+)
 def find_prompts(view: View) -> Iterator[Finding]:
     """Responses that begin with their prompt.
 
@@ -227,6 +240,16 @@ _SAMPLED_KEYS = (
 """What dumps call the ids that the engine sampled, beside those that are trained."""
 
 
+@rule(
+    "retokenised",
+    "error",
+    "The ids that are trained are not those that were sampled.",
+    rank=28,
+    explains=True,
+    about="retokenised ids",
+    needs=("token_ids",),
+    needs_key="|".join(_SAMPLED_KEYS),
+)
 def find_retokenised(view: View) -> Iterator[Finding]:
     """A response's ids differ from those that the engine says it sampled, both in one record.
 
@@ -276,6 +299,15 @@ _LONGEST_PHRASE = 8
 _LOOP_TOKENS, _LOOP_TIMES = 16, 4
 
 
+@rule(
+    "repetition",
+    "info",
+    "Responses end in a loop of one phrase.",
+    rank=110,
+    suppressible=True,
+    about="padding, ends and loops by id",
+    needs=("token_ids|tokens",),
+)
 def find_loops(view: View) -> Iterator[Finding]:
     """A response ends in one phrase over and over: at least 16 tokens, at least 4 times.
 
@@ -316,6 +348,15 @@ _CUT_ADVICE = (
 )
 
 
+@rule(
+    "length-cap",
+    "info",
+    "Responses were cut: the record says so, or many have exactly the greatest length.",
+    rank=120,
+    about="truncation",
+    full_coverage_needs="|".join(("max_completion_length", *ENDINGS)),
+    fallback="by equal lengths",
+)
 def find_cut_responses(view: View) -> Iterator[Finding]:
     """Many responses of exactly the greatest length: they were cut, not finished.
 
@@ -363,61 +404,3 @@ def _find_declared_cuts(told: Sequence[list[bool] | None]) -> Iterator[Finding]:
                 {"responses": sum(endings), "of": len(endings), "named": True},
                 record=record,
             )
-
-
-RULES = (
-    Rule(
-        "inverted-mask",
-        ("error",),
-        "The mask has 1 for padding and 0 for tokens.",
-        8,
-        find_inverted_masks,
-        explains=True,
-    ),
-    Rule(
-        "mask",
-        ("error", "warning", "info"),
-        "The mask takes all tokens of responses, or has holes.",
-        15,
-        find_mask_faults,
-    ),
-    Rule(
-        "prompt-included",
-        ("error",),
-        "Tokens of the prompt count as if the policy had written them.",
-        30,
-        find_prompts,
-        explains=True,
-    ),
-    Rule(
-        "retokenised",
-        ("error",),
-        "The ids that are trained are not those that were sampled.",
-        28,
-        find_retokenised,
-        explains=True,
-        about="retokenised ids",
-        needs=("token_ids",),
-        beside="|".join(_SAMPLED_KEYS),
-    ),
-    Rule(
-        "repetition",
-        ("info",),
-        "Responses end in a loop of one phrase.",
-        110,
-        find_loops,
-        yields=True,
-        about="padding, ends and loops by id",
-        needs=("token_ids|tokens",),
-    ),
-    Rule(
-        "length-cap",
-        ("info",),
-        "Responses were cut: the record says so, or many have exactly the greatest length.",
-        120,
-        find_cut_responses,
-        about="truncation",
-        better="|".join(("max_completion_length", *ENDINGS)),
-        partly="by equal lengths",
-    ),
-)

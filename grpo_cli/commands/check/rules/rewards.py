@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- rewards of a group --------------------------------------------------------------------------
 
@@ -55,6 +55,14 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     return found & (low == 0.0) if view.rewards is None else found
 
 
+@rule(
+    "dead-group",
+    "info",
+    "All rewards of a group are equal: no gradient.",
+    rank=70,
+    about="dead groups",
+    needs=("rewards|advantages",),
+)
 def find_dead_groups(view: View) -> Iterator[Finding]:
     """All rewards of a group are equal, so all its advantages are 0."""
     values = _scores(view)
@@ -74,6 +82,14 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "near-dead-group",
+    "warning",
+    "Rewards are so nearly equal that eps or rounding decides the advantages.",
+    rank=71,
+    about="dead groups",
+    needs=("rewards|advantages",),
+)
 def find_near_dead_groups(view: View) -> Iterator[Finding]:
     """Rewards so nearly equal that eps, or rounding alone, decides the advantages.
 
@@ -107,6 +123,14 @@ def _describe_near_dead(view: View, group: int, values: F64, spread: float) -> F
     )
 
 
+@rule(
+    "reward-noise",
+    "warning",
+    "Rewards differ by float32 rounding only.",
+    rank=72,
+    about="noise of the rewards",
+    needs=("rewards",),
+)
 def find_reward_noise(view: View) -> Iterator[Finding]:
     """Rewards that differ by float32 rounding only: a tie that the noise breaks.
 
@@ -134,6 +158,7 @@ def find_reward_noise(view: View) -> Iterator[Finding]:
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
+@rule("singleton-group", "warning", "A group of one response.", rank=74)
 def find_singleton_groups(view: View) -> Iterator[Finding]:
     """A group of one has no baseline but itself: advantage 0, or NaN with ddof 1.
 
@@ -164,6 +189,7 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
     return found
 
 
+@rule("uneven-groups", "info", "Groups of different sizes.", rank=75)
 def find_uneven_groups(view: View) -> Iterator[Finding]:
     """Groups of different sizes in one record."""
     if len(np.unique(view.sizes)) < 2:
@@ -183,39 +209,3 @@ def describe_uneven(counts: Counter[int]) -> Finding:
         "groups, or takes the batch for one group, without a word",
         {"sizes": {str(size): times for size, times in sorted(counts.items())}},
     )
-
-
-UNEVEN = Rule("uneven-groups", ("info",), "Groups of different sizes.", 75, find_uneven_groups)
-
-
-RULES = (
-    Rule(
-        "dead-group",
-        ("info",),
-        "All rewards of a group are equal: no gradient.",
-        70,
-        find_dead_groups,
-        about="dead groups",
-        needs=("rewards|advantages",),
-    ),
-    Rule(
-        "near-dead-group",
-        ("warning",),
-        "Rewards are so nearly equal that eps or rounding decides the advantages.",
-        71,
-        find_near_dead_groups,
-        about="dead groups",
-        needs=("rewards|advantages",),
-    ),
-    Rule(
-        "reward-noise",
-        ("warning",),
-        "Rewards differ by float32 rounding only.",
-        72,
-        find_reward_noise,
-        about="noise of the rewards",
-        needs=("rewards",),
-    ),
-    Rule("singleton-group", ("warning",), "A group of one response.", 74, find_singleton_groups),
-    UNEVEN,
-)

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- bases ---------------------------------------------------------------------------------------
 
+_BASE_MEANING = "Log-probs are in base 2 or 10 instead of e."
 _BASE_TOKENS, _BASE_ENTROPIES = 24, 64
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
 _BASE_WITHIN = 0.04
@@ -23,6 +24,15 @@ _BASE_LEFT = 0.25
 _BASE_STRAIGHT = 0.7
 
 
+@rule(
+    "log-base",
+    "error",
+    _BASE_MEANING,
+    rank=40,
+    scope="pair",
+    about="shifts and bases",
+    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
+)
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
     """One column is the other times 1.4427 or 0.4343, with no offset.
 
@@ -71,6 +81,7 @@ def _find_log_base(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Findi
             return
 
 
+@rule("log-base", "error", _BASE_MEANING, rank=90)
 def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
     """All columns in base 2 or 10, seen beside the entropies, which are in nats.
 
@@ -110,9 +121,6 @@ def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
     """Whether the other columns have the same mean, as they do in one base."""
     means = [float(column[part].mean()) for column in view.log_probs.values()]
     return max(means) - min(means) < 0.05 * float(cost.mean())
-
-
-_BASE_MEANING = "Log-probs are in base 2 or 10 instead of e."
 
 
 # ---- temperatures --------------------------------------------------------------------------------
@@ -181,6 +189,15 @@ def fit_lines(pair: Pair) -> Lines:
     )
 
 
+@rule(
+    "temperature",
+    "error",
+    "One of two columns was computed at another temperature.",
+    rank=42,
+    scope="pair",
+    about="temperature",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
     """One column is sharper than the other: above it at common tokens, below it at rare ones.
 
@@ -251,6 +268,15 @@ def _describe_temperature(pair: Pair, line: Lines, sample: int) -> Finding:
 _CONSTANT_TOKENS = 24
 
 
+@rule(
+    "constant-log-ratio",
+    "warning",
+    "Every ratio is multiplied by one constant: a normaliser is missing on one side.",
+    rank=45,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
 def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     """The log ratio is one constant plus little: what renormalising over top-p or top-k leaves.
 
@@ -289,38 +315,3 @@ def _describe_constant(pair: Pair, sample: int, middle: float, spread: float) ->
         },
         record=pair.record(sample),
     )
-
-
-RULES = (
-    Rule(
-        "log-base",
-        ("error",),
-        _BASE_MEANING,
-        40,
-        find_log_bases,
-        pairs=True,
-        about="shifts and bases",
-        needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
-    ),
-    Rule("log-base", ("error",), _BASE_MEANING, 90, find_log_bases_by_entropy),
-    Rule(
-        "temperature",
-        ("error",),
-        "One of two columns was computed at another temperature.",
-        42,
-        find_temperatures,
-        pairs=True,
-        about="temperature",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-    Rule(
-        "constant-log-ratio",
-        ("warning",),
-        "Every ratio is multiplied by one constant: a normaliser is missing on one side.",
-        45,
-        find_constant_log_ratios,
-        pairs=True,
-        about="other tokens and fillers",
-        needs=("log_probs_old|log_probs_rollout",),
-    ),
-)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import LOG_PROBS, View
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, rule
 
 _ROUNDING = 1e-4
 
@@ -23,6 +23,7 @@ def _records_with(view: View, bad: NDArray[np.bool_]) -> list[tuple[int, slice]]
     return [(at, slice(int(ends[at] - view.tokens[at]), int(ends[at]))) for at in hits.tolist()]
 
 
+@rule("not-finite", "error", "NaN or infinity where a token counts.", rank=10, explains=True)
 def find_non_finite(view: View) -> Iterator[Finding]:
     """NaN or ±inf where a token counts: every formula is undefined there."""
     for name in LOG_PROBS:
@@ -43,6 +44,13 @@ def find_non_finite(view: View) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "probabilities",
+    "error",
+    "Log-probs above 0: probabilities, −log p, or fillers.",
+    rank=11,
+    explains=True,
+)
 def find_positive_log_probs(view: View) -> Iterator[Finding]:
     """Values above 0, which no log-prob has: probabilities, or log-probs without their sign.
 
@@ -95,6 +103,7 @@ def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
     )
 
 
+@rule("negative-entropy", "error", "Entropies below 0.", rank=12)
 def find_negative_entropies(view: View) -> Iterator[Finding]:
     """Entropies below 0 by more than rounding, which no entropy of a distribution over words is."""
     values = view.column("entropies")
@@ -114,24 +123,3 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
             {"tokens": int(low.sum()), "of": len(low), "min": float(same[0])},
             **view.place(part.start + int(np.argmax(low))),
         )
-
-
-RULES = (
-    Rule(
-        "not-finite",
-        ("error",),
-        "NaN or infinity where a token counts.",
-        10,
-        find_non_finite,
-        explains=True,
-    ),
-    Rule(
-        "probabilities",
-        ("error",),
-        "Log-probs above 0: probabilities, −log p, or fillers.",
-        11,
-        find_positive_log_probs,
-        explains=True,
-    ),
-    Rule("negative-entropy", ("error",), "Entropies below 0.", 12, find_negative_entropies),
-)
