@@ -28,7 +28,7 @@ class SkippedRules(NamedTuple):
 
 def missing_needs(rule: Rule, view: View) -> tuple[str, ...]:
     """Returns the fields that the rule needs and that the records of a view lack."""
-    return tuple(need for need in rule.needs if not any(map(view.tells, need.split("|"))))
+    return tuple(need for need in rule.needs if not any(map(view.has_field, need.split("|"))))
 
 
 def count_skipped(rules: Sequence[Rule], view: View) -> Counter[SkippedRules]:

@@ -1,4 +1,4 @@
-"""Advantages that do not follow from the rewards, and scales that do not fit."""
+"""Advantages that do not follow from the rewards, and scales that are too large."""
 
 from __future__ import annotations
 
@@ -12,34 +12,31 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
-# ---- order ---------------------------------------------------------------------------------------
-
 _LEAST_PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _SHIFT = 1e-3
+_LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
 
 
 class Scores(NamedTuple):
-    """One record's rewards, advantages and groups."""
+    """One record's rewards, advantages and groups: [R] each."""
 
     rewards: F64
     advantages: F64
     groups: I64
 
     def part(self, rows: Any) -> Scores:
-        """Some of the rows."""
+        """Returns some of the rows."""
         return Scores(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
 def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
-    """The records of several responses that have both, as finite numbers, one by one."""
+    """Yields the records of several responses whose rewards and advantages are finite."""
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
         return
-    for record, (start, count) in enumerate(
-        zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
-    ):
-        rows = slice(start, start + count)
+    for record, count in enumerate(view.counts.tolist()):
+        rows = view.rows_of(record)
         given = Scores(rewards[rows], advantages[rows], view.groups[rows])
         if count > 1 and np.isfinite([given.rewards, given.advantages]).all():
             yield record, given
@@ -54,13 +51,13 @@ def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
     needs=("advantages", "rewards"),
 )
 def find_wrong_advantages(view: View) -> Iterator[Finding]:
-    """Which of two responses of a group has the greater reward has the greater advantage.
+    """Finds pairs of a group in which the greater reward has the smaller advantage.
 
-    That holds of every estimator: group mean or std, leave-one-out, OPO, batch statistics, pass@k.
-    Counted over all pairs of one group whose rewards differ, 10 at least: more than 9 of 10 the
-    wrong way is a sign, more than 15 % another order (chance gives 50 %), or groups by a stride
-    of their own, where such a stride reproduces them. Not asked where several reward functions
-    are given, since they may be weighed, nor of advantages per token.
+    Every estimator orders them alike: group mean or std, leave-one-out, OPO, batch statistics,
+    pass@k. Over all pairs of a group whose rewards differ, at least 10: if more than 9 of 10 are
+    reversed, the sign is wrong; if a stride of rows gives the advantages, rows were grouped by
+    position; if more than 15 % are reversed, the order is wrong (chance gives 50 %). Several reward
+    functions, which may be weighted, and advantages per token are not compared.
     """
     if view.rewards is None or view.rewards.ndim > 1:
         return
@@ -70,18 +67,49 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             continue
         wrong, pairs = shares
         if wrong > _REVERSED:
-            yield _describe_sign(wrong, pairs, record)
-        elif said := find_stride(given):
-            yield _describe_stride(said, record)
+            yield Finding(
+                "error",
+                f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
+                f"{wrong:.0%} are reversed",
+                "the better response must have the greater advantage: look for a loss that was "
+                "negated twice, or a cost that was taken for a reward",
+                {"discordant": wrong, "pairs": pairs},
+                record,
+            )
+        elif stride := find_stride(given):
+            yield Finding(
+                "error",
+                f"advantages do not follow the groups: they are those of groups by {stride}",
+                "group by id, not by position: a failed rollout, or another layout, moves every "
+                "row after it into a wrong group",
+                {"stride": stride},
+                record,
+            )
         elif wrong > _DISCORDANT:
-            yield _describe_order(wrong, pairs, record)
-        elif shift := _common_mean(given):
-            yield _describe_mean(shift, record)
+            yield Finding(
+                "error",
+                f"advantages do not follow the rewards: of {pairs:,} pairs in one group "
+                f"{wrong:.0%} are the wrong way round, as where the rows are in another order",
+                "rewards and advantages must be of the same rows: look at what shuffles, gathers "
+                "or sorts the batch between them",
+                {"discordant": wrong, "pairs": pairs},
+                record,
+            )
+        elif mean := _common_mean(given):
+            yield Finding(
+                "warning",
+                f"advantages are not centred: the mean of a group is {mean:.4g}, and the same in "
+                "all groups or that of its rewards: the baseline is not taken off",
+                "take the group's mean off the rewards; a common offset pushes all responses up "
+                "or down",
+                {"mean": mean},
+                record,
+            )
 
 
 def count_discordant(given: Scores) -> tuple[float, int] | None:
-    """The share of pairs of one group that are the wrong way round, and how many there are."""
-    given = given.part(slice(512))  # pairs grow with the square: the first few groups say it too
+    """Returns the share of pairs that are reversed, and the number of pairs; None if too few."""
+    given = given.part(slice(512))  # pairs grow with the square; the first groups are enough
     together = given.groups[:, None] == given.groups[None, :]
     reward = given.rewards[:, None] - given.rewards[None, :]
     advantage = given.advantages[:, None] - given.advantages[None, :]
@@ -95,7 +123,7 @@ def count_discordant(given: Scores) -> tuple[float, int] | None:
 
 
 def find_stride(given: Scores) -> str:
-    """How the rows were grouped by position, where that gives the advantages and the ids do not."""
+    """Returns how rows were grouped by position, if that gives the advantages and ids do not."""
     count = len(given.groups)
     if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
         return ""
@@ -117,8 +145,8 @@ def _follows(given: Scores, groups: I64) -> bool:
     """Whether the advantages are the rewards less the groups' means, each over some scale."""
     live = 0
     for group in np.unique(groups):
-        mine = groups == group
-        rewards, advantages = given.rewards[mine], given.advantages[mine]
+        members = groups == group
+        rewards, advantages = given.rewards[members], given.advantages[members]
         if len(rewards) < 2:
             return False
         away = rewards - rewards.mean()
@@ -134,10 +162,10 @@ def _follows(given: Scores, groups: I64) -> bool:
 
 
 def _common_mean(given: Scores) -> float:
-    """The mean of the advantages, where it is the same in all groups, and not 0.
+    """Returns the mean of the advantages if it is equal in all groups and not 0; else 0.
 
-    Parts of groups, as in micro-batches, have means of all kinds; a single group might be a part,
-    and is left alone unless its advantages are the rewards.
+    Parts of groups, as in micro-batches, may have any mean, and a single group may be a part; where
+    the advantages are the rewards, the greatest group mean is returned.
     """
     numbers = np.unique(given.groups)
     means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
@@ -149,58 +177,6 @@ def _common_mean(given: Scores) -> float:
     return float(means.mean()) if same and abs(float(means.mean())) > 0.02 * scale else 0.0
 
 
-def _describe_sign(wrong: float, pairs: int, record: int) -> Finding:
-    return Finding(
-        "error",
-        f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
-        f"{wrong:.0%} are reversed",
-        "the better response must have the greater advantage: look for a loss that was negated "
-        "twice, or a cost that was taken for a reward",
-        {"discordant": wrong, "pairs": pairs},
-        record,
-    )
-
-
-def _describe_order(wrong: float, pairs: int, record: int) -> Finding:
-    return Finding(
-        "error",
-        f"advantages do not follow the rewards: of {pairs:,} pairs in one group {wrong:.0%} are "
-        "the wrong way round, as where the rows are in another order",
-        "rewards and advantages must be of the same rows: look at what shuffles, gathers or sorts "
-        "the batch between them",
-        {"discordant": wrong, "pairs": pairs},
-        record,
-    )
-
-
-def _describe_stride(stride: str, record: int) -> Finding:
-    return Finding(
-        "error",
-        f"advantages do not follow the groups: they are those of groups by {stride}",
-        "group by id, not by position: a failed rollout, or another layout, moves every row after "
-        "it into a wrong group",
-        {"stride": stride},
-        record,
-    )
-
-
-def _describe_mean(shift: float, record: int) -> Finding:
-    return Finding(
-        "warning",
-        f"advantages are not centred: the mean of a group is {shift:.4g}, and the same in "
-        "all groups or that of its rewards: the baseline is not taken off",
-        "take the group's mean off the rewards; a common offset pushes all responses up or down",
-        {"mean": shift},
-        record,
-    )
-
-
-# ---- scale ---------------------------------------------------------------------------------------
-
-_LARGE_TIMES = 5.0
-_LARGE_WITHOUT_REWARDS = 1000.0
-
-
 @rule(
     "advantage-scale",
     "error|warning",
@@ -208,7 +184,7 @@ _LARGE_WITHOUT_REWARDS = 1000.0
     rank=61,
 )
 def find_large_advantages(view: View) -> Iterator[Finding]:
-    """|A| beyond what group statistics give.
+    """Finds |A| that no group statistic gives.
 
     A standardised advantage of G responses is at most (G − 1)/√G; r − r̄ at most the range of the
     rewards. Reported from five times the larger of √G and that range; without rewards, from 1000.
@@ -226,11 +202,11 @@ def find_large_advantages(view: View) -> Iterator[Finding]:
         bound = _LARGE_TIMES * np.maximum(np.maximum(most, 2.8), high - low)
     greatest = np.maximum.reduceat(size, view.records.starts)
     for record in np.flatnonzero(greatest > bound).tolist():
-        start = int(view.records.starts[record])
+        rows = view.rows_of(record)
         if _is_strided(view, record):
-            continue  # said already, and the scale with it
-        row = int(np.argmax(size[start : start + int(view.counts[record])]))
-        value = float(values[start + row])
+            continue  # found by the rule on advantages, which explains the scale too
+        row = int(np.argmax(size[rows]))
+        value = float(values[rows][row])
         infinite = abs(value) >= 1e4
         reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
         yield Finding(
@@ -254,16 +230,14 @@ def _is_strided(view: View, record: int) -> bool:
 
 @rule("reward-scale", "info", "Reward functions are on unequal scales.", rank=62)
 def find_reward_scales(view: View) -> Iterator[Finding]:
-    """Several reward functions of which one is on another scale: the others hardly matter.
+    """Finds a reward function on a scale so large that the others hardly matter.
 
-    The greatest |reward| of one function is three times that of any other and its spread too.
+    Its greatest |reward| is 2.5 times that of any other, and its spread twice; or 10 times.
     """
     if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
         return
-    for record, (start, count) in enumerate(
-        zip(view.records.starts.tolist(), view.counts.tolist(), strict=True)
-    ):
-        rows = np.nan_to_num(view.rewards[start : start + count])
+    for record in range(view.records.count):
+        rows = np.nan_to_num(view.rewards[view.rows_of(record)])
         sizes = np.abs(rows).max(axis=0)
         spreads = rows.std(axis=0)
         order = np.argsort(sizes)

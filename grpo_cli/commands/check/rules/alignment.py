@@ -33,13 +33,13 @@ _RARE = -4.0
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_fillers(pair: Pair) -> Iterator[Finding]:
-    """One column is exactly 0.0, or one and the same value below −50, where the other is not.
+    """Finds values of 0.0, or one value below −50, in one column where the other has another.
 
     0.0 says that the token was certain, so another engine cannot give it less than e^−0.3: of two
-    noisy columns that takes an error of 15 nats in a logit. Displaced and foreign columns have
-    such tokens too, so the columns must agree elsewhere: the median difference where one is 0.0
-    is three times what 95 % of the other tokens stay below. No model gives −100 or −9999; a few
-    tokens with the same value to the last bit are a filler's.
+    noisy columns that takes an error of 15 nats in a logit. Displaced and unrelated columns have
+    such tokens too, so the columns must agree elsewhere: the median difference at 0.0 is three
+    times the 95 % quantile at the other tokens. No model gives −100 or −9999; a few tokens with one
+    such value, equal to the last bit, are filled.
     """
     if pair.to_reference or pair.equal.all():
         return
@@ -59,7 +59,7 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
 
 
 def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64) -> bool:
-    """Whether the columns agree but for the tokens that are 0.0 in one of them."""
+    """Returns whether the columns agree except at the tokens that are 0.0 in one of them."""
     rest, usual = size[~hit], other[~hit]
     if len(rest) and np.median(other[hit]) < min(_RARE, float(np.quantile(usual, 0.05))):
         return False  # a few tokens that the other column finds impossible
@@ -71,6 +71,7 @@ def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64)
 
 
 def _filler_values(values: F64) -> list[float]:
+    """Returns 0.0 and up to eight values below −50 that occur several times."""
     low = values[values < _BELOW]
     kinds, counts = np.unique(low, return_counts=True)
     return [0.0, *kinds[counts >= _FILLER_TOKENS].tolist()[:8]]
@@ -80,11 +81,11 @@ def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sampl
     part = pair.tokens(sample)
     tokens, of = int(hit[part].sum()), part.stop - part.start
     at = part.start + int(np.argmax(hit[part]))
-    other = pair.keys[0] if name == pair.keys[1] else pair.keys[1]
+    second = pair.keys[0] if name == pair.keys[1] else pair.keys[1]
     return Finding(
         "error",
         f"{name} is filled with {value:.1f}: exactly that at {tokens:,} of {of:,} tokens of which "
-        f"{other} is not certain"
+        f"{second} is not certain"
         if value == 0.0
         else f"{name} is filled with {value:g}, at {tokens:,} of {of:,} tokens",
         "a missing log-prob is no number: mask these tokens, drop the rows, or leave the column "
@@ -110,7 +111,7 @@ _SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE = 4.0, 5.0
     needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
 )
 def find_shifts(pair: Pair) -> Iterator[Finding]:
-    """One column agrees better with the next or previous token of the other than with its own.
+    """Finds a column that agrees better with the next or previous token of the other column.
 
     A sign test per token: is |a_t − b_{t+k}| smaller than |a_t − b_t|, for k = ±1? Of columns in
     step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
@@ -136,7 +137,7 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
 
 
 def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
-    """[R] tokens where the displaced one is nearer, and where either is; at edges neither."""
+    """Returns [R] tokens that are nearer to the displaced column, and tokens nearer to either."""
     first, second = pair.first, pair.second
     index = pair.view.responses.index
     a, b = (first[:-1], second[1:]) if ahead else (first[1:], second[:-1])
@@ -151,7 +152,7 @@ def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
 
 
 def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> NDArray[np.bool_]:
-    """Which of the counts are too one-sided for a coin."""
+    """Returns whether counts are too one-sided for a coin."""
     trials = np.maximum(counted, 1)
     away = (wins / trials - 0.5) * 2 * np.sqrt(trials)
     found: NDArray[np.bool_] = (wins > _SHIFT_SHARE * counted) & (away > sigmas)
@@ -161,11 +162,11 @@ def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> N
 def _describe_shift(
     pair: Pair, share: float, tokens: int, place: dict[str, int], *, ahead: bool
 ) -> Finding:
-    one, other = pair.keys
+    first, second = pair.keys
     where, lag = ("next", 1) if ahead else ("previous", -1)
     return Finding(
         "error",
-        f"{one} agrees better with the {where} token's {other} than with its own "
+        f"{first} agrees better with the {where} token's {second} than with its own "
         f"({share:.0%} of {tokens:,} tokens)",
         "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
         "(logits[:, :-1] goes with tokens[:, 1:]); shift one column",
@@ -192,7 +193,7 @@ _LAST_TIMES = 4.0
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
-    """The columns are further apart at the last token of responses than anywhere else.
+    """Finds columns that differ more at the last token of responses than anywhere else.
 
     Among n tokens of which m differ by more than 1 nat, k of R last ones do with a probability of
     at most (e·R·q/k)^k, q being m/n of the tokens before the last (Chernoff). Reported below one
@@ -256,7 +257,7 @@ _SURE, _LEVEL = 0.2, 0.25
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_unrelated(pair: Pair) -> Iterator[Finding]:
-    """The probabilities of the two columns do not go together.
+    """Finds columns whose probabilities do not correlate.
 
     Of one policy at two temperatures, a factor of two apart, the probabilities of the tokens taken
     correlate by more than 0.8, whatever the noise; of other tokens by 0. They are between 0 and 1,
@@ -269,13 +270,13 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     """
     if pair.to_reference or pair.equal.all():
         return
-    one, other = np.exp(pair.first), np.exp(pair.second)
-    told = _can_correlate(pair, one, other)
-    whole = _correlate(pair.samples, one, other)
+    p, q = np.exp(pair.first), np.exp(pair.second)
+    comparable = _can_correlate(pair, p, q)
+    whole = _correlate(pair.samples, p, q)
     logs = _correlate(pair.samples, pair.first, pair.second)
-    found = told & _is_unrelated(pair.samples, whole) & (logs < _LITTLE)
+    found = comparable & _is_unrelated(pair.samples, whole) & (logs < _LITTLE)
     rows = pair.view.responses
-    each = _correlate(rows, one, other)
+    each = _correlate(rows, p, q)
     low = (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
     low &= _correlate(rows, pair.first, pair.second) < _LITTLE
     for sample in np.flatnonzero(found).tolist():
@@ -284,7 +285,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             pair, float(whole[sample]), n, {"record": pair.record(sample)}, rows_of
         )
     every = pair.rows.sum(low.astype(np.int64))
-    for sample in np.flatnonzero(told & ~found & (every > 0)).tolist():
+    for sample in np.flatnonzero(comparable & ~found & (every > 0)).tolist():
         start = int(pair.rows.starts[sample])
         part = slice(start, start + int(pair.rows.lengths[sample]))
         if not _by_chance(rows.lengths[part], int(every[sample])):
@@ -295,46 +296,51 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             )
 
 
-def _can_correlate(pair: Pair, one: F64, other: F64) -> NDArray[np.bool_]:
-    """[S] whether the policies are sure of some tokens, or else their means agree."""
-    spreads = [pair.moments(values)[2] for values in (one, other)]
+def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:
+    """Returns [S] whether the policies are sure of some tokens, or else their means agree."""
+    spreads = [pair.moments(values)[2] for values in (p, q)]
     _, mean, spread = pair.moments(pair.log_ratio)
     found: NDArray[np.bool_] = np.maximum(*spreads) > _SURE
     return found | (np.abs(mean) < _LEVEL * spread)
 
 
 def _by_chance(lengths: I64, rows: int) -> bool:
-    """Whether so many responses of related columns may correlate by less: once in a million."""
+    """Returns whether so many responses of related columns may correlate so little by chance."""
     sizes = lengths[lengths >= _UNRELATED_TOKENS_ALONE]
     away = (np.arctanh(_RELATED) - np.arctanh(_LITTLE)) * np.sqrt(sizes - 3.0)
     expected = float(np.logaddexp.reduce(math.log(0.5) - 0.5 * away * away))  # its logarithm
     return rows * (1.0 + expected - math.log(rows)) >= _UNRELATED_CHANCE
 
 
-def _correlate(segments: Segments, one: F64, other: F64) -> F64:
-    """[S] Pearson's; 1 where a column does not vary."""
-    a = one - segments.spread(segments.mean(one))
-    b = other - segments.spread(segments.mean(other))
+def _correlate(segments: Segments, first: F64, second: F64) -> F64:
+    """Returns [S] Pearson's correlation; 1 if a column does not vary."""
+    a = first - segments.spread(segments.mean(first))
+    b = second - segments.spread(segments.mean(second))
     aa, bb, ab = segments.sum(a * a), segments.sum(b * b), segments.sum(a * b)
     enough = (aa > _MOVES * _MOVES * segments.lengths) & (bb > 0.0)
     found: F64 = np.where(enough, ab / np.sqrt(np.where(enough, aa * bb, 1.0)), 1.0)
     return found
 
 
-def _is_unrelated(segments: Segments, found: F64) -> NDArray[Any]:
-    z = np.arctanh(np.clip(found, -0.999, 0.999))
+def _is_unrelated(segments: Segments, correlation: F64) -> NDArray[Any]:
+    """Returns [S] whether a correlation is small, and far below that of related columns."""
+    z = np.arctanh(np.clip(correlation, -0.999, 0.999))
     away = (np.arctanh(_RELATED) - z) * np.sqrt(np.maximum(segments.lengths - 3, 0))
-    return (segments.lengths >= _UNRELATED_TOKENS) & (found < _LITTLE) & (away > _UNRELATED_SIGMAS)
+    return (
+        (segments.lengths >= _UNRELATED_TOKENS)
+        & (correlation < _LITTLE)
+        & (away > _UNRELATED_SIGMAS)
+    )
 
 
 def _describe_unrelated(
     pair: Pair, correlation: float, tokens: int, place: dict[str, int], rows: int
 ) -> Finding:
-    one, other = pair.keys
+    first, second = pair.keys
     many = "these tokens" if "response" not in place else f"this response ({rows} such in all)"
     return Finding(
         "error",
-        f"{one} and {other} are unrelated: of {many} the probabilities correlate by "
+        f"{first} and {second} are unrelated: of {many} the probabilities correlate by "
         f"{correlation:.2f} over {tokens:,} tokens; they are not of the same tokens",
         "log-probs of other rows (a column that was not reordered with the batch), of an untrained "
         "head, or of other weights: compute both for the same rows",
@@ -361,7 +367,7 @@ _DRIFT_SIGMAS = 5.0
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_drift(pair: Pair) -> Iterator[Finding]:
-    """The columns are further apart in the later half of the tokens than in the earlier one.
+    """Finds columns that differ more in the later half of the tokens than in the earlier one.
 
     Where the probability is p a log-prob can move by about 1 − p, so |log ratio|/(1 − p) is
     compared, over tokens with p < 0.9, between places in the response above and below the mean

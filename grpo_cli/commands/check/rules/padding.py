@@ -13,18 +13,16 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
-# ---- edges of responses --------------------------------------------------------------------------
-
 
 def edges(responses: Segments, *, end: bool) -> I64:
-    """[R] the index of each response's last (or first) token; any token for an empty one."""
+    """Returns [R] the index of each response's last or first token; any token if it is empty."""
     if end:
         return responses.starts + responses.lengths - 1
     return np.minimum(responses.starts, responses.total - 1)
 
 
 def runs(responses: Segments, same: NDArray[np.bool_], *, end: bool) -> I64:
-    """[R] how many tokens in a row are ``same`` up to the end (or from the beginning) of each."""
+    """Returns [R] how many tokens in a row are ``same`` at the end or beginning of each."""
     broken = np.flatnonzero(~same)
     if not len(broken):
         return responses.lengths.copy()
@@ -41,7 +39,7 @@ def runs(responses: Segments, same: NDArray[np.bool_], *, end: bool) -> I64:
 
 
 def equal_runs(responses: Segments, values: NDArray[np.generic], *, end: bool) -> I64:
-    """[R] how many tokens at the end (or beginning) of each response have the same value."""
+    """Returns [R] how many tokens at the end or beginning of each response have one value."""
     if not len(values):
         return np.zeros(responses.count, dtype=np.int64)
     same = values == np.repeat(values[edges(responses, end=end)], responses.lengths)
@@ -66,15 +64,15 @@ _PADDING_ADVICE = (
     suppressible=True,
 )
 def find_padding(view: View) -> Iterator[Finding]:
-    """Padding that counts: runs of one value at an edge, in every log-prob column.
+    """Finds runs of one value at an edge of responses, in every column of log-probs.
 
-    Policies end in sure words, whose log-probs are exactly 0.0, and get stuck in loops. So a run
-    counts from 4 tokens on, and is held against how often a value repeats, or is 0.0, elsewhere
-    in the record: reported where chance makes such runs once in a million (``_chance``). It is an
-    error where sure words are excluded: the value is not 0.0; or the runs are of one and the
-    same token in several responses; or all responses have one length, as padded ones do, and the
-    runs differ; or a run has 8 tokens. Otherwise it is a warning. Runs of several different
-    tokens (by id or string) are text.
+    Policies end in words that they are sure of, whose log-probs are exactly 0.0, and get stuck in
+    loops. So a run has at least 4 tokens, and is compared with how often a value repeats, or is
+    0.0, elsewhere in the record: it is found if such runs occur by chance once in a million
+    (``_chance``). It is an error if sure words are excluded: the value is not 0.0; or the runs of
+    several responses are of one token; or all responses have one length, as padded ones do, and
+    the runs differ; or a run has 8 tokens. Otherwise it is a warning. Runs of different tokens (by
+    id or string) are text.
     """
     columns = list(view.log_probs.values())
     if not columns or not len(columns[0]):
@@ -90,18 +88,16 @@ def find_padding(view: View) -> Iterator[Finding]:
 
 
 class _PaddedRecord:
-    """One record: its responses, first column and runs."""
+    """One record: its responses, the values of its first column, its runs and ids."""
 
     def __init__(self, view: View, record: int, column: F64, runs: I64) -> None:
-        self.view, self.record = view, record
-        self.first = int(view.records.starts[record])
-        rows = slice(self.first, self.first + int(view.counts[record]))
+        rows, tokens = view.rows_of(record), view.tokens_of(record)
+        self.record = record
         self.responses = Segments(view.responses.lengths[rows])
-        self.start = int(view.responses.starts[self.first])
-        self.values = column[self.start : self.start + self.responses.total]
+        self.values = column[tokens]
         self.runs = runs[rows]
         ids = view.counted_ids
-        self.ids = None if ids is None else ids[self.start :]
+        self.ids = None if ids is None else ids[tokens]
 
 
 def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Finding]:
@@ -142,7 +138,7 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
 
 
 def _run_ids(part: _PaddedRecord, row: int, run: int, *, end: bool) -> set[int] | None:
-    """The words of a run; None where nobody knows, or the run is short."""
+    """Returns the ids in a run; None if there are no ids, or the run is short."""
     if part.ids is None or run < _RUN:
         return None
     start = int(part.responses.starts[row])
@@ -151,7 +147,7 @@ def _run_ids(part: _PaddedRecord, row: int, run: int, *, end: bool) -> set[int] 
 
 
 def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
-    """The logarithm of how likely such runs are, were they like the repeats elsewhere.
+    """Returns the log-probability of such runs, if they were like the repeats elsewhere.
 
     A token repeats the log-prob before it, or is 0.0, with probability p, and with q after one
     that does; so a run of r has probability p·qʳ⁻¹ and X = −ln p − (r − 1)·ln q, at most an Exp(1).
@@ -177,11 +173,12 @@ def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
 
 
 def _estimate_share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
-    """Laplace's estimate."""
+    """Returns Laplace's estimate of a share: (k + 1)/(n + 2)."""
     return (int(np.count_nonzero(part)) + 1) / (int(np.count_nonzero(whole)) + 2)
 
 
 def _is_in_run(responses: Segments, runs: I64, *, end: bool) -> NDArray[np.bool_]:
+    """Returns [N] whether a token is among the last or first ``runs`` of its response."""
     places = np.arange(responses.total) - responses.spread(responses.starts)
     first = responses.spread(responses.lengths - runs)
     found: NDArray[np.bool_] = places >= first if end else places < responses.spread(runs)
@@ -205,11 +202,11 @@ _MANY = 3
 
 
 def _special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
-    """The numbers, as the view has them, of ends of text and of padding."""
+    """Returns the ids of ends of text and of padding, as in ``View.ids``."""
     if "token_ids" in view.names:
-        said = view.values[0]
-        ends = ENDS | _ids_of_setting(said, "eos_token_id")
-        return ends, (PADS | _ids_of_setting(said, "pad_token_id")) - ends
+        settings = view.values[0]
+        ends = ENDS | _ids_of_setting(settings, "eos_token_id")
+        return ends, (PADS | _ids_of_setting(settings, "pad_token_id")) - ends
     words: dict[str, None] = {}
     for value in view.values:
         for row in value[view.names["tokens"]]:
@@ -238,11 +235,11 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     needs=("token_ids|tokens",),
 )
 def find_padding_ids(view: View) -> Iterator[Finding]:
-    """Tokens of padding's id count, at the end of several responses, behind the end of text.
+    """Finds several responses that count ids of padding after their end of text.
 
-    A response that ends in a known id of padding counts it; where that is also an end of text
-    (GPT-2, many base models) only from two in a row on. Ids that nobody knows count where several
-    responses end in a run of one and the same id that occurs nowhere else.
+    The id is a known one; if it is an end of text too (GPT-2, many base models), two in a row are
+    needed. An unknown id is padding if several responses end in a run of it, and it occurs nowhere
+    else.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -255,19 +252,18 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     hit = known & np.isin(ids[at - runs], list(ends))
     hit |= _ends_in_unknown_padding(view, ids, last, runs)
     for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
-        start = int(view.records.starts[record])
-        part = slice(start, start + int(view.counts[record]))
+        part, of = view.rows_of(record), int(view.counts[record])
         rows_hit = int(hit[part].sum())
-        row = start + int(np.argmax(hit[part]))
+        row = part.start + int(np.argmax(hit[part]))
         tokens = int(runs[part][hit[part]].sum())
         yield Finding(
             "error",
-            f"{rows_hit:,} of {part.stop - start:,} responses end in {view.word(int(last[row]))}, "
+            f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
             f"behind the end of text: {tokens:,} tokens of padding count",
             "end the mask with the end of text: it counts, what follows does not",
             {
                 "responses": rows_hit,
-                "of": part.stop - start,
+                "of": of,
                 "tokens": tokens,
                 "token_id": int(last[row]),
             },
@@ -276,7 +272,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
 
 
 def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.ndarray:
-    """[R] whether a response ends in a run of an id that several end in, and none has before."""
+    """Returns [R] whether a response ends in a run of an id that occurs only in such runs."""
     found = np.zeros(len(last), dtype=np.bool_)
     long = runs > _SEVERAL
     if not long.any():
@@ -300,9 +296,9 @@ def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.n
     needs=("token_ids|tokens",),
 )
 def find_masked_ends(view: View) -> Iterator[Finding]:
-    """The first token that the mask takes behind the last one that counts is the end of text.
+    """Finds several responses whose end of text is masked, right after the last token that counts.
 
-    It is by its id; or, of a vocabulary that nobody knows, by where it stands (``_end_by_place``).
+    The end of text is known by its id; in an unknown vocabulary by its place (``_end_by_place``).
     """
     if view.mask is None or view.ids is None:
         return
@@ -320,19 +316,17 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
     hit = taken & np.isin(first, list(ends)) & ~np.isin(counted, list(ends))
     hit |= _end_by_place(view, _Endings(taken, inside, some, last, first, counted))
     for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
-        start = int(view.records.starts[record])
-        part = slice(start, start + int(view.counts[record]))
-        row = start + int(np.argmax(hit[part]))
+        part, of = view.rows_of(record), int(view.counts[record])
+        row = part.start + int(np.argmax(hit[part]))
         yield Finding(
             "warning",
             f"the mask takes the end of text ({view.word(int(first[row]))}) of "
-            f"{int(hit[part].sum()):,} of {part.stop - start:,} responses: the last token counts "
-            "not",
+            f"{int(hit[part].sum()):,} of {of:,} responses: the last token counts not",
             "the policy chose to stop, and does not learn when to: a mask made from the id of "
             "padding takes the end of text too where the two are one; count up to its first",
             {
                 "responses": int(hit[part].sum()),
-                "of": part.stop - start,
+                "of": of,
                 "token_id": int(first[row]),
             },
             **view.at(row),
@@ -341,14 +335,14 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
 
 
 class _Endings(NamedTuple):
-    """[R] How the responses end.
+    """[R] How the responses end, around the last token that counts.
 
     Attributes:
-        taken: whether the mask takes a token behind the last that counts, and not the same again.
-        inside: whether there is one behind it at all.
-        some: whether a token counts.
-        last: where the last token stands that counts.
-        first, counted: the token behind it, and that last one; any where there is none.
+        taken: whether exactly one token of its kind follows.
+        inside: whether any token follows.
+        some: whether any token counts.
+        last: the index of the last token that counts.
+        first, counted: the id of the token that follows, and of that last one; any without one.
     """
 
     taken: NDArray[np.bool_]
@@ -360,16 +354,16 @@ class _Endings(NamedTuple):
 
 
 def _end_by_place(view: View, of: _Endings) -> NDArray[np.bool_]:
-    """[R] whether what the mask takes is an end of text, to judge by where it stands.
+    """Returns [R] whether the first masked token is an end of text, by its place.
 
-    Behind responses of several lengths it takes one token which is the same in all of them, and
-    stands nowhere but there, or as the last one that counts.
+    It follows responses of several lengths, is one id in all of them, and occurs nowhere else,
+    except as the last token that counts.
     """
     found = np.zeros(len(of.last), np.bool_)
-    of_record, ids = view.records.index, view.ids
+    records, ids = view.records.index, view.ids
     assert ids is not None
     for record in np.flatnonzero(view.records.sum(of.taken.astype(np.int64)) >= _MANY).tolist():
-        mine = of_record == record
+        mine = records == record
         rows = np.flatnonzero(of.taken & mine)
         words, lengths = set(of.first[rows].tolist()), of.last[rows] - view.written.starts[rows]
         if len(words) > 1 or len(np.unique(lengths)) < 2 or len(np.unique(of.counted[rows])) < 2:

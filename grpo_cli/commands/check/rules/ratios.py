@@ -12,8 +12,6 @@ from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
 
-# ---- extreme ratios ------------------------------------------------------------------------------
-
 _EXTREME = 20.0
 _EXTREME_ADVICE = (
     "missing log-probs must not be filled with 0.0; else look at alignment, masks and which "
@@ -32,7 +30,7 @@ _EXTREME_MEANING = "A ratio is beyond e^±20, which no update makes."
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
-    """A ratio beyond e^±20, which no update makes: zero-filled, misaligned or foreign log-probs."""
+    """Finds ratios beyond e^±20: log-probs that are zero-filled, misaligned or of other weights."""
     if pair.to_reference:
         return
     bad = pair.size > _EXTREME
@@ -43,7 +41,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
         part = pair.tokens(sample)
         at = part.start + int(np.argmax(pair.size[part]))
         columns = (pair.first, pair.second)
-        zeros = int(sum(np.count_nonzero(one[part][bad[part]] == 0.0) for one in columns))
+        zeros = int(sum(np.count_nonzero(c[part][bad[part]] == 0.0) for c in columns))
         yield Finding(
             "error",
             f"|{pair}| is beyond {_EXTREME:g} at {int(every[sample]):,} of "
@@ -63,7 +61,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
 
 @rule("extreme-ratio", "error", _EXTREME_MEANING, rank=60)
 def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
-    """The same of ratios that the record gives itself."""
+    """Finds given ratios beyond e^±20."""
     ratios = view.column("ratios")
     if ratios is None:
         return
@@ -100,14 +98,16 @@ _ON_POLICY_ADVICE_DEAD = (
 
 @rule("on-policy", "info", "Every ratio is exactly 1.", rank=50)
 def find_on_policy(view: View) -> Iterator[Finding]:
-    """Every ratio is exactly 1: old = new at every token, or no old at all."""
+    """Finds records whose ratios are all exactly 1: old = new at every token, or no old at all."""
     new = view.column("log_probs_new")
     if new is None:
         return
     counted = view.tokens > 0
-    teaches = np.zeros(view.records.count, dtype=np.bool_)
-    teaches[view.records.index[view.first_members[~are_dead(view)]]] = True
-    advice = [_ON_POLICY_ADVICE if one else _ON_POLICY_ADVICE_DEAD for one in teaches.tolist()]
+    has_gradient = np.zeros(view.records.count, dtype=np.bool_)
+    has_gradient[view.records.index[view.first_members[~are_dead(view)]]] = True
+    advice = [
+        _ON_POLICY_ADVICE if some else _ON_POLICY_ADVICE_DEAD for some in has_gradient.tolist()
+    ]
     if view.has("log_probs_old"):
         old = view.column("log_probs_old")
         assert old is not None
@@ -136,10 +136,10 @@ _NOTABLE_NOISE = 0.01
     needs=("log_probs_old",),
 )
 def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
-    """The record says that old and new are of the same weights, and they differ.
+    """Finds old and new log-probs that differ although the record claims the same weights.
 
-    A warning where the mean |log ratio| exceeds 0.01: bfloat16 of one kernel gives a few
-    thousandths. Frameworks with steps_per_generation or mini-batches do not claim it.
+    It is a warning if the mean |log ratio| exceeds 0.01: bfloat16 of one kernel gives a few
+    thousandths. Records with steps_per_generation or mini-batches claim nothing.
     """
     if pair.names != ("log_probs_new", "log_probs_old") or pair.equal.all():
         return
@@ -186,47 +186,42 @@ _OUTLIER_SHARE = 0.02
     needs=("log_probs_rollout",),
 )
 def find_outliers(pair: Pair) -> Iterator[Finding]:
-    """At most one token of 50 differs by more than 3.8 nats, and the others hardly at all.
+    """Finds samples in which at most 1 token of 50 differs by over 3.8 nats, the others hardly.
 
-    "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and it
-    than beyond it. In mixtures of experts, which route some tokens differently, errors come in all
-    sizes, and no token stands out like that.
+    "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and that
+    than above it. Mixtures of experts, which route some tokens differently, have errors of all
+    sizes.
     """
     if not pair.to_engine or pair.equal.all():
         return
     far = pair.size > _OUTLIER_NATS
     every = pair.samples.sum(far.astype(np.int64))
-    few = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
-    for sample in np.flatnonzero(few & (pair.samples.lengths >= _OUTLIER_TOKENS)).tolist():
+    some = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
+    for sample in np.flatnonzero(some & (pair.samples.lengths >= _OUTLIER_TOKENS)).tolist():
         part = pair.tokens(sample)
         size = pair.size[part]
         near = float(np.quantile(size, 0.98))
         out = size > max(_OUTLIER_NATS, _OUTLIER_TIMES * near)
         middling = np.count_nonzero(size > max(_OUTLIER_MIDDLING, 3.0 * near)) - int(out.sum())
         if out.any() and middling <= out.sum():
-            yield _describe_outliers(pair, part, out, near)
-
-
-def _describe_outliers(pair: Pair, part: slice, out: np.ndarray, near: float) -> Finding:
-    size = pair.size[part]
-    at = part.start + int(np.argmax(size))
-    tokens = int(out.sum())
-    return Finding(
-        "warning",
-        f"{tokens:,} of {len(size):,} tokens differ far more than the rest, the worst by "
-        f"{float(size.max()):.3g} nats ({pair} = {pair.log_ratio[at]:.4g}; 98 % are within "
-        f"{near:.2g}): outliers",
-        "look at these tokens: a special token that one side does not know, a row that was cut or "
-        "joined, a wrong label; a correction (TIS, masks) hides them",
-        {
-            "columns": list(pair.names),
-            "tokens": tokens,
-            "of": len(size),
-            "worst": float(pair.log_ratio[at]),
-            "p98": near,
-        },
-        **pair.view.place(at),
-    )
+            at = part.start + int(np.argmax(size))
+            tokens = int(out.sum())
+            yield Finding(
+                "warning",
+                f"{tokens:,} of {len(size):,} tokens differ far more than the rest, the worst by "
+                f"{float(size.max()):.3g} nats ({pair} = {pair.log_ratio[at]:.4g}; 98 % are within "
+                f"{near:.2g}): outliers",
+                "look at these tokens: a special token that one side does not know, a row that was "
+                "cut or joined, a wrong label; a correction (TIS, masks) hides them",
+                {
+                    "columns": list(pair.names),
+                    "tokens": tokens,
+                    "of": len(size),
+                    "worst": float(pair.log_ratio[at]),
+                    "p98": near,
+                },
+                **pair.view.place(at),
+            )
 
 
 # ---- mean weights --------------------------------------------------------------------------------
@@ -246,15 +241,14 @@ _WEIGHT_AWAY = 0.004
     needs=("log_probs_rollout",),
 )
 def find_biased_weights(pair: Pair) -> Iterator[Finding]:
-    """The mean of π_train/π_rollout over the tokens drawn from π_rollout is not 1.
+    """Finds a mean of π_train/π_rollout over the tokens drawn from π_rollout that is not 1.
 
     Σ_v π_rollout(v) · π_train(v)/π_rollout(v) = 1 at every position, whatever the two policies
-    are, as long as the tokens were drawn from what the rollout column says: noise, staleness and
-    updates leave the mean at 1. A mass that one side lacks does not: renormalised over the words
-    that top-p or top-k kept, π_rollout is too high by the mass cut off, and every weight too low.
-    Reported where the mean is 4.4 standard errors (one in 90,000) from 1 and by more than 0.004.
-    Heavy tails are no harm: weights are cut at ten times their typical distance from 1, on both
-    sides.
+    are, if the tokens were drawn from the rollout column's policy: noise, staleness and updates
+    leave the mean at 1. Missing mass does not: renormalised over the words that top-p or top-k
+    kept, π_rollout is too high by the mass cut off, and every weight too low. Found if the mean is
+    4.4 standard errors (one in 90,000) and more than 0.004 from 1. Weights are clipped at ten times
+    their typical distance from 1, on both sides, because of heavy tails.
     """
     if not pair.to_engine or pair.equal.all():
         return
@@ -268,23 +262,22 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
         & (np.abs(mean - 1.0) > _WEIGHT_AWAY)
     )
     for sample in np.flatnonzero(found).tolist():
-        yield _describe_weight(
-            pair, sample, float(mean[sample]), float(sigma[sample] / math.sqrt(n[sample]))
-        )
+        error = float(sigma[sample] / math.sqrt(n[sample]))
+        yield _describe_weight(pair, sample, float(mean[sample]), error)
 
 
 def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Finding:
     part = pair.tokens(sample)
     change = pair.log_ratio[part]
     higher = float(np.count_nonzero(change > 0.0) / np.count_nonzero(change))
-    one, other = pair.keys
+    first, second = pair.keys
     if mean < 1.0:
         reading = (
-            f"{one} lies below {other}, as where {other} was renormalised over the words that "
+            f"{first} lies below {second}, as where {second} was renormalised over the words that "
             "top-p or top-k kept (the mass that was kept is lost), or has another one-sided bias"
         )
     else:
-        reading = f"{one} lies above {other}: one-sided errors, as of a penalty on one side"
+        reading = f"{first} lies above {second}: one-sided errors, as of a penalty on one side"
     return Finding(
         "warning",
         f"the mean weight exp({pair}) is {mean:.4f} ± {error:.2g}, not 1; {reading}",
@@ -318,12 +311,12 @@ _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
     needs=("log_probs_rollout",),
 )
 def find_mismatch(pair: Pair) -> Iterator[Finding]:
-    """The mean of exp|log π_train − log π_rollout| exceeds 1.05, on 30 tokens or more.
+    """Finds a mean of exp|log π_train − log π_rollout| above 1.05, over 30 tokens or more.
 
-    That is the bound above which NeMo-RL calls a sequence suspect (token_mult_prob_error). Told
-    besides: whether the mean weight leaves 0.5 to 2 or the effective sample size falls below 30 %
-    of the tokens, from where on verl's rollout correction is to reject; KL(rollout‖trainer) by k1
-    and k3; and the tails, because means hide them.
+    Above that bound NeMo-RL calls a sequence suspect (token_mult_prob_error). The evidence has
+    KL(rollout‖trainer) by k1 and k3, and the tails, because means hide them. The message says
+    whether the mean weight is outside 0.5 to 2 or the effective sample size below 30 % of the
+    tokens, where verl's rollout correction should reject.
 
     References:
         NeMo-RL, docs/guides/dtensor-tp-accuracy.md; verl, docs/algo/rollout_corr.md.

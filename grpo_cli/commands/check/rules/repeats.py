@@ -16,25 +16,23 @@ from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
 
-# ---- what is kept of records ---------------------------------------------------------------------
-
 _COPY_CHANCE = math.log(1e-6)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 @dataclass
 class Facts:
-    """Of the records of one view.
+    """What is kept of the records of one view to compare them with other records.
 
     Attributes:
-        places: [M] where they stand.
-        counts: [M] their responses.
-        rows: [k] responses that chance repeats less than once in a million.
+        places: [M] where they are in the input.
+        counts: [M] how many responses they have.
+        rows: [k] responses that are repeated by chance less than once in a million.
         records: [k] the record of each.
         digests: [k] of all log-probs of each.
         labels: (record, step, label) of groups of one response.
         given: whether advantages are given.
-        label_key: what the user calls the labels.
+        label_key: the user's key of the labels.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
     """
@@ -52,7 +50,7 @@ class Facts:
 
 
 def collect_facts(view: View) -> Facts:
-    """What is to be kept of a view."""
+    """Collects what is kept of a view."""
     rows = _rare_responses(view)
     digests = _digest(view)[rows] if len(rows) else rows
     records = view.records.index[rows]
@@ -73,10 +71,10 @@ def collect_facts(view: View) -> Facts:
 
 
 def _rare_responses(view: View) -> I64:
-    """[k] the responses so unlikely that one that occurs again is a copy.
+    """Returns [k] the responses so unlikely that a second one is a copy.
 
-    Two samples are equal with probability e^L, L being the log-prob of the response, so a row
-    that occurs again is a copy where that is below 1e-6 (short, sure answers are not).
+    Two samples are equal with probability e^L, L being the log-prob of the response; below 1e-6
+    an equal row is a copy (short answers that the policy is sure of are not).
     """
     new = view.column("log_probs_new")
     if new is None:
@@ -87,10 +85,10 @@ def _rare_responses(view: View) -> I64:
 
 
 def _digest(view: View) -> NDArray[np.uint64]:
-    """[R] 64 bits of all log-probs of each response, bit by bit, in order.
+    """Returns [R] a hash of all log-probs of each response, of 64 bits.
 
-    Each number is multiplied by odd ones, its place added, and folded (as splitmix64 does); the
-    sum over a response, modulo 2⁶⁴, is the same for equal rows only, but for one pair in 10¹⁹.
+    The bits of each log-prob, with its place added, are multiplied by odd numbers and folded as in
+    splitmix64. The sums over two different responses, modulo 2⁶⁴, are equal once in 10¹⁹.
     """
     places = np.arange(view.responses.total) - view.responses.spread(view.responses.starts)
     at = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
@@ -105,7 +103,7 @@ def _digest(view: View) -> NDArray[np.uint64]:
 
 
 def _single_labels(view: View) -> list[tuple[int, str, Any]]:
-    """The labels of groups in records all of whose groups have one response."""
+    """Returns (record, step, label) of records whose groups have one response each."""
     key = view.names.get("group_ids")
     if not key or not view.values:
         return []
@@ -126,12 +124,11 @@ def _even_sizes(view: View) -> tuple[Counter[int], dict[int, Place]]:
     first: dict[int, Place] = {}
     for record, sizes in count_sizes(view).items():
         if len(sizes) == 1:
+            (size,) = sizes
             counted += sizes
-            first.setdefault(*sizes, view.places[record])
+            first.setdefault(size, view.places[record])
     return counted, first
 
-
-# ---- what is found across them -------------------------------------------------------------------
 
 _MEMORY = 100_000
 """Rows remembered, so that memory stays flat on files of any size."""

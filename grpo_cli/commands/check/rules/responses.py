@@ -1,4 +1,4 @@
-"""Masks, prompts and tokens that cannot be what the policy wrote."""
+"""What counts as a response: masks, prompts, sampled ids, and responses that were cut."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from grpo_cli.records.parse.settings import read_settings
 # ---- masks ---------------------------------------------------------------------------------------
 
 _LEAST_INVERTED = 12
-"""Tokens that count and are all exactly 0.0; sure words are, but not so many and no other."""
+"""Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 
 
 @rule(
     "inverted-mask", "error", "The mask has 1 for padding and 0 for tokens.", rank=8, explains=True
 )
 def find_inverted_masks(view: View) -> Iterator[Finding]:
-    """What counts is padding, exactly 0.0 in every column, and what does not count is not."""
+    """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
     columns = [view.columns[name] for name in LOG_PROBS if view.has(name)]
     if view.mask is None or not columns:
         return
@@ -61,13 +61,13 @@ def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
     "mask", "error|warning|info", "The mask takes all tokens of responses, or has holes.", rank=15
 )
 def find_mask_faults(view: View) -> Iterator[Finding]:
-    """A mask that takes every token of a response; and one with holes, as tool results leave."""
+    """Finds masks of whole responses, and masks with holes, as tool results leave."""
     if view.mask is None:
         return
     empty = (view.responses.lengths == 0) & (view.widths > 0)
     taken = view.records.sum(empty.astype(np.int64))
     for record in np.flatnonzero(taken).tolist():
-        start, count = int(view.records.starts[record]), int(view.counts[record])
+        count = int(view.counts[record])
         yield Finding(
             "error" if taken[record] == count else "warning",
             f"the mask takes every token of {int(taken[record])} of {count} responses",
@@ -75,7 +75,7 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
             "should not, or look at how the mask was made",
             {"empty": int(taken[record]), "of": count},
             record=record,
-            response=int(np.argmax(empty[start:])),
+            response=int(np.argmax(empty[view.rows_of(record)])),
         )
     yield from _find_holes(view)
 
@@ -87,15 +87,15 @@ def _find_holes(view: View) -> Iterator[Finding]:
     rows = view.responses.index[holes]
     records = view.records.index[rows]
     for record in np.unique(records).tolist():
-        own = np.flatnonzero(records == record)
-        count = len(np.unique(rows[own]))
-        place = view.place(int(holes[own[0]]))
+        found = np.flatnonzero(records == record)
+        count = len(np.unique(rows[found]))
+        place = view.place(int(holes[found[0]]))
         yield Finding(
             "info",
             f"the mask has holes between tokens in {count:,} of {int(view.counts[record]):,} "
             "responses",
             "right for tool results and other text the policy did not write; wrong otherwise",
-            {"responses": count, "of": int(view.counts[record]), "holes": len(own)},
+            {"responses": count, "of": int(view.counts[record]), "holes": len(found)},
             **(place | {"token": place["token"] + 1}),
         )
 
@@ -116,19 +116,18 @@ _PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wr
     explains=True,
 )
 def find_prompts(view: View) -> Iterator[Finding]:
-    """Responses that begin with their prompt.
+    """Finds responses that begin with their prompt.
 
-    Where the record has prompt_ids (prompt_tokens, prompt_token_ids): a response's ids begin with
-    them. Otherwise: all responses of a group begin with the same tokens although they were drawn
-    independently. G samples agree on a beginning of log-prob L with probability e^((G−1)·L), so
-    a shared beginning is reported where that is below 1e-9; one that the policy writes every time
-    (a <think> tag) has L near 0 and is not. Tokens are told by id or string, else by their
-    log-probs, within 2 % and 0.01, which is more than two kernels differ on one prompt.
+    If the record has prompt_ids (prompt_tokens, prompt_token_ids), a response's ids begin with
+    them. Otherwise all responses of a group begin with the same tokens, although they were drawn
+    independently: G samples agree on a beginning of log-prob L with probability e^((G−1)·L), and
+    below 1e-9 it is found. A beginning that the policy always writes (a <think> tag) has L near 0.
+    Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
+    two kernels differ on one prompt.
     """
-    told = set()
-    for finding in _find_given_prompts(view):
-        told.add(finding.record)
-        yield finding
+    given = [*_find_given_prompts(view)]
+    yield from given
+    found = {finding.record for finding in given}
     new = view.column("log_probs_new")
     if new is None or not len(new):
         return
@@ -137,7 +136,7 @@ def find_prompts(view: View) -> Iterator[Finding]:
     for group in _groups_that_start_alike(view, words).tolist():
         members = view.members(group)
         record, _ = view.local(int(members[0]))
-        shared = 0 if record in told else _common_prefix_length(view, words, members)
+        shared = 0 if record in found else _common_prefix_length(view, words, members)
         lengths = view.responses.lengths[members]
         if shared and not (lengths == shared).all():
             yield from _find_shared_prompt(view, new, members, shared)
@@ -161,7 +160,7 @@ def _find_shared_prompt(view: View, new: F64, members: I64, shared: int) -> Iter
 
 
 def _groups_that_start_alike(view: View, words: Any) -> I64:
-    """The groups of several responses whose first tokens are the same."""
+    """Returns the groups of several responses whose first tokens are equal."""
     rows = view.responses
     filled = rows.lengths > 0
     first = np.where(filled, words[edges(rows, end=False)], np.inf)
@@ -172,14 +171,14 @@ def _groups_that_start_alike(view: View, words: Any) -> I64:
 
 
 def _tolerance(values: Any, words: Any) -> Any:
-    """How far apart tokens may be that are the same: ids not at all."""
+    """Returns by how much equal tokens may differ: 0 for ids, more for log-probs."""
     if words.dtype.kind == "i":
         return np.zeros_like(values)
     return np.where(np.isfinite(values), _ABSOLUTE + 2.0 * _RELATIVE * np.abs(values), 0.0)
 
 
 def _common_prefix_length(view: View, words: Any, members: I64) -> int:
-    """The length of the longest common beginning."""
+    """Returns the length of the longest common beginning of a group."""
     starts = view.responses.starts[members]
     size = int(view.responses.lengths[members].min())
     step, at = 16, 0
@@ -188,9 +187,9 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
         table = words[starts[:, None] + np.arange(at, at + width)]
         low, high = table.min(axis=0), table.max(axis=0)
         with np.errstate(invalid="ignore"):
-            apart = high - low > _tolerance(high, words)
-        if apart.any():
-            return at + int(np.argmax(apart))
+            differs = high - low > _tolerance(high, words)
+        if differs.any():
+            return at + int(np.argmax(differs))
         at, step = at + width, 2 * step
     return size
 
@@ -237,7 +236,7 @@ _SAMPLED_KEYS = (
     "generated_token_ids",
     "engine_token_ids",
 )
-"""What dumps call the ids that the engine sampled, beside those that are trained."""
+"""Keys of dumps for the ids that the engine sampled, if they have those too."""
 
 
 @rule(
@@ -251,10 +250,10 @@ _SAMPLED_KEYS = (
     needs_key="|".join(_SAMPLED_KEYS),
 )
 def find_retokenised(view: View) -> Iterator[Finding]:
-    """A response's ids differ from those that the engine says it sampled, both in one record.
+    """Finds responses whose trained ids differ from the sampled ids in the same record.
 
     Text that is decoded and encoded again, between an agent's turns or by a chat template, may
-    come back as other tokens; the engine's log-probs are not of these.
+    become other tokens, to which the engine's log-probs do not belong.
     """
     if not view.values or "token_ids" not in view.names or view.ids is None:
         return
@@ -275,7 +274,7 @@ def _compare_ids(view: View, record: int, rows: list[Any], key: str) -> Iterator
         start = int(view.written.starts[first + row])
         trained = view.ids[start : start + int(view.widths[first + row])].tolist()
         pairs = zip(trained, sampled, strict=False)
-        at = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
+        at = next((token for token, (a, b) in enumerate(pairs) if a != b), None)
         if at is not None:
             differing.append((row, at))
     if differing:
@@ -309,9 +308,9 @@ _LOOP_TOKENS, _LOOP_TIMES = 16, 4
     needs=("token_ids|tokens",),
 )
 def find_loops(view: View) -> Iterator[Finding]:
-    """A response ends in one phrase over and over: at least 16 tokens, at least 4 times.
+    """Finds responses that end in a repeated phrase: at least 4 times, at least 16 tokens.
 
-    Phrases of 2 to 8 tokens, told by their ids; and of 1 where it is no padding.
+    A phrase has 1 to 8 tokens, compared by id; padding is found by another rule.
     """
     ids = view.counted_ids
     if ids is None:
@@ -329,8 +328,8 @@ def find_loops(view: View) -> Iterator[Finding]:
         best, period = np.where(found, length, best), np.where(found, step, period)
     looping = view.records.sum((best > 0).astype(np.int64))
     for record in np.flatnonzero(looping).tolist():
-        start, count = int(view.records.starts[record]), int(view.counts[record])
-        row = start + int(np.argmax(best[start : start + count]))
+        part, count = view.rows_of(record), int(view.counts[record])
+        row = part.start + int(np.argmax(best[part]))
         yield Finding(
             "info",
             f"{int(looping[record])} of {count} responses end in a loop, one phrase of "
@@ -358,21 +357,21 @@ _CUT_ADVICE = (
     fallback="by equal lengths",
 )
 def find_cut_responses(view: View) -> Iterator[Finding]:
-    """Many responses of exactly the greatest length: they were cut, not finished.
+    """Finds records many of whose responses have exactly the greatest length: they were cut.
 
-    At least 3 and a tenth of the responses, while the others differ; or 1 and a tenth where the
-    record names its max_completion_length and that is the length. A record that says itself how its
-    responses ended (finish_reasons, truncated) is told of those that were cut, and of no others.
+    At least 3 and a tenth of the responses, but not all; or 1 and a tenth if that length is the
+    record's max_completion_length. If a record says how its responses ended (finish_reasons,
+    truncated), the responses that were cut are those that it names.
     """
-    told = [cut_off(value) for value in view.values]
-    yield from _find_declared_cuts(told)
+    declared = [cut_off(value) for value in view.values]
+    yield from _find_declared_cuts(declared)
     lengths = view.responses.lengths
     longest = np.maximum.reduceat(lengths, view.records.starts)
     hits = view.records.sum((lengths == view.records.spread(longest)).astype(np.int64))
     fields = read_fields(view.values[0])
     settable = bool(fields.hyperparameters) or "hyperparameters" in fields.names
-    silent = np.array([one is None for one in told], dtype=np.bool_)
-    likely = silent & (longest >= 2) & (hits >= 0.1 * view.counts)
+    undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
+    likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
         settings = read_settings(view.values[record], fields) if settable else {}
         count, length = int(hits[record]), int(longest[record])
@@ -394,8 +393,8 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
         )
 
 
-def _find_declared_cuts(told: Sequence[list[bool] | None]) -> Iterator[Finding]:
-    for record, endings in enumerate(told):
+def _find_declared_cuts(declared: Sequence[list[bool] | None]) -> Iterator[Finding]:
+    for record, endings in enumerate(declared):
         if endings and any(endings):
             yield Finding(
                 "info",

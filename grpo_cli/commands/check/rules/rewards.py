@@ -1,4 +1,4 @@
-"""Groups without a gradient, rewards that only seem to differ, and sizes of groups."""
+"""Rewards of groups: equal, nearly equal, or different by rounding only; and group sizes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
-# ---- rewards of a group --------------------------------------------------------------------------
-
 _NOISE = 2.0**-20
-"""8 roundings of float32, relative: how far two orders of adding a few rewards are apart."""
+"""8 relative roundings of float32: what the order of adding a few rewards can change."""
 _NEAR = 1e-5
-"""Below this spread a group's std is under the eps that some framework adds to it."""
+"""Below this spread the std of a group is less than the eps that some framework adds to it."""
 
 
 def _scores(view: View) -> F64 | None:
-    """[R] rewards, or else advantages."""
+    """Returns [R] rewards, or else advantages."""
     return view.advantages if view.summed is None else view.summed
 
 
@@ -31,12 +29,12 @@ def _score_name(view: View) -> str:
 
 
 def _range_by_group(view: View, values: F64) -> tuple[F64, F64]:
-    """[groups] the least and the greatest of each group."""
+    """Returns [groups] the least and the greatest value of each group."""
     return view.by_group(values, np.minimum), view.by_group(values, np.maximum)
 
 
 def _has_advantages(view: View) -> NDArray[np.bool_]:
-    """[groups] whether given advantages that are not all 0 say that the group teaches after all."""
+    """Returns [groups] whether given advantages are not all 0, so that the group has a gradient."""
     if view.rewards is None or not view.advantages_given:
         return np.zeros(len(view.sizes), dtype=np.bool_)
     if view.advantages is None:
@@ -46,7 +44,7 @@ def _has_advantages(view: View) -> NDArray[np.bool_]:
 
 
 def are_dead(view: View) -> NDArray[np.bool_]:
-    """[groups] whether all rewards of a group are equal, so that all its advantages are 0."""
+    """Returns [groups] whether all rewards of a group are equal, so that its advantages are 0."""
     values = _scores(view)
     if values is None:
         return np.zeros(len(view.sizes), dtype=np.bool_)
@@ -64,7 +62,7 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     needs=("rewards|advantages",),
 )
 def find_dead_groups(view: View) -> Iterator[Finding]:
-    """All rewards of a group are equal, so all its advantages are 0."""
+    """Finds groups whose rewards are all equal, so that all their advantages are 0."""
     values = _scores(view)
     if values is None:
         return
@@ -91,7 +89,7 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
     needs=("rewards|advantages",),
 )
 def find_near_dead_groups(view: View) -> Iterator[Finding]:
-    """Rewards so nearly equal that eps, or rounding alone, decides the advantages.
+    """Finds rewards so nearly equal that eps, or rounding alone, decides the advantages.
 
     The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
     the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
@@ -103,24 +101,19 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
     size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     near = (view.sizes > 1) & (high - low > 0.0) & (high - low <= _NEAR * size)
     for group in np.flatnonzero(near).tolist():
-        yield _describe_near_dead(
-            view, group, values[view.members(group)], float(high[group] - low[group])
+        members = values[view.members(group)]
+        spread, std = float(high[group] - low[group]), float(members.std(ddof=1))
+        advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
+        least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
+        yield Finding(
+            "warning",
+            f"the {len(members)} {_score_name(view)} differ by {spread:.3g} only: the sign of the "
+            f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
+            f"1e-4, by {most:.2g} with 1e-8)",
+            "round the rewards, or set std_min above their noise, so that the group is dead",
+            {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
+            **view.at(int(view.first_members[group])),
         )
-
-
-def _describe_near_dead(view: View, group: int, values: F64, spread: float) -> Finding:
-    std = float(values.std(ddof=1))
-    advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
-    least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
-    return Finding(
-        "warning",
-        f"the {len(values)} {_score_name(view)} differ by {spread:.3g} only: the sign of the "
-        f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
-        f"1e-4, by {most:.2g} with 1e-8)",
-        "round the rewards, or set std_min above their noise, so that the group is dead",
-        {"size": len(values), "spread": spread, "std": std, "advantages": advantages},
-        **view.at(int(view.first_members[group])),
-    )
 
 
 @rule(
@@ -132,10 +125,7 @@ def _describe_near_dead(view: View, group: int, values: F64, spread: float) -> F
     needs=("rewards",),
 )
 def find_reward_noise(view: View) -> Iterator[Finding]:
-    """Rewards that differ by float32 rounding only: a tie that the noise breaks.
-
-    Two rewards of one group differ, by at most 8 float32 roundings of the larger.
-    """
+    """Finds two rewards of a group that differ by at most 8 float32 roundings of the larger."""
     if view.summed is None or view.advantages_given:
         return
     order = np.lexsort((view.summed, view.groups))
@@ -155,15 +145,12 @@ def find_reward_noise(view: View) -> Iterator[Finding]:
         )
 
 
-# ---- sizes ---------------------------------------------------------------------------------------
-
-
 @rule("singleton-group", "warning", "A group of one response.", rank=74)
 def find_singleton_groups(view: View) -> Iterator[Finding]:
-    """A group of one has no baseline but itself: advantage 0, or NaN with ddof 1.
+    """Finds groups of one, which have no baseline but themselves: advantage 0, or NaN with ddof 1.
 
-    Only where the record says what its groups are, or has rewards and a single response; and not
-    where advantages are given, which were computed when the group was together.
+    The record must name its groups or have rewards. Given advantages were computed when the group
+    was complete, so that nothing is found then.
     """
     if view.advantages_given or not (view.names_groups or view.rewards is not None):
         return
@@ -180,7 +167,7 @@ def find_singleton_groups(view: View) -> Iterator[Finding]:
 
 
 def count_sizes(view: View) -> dict[int, Counter[int]]:
-    """Record → how many groups of each size it has; groups of one are told apart."""
+    """Returns record → size → number of its groups of that size, for sizes above 1."""
     records = view.records.index[view.first_members]
     several = view.sizes > 1
     found: dict[int, Counter[int]] = {}
@@ -191,7 +178,7 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
 
 @rule("uneven-groups", "info", "Groups of different sizes.", rank=75)
 def find_uneven_groups(view: View) -> Iterator[Finding]:
-    """Groups of different sizes in one record."""
+    """Finds groups of different sizes in one record."""
     if len(np.unique(view.sizes)) < 2:
         return
     for record, counts in count_sizes(view).items():
@@ -200,11 +187,11 @@ def find_uneven_groups(view: View) -> Iterator[Finding]:
 
 
 def describe_uneven(counts: Counter[int]) -> Finding:
-    """The finding for sizes that differ."""
-    said = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
+    """Returns the finding for sizes that differ."""
+    listed = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
     return Finding(
         "info",
-        f"groups of different sizes: {said} responses",
+        f"groups of different sizes: {listed} responses",
         "fine for exact group statistics, as here; a trainer that reshapes to [-1, G] mixes "
         "groups, or takes the batch for one group, without a word",
         {"sizes": {str(size): times for size, times in sorted(counts.items())}},

@@ -34,7 +34,7 @@ _BASE_STRAIGHT = 0.7
     needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
 )
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
-    """One column is the other times 1.4427 or 0.4343, with no offset.
+    """Finds a column that is the other times 1.4427 or 0.4343, with no offset.
 
     The median of b/a over tokens with |a| > 0.05 is within 4 % of the factor, the factor takes
     three quarters of the difference away, and the difference is proportional to the log-probs
@@ -83,7 +83,7 @@ def _find_log_base(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Findi
 
 @rule("log-base", "error", _BASE_MEANING, rank=90)
 def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
-    """All columns in base 2 or 10, seen beside the entropies, which are in nats.
+    """Finds records all of whose columns are in base 2 or 10, by their entropies in nats.
 
     Of tokens drawn from a policy at temperature 1 the mean of −log p is the mean entropy. Where
     the two differ by the factor of a base, within 10 % and by 6 standard errors, it is the base.
@@ -91,9 +91,8 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
     entropies, new = view.column("entropies"), view.log_probs.get("log_probs_new")
     if entropies is None or new is None:
         return
-    ends = np.cumsum(view.tokens)
     for record in np.flatnonzero(view.tokens >= _BASE_ENTROPIES).tolist():
-        part = slice(int(ends[record] - view.tokens[record]), int(ends[record]))
+        part = view.tokens_of(record)
         h, cost = entropies[part], -new[part]
         if not np.isfinite([h, cost]).all():
             continue
@@ -118,7 +117,7 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
 
 
 def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
-    """Whether the other columns have the same mean, as they do in one base."""
+    """Returns whether all columns have nearly one mean, as they do in one base."""
     means = [float(column[part].mean()) for column in view.log_probs.values()]
     return max(means) - min(means) < 0.05 * float(cost.mean())
 
@@ -135,7 +134,7 @@ _ONE_SIDED_SHARE = 0.4
 
 
 class Lines(NamedTuple):
-    """[S] How the columns go together in each sample.
+    """[S] How the two columns are related in each sample.
 
     Attributes:
         usable: whether there are enough tokens that are not certain in both, and both vary.
@@ -155,7 +154,7 @@ class Lines(NamedTuple):
 
 
 def fit_lines(pair: Pair) -> Lines:
-    """The lines through the tokens of each sample.
+    """Fits a line through the tokens of each sample.
 
     References:
         Pitman, A note on normal correlation, 1939; Morgan, 1939 (σ_a = σ_b by corr(a + b, a − b)).
@@ -176,16 +175,16 @@ def fit_lines(pair: Pair) -> Lines:
     error = np.sqrt(pair.samples.sum(left * left)) / whole
     ups = pair.samples.sum((pair.log_ratio > 0.0).astype(np.float64))
     downs = pair.samples.sum((pair.log_ratio < 0.0).astype(np.float64))
-    told = np.maximum(ups + downs, 1.0)
+    differing = np.maximum(ups + downs, 1.0)
     usable = (n >= _LINE_TOKENS) & (spread_a > 1e-3) & (spread_b > 1e-3) & (change > 0.0)
-    of_a, of_b, of_both = (np.where(usable, one, 1.0) for one in (spread_a, spread_b, change))
+    of_a, of_b, of_both = (np.where(usable, s, 1.0) for s in (spread_a, spread_b, change))
     return Lines(
         usable,
         of_b / of_a,
         np.square(slope * spread / of_both),
         slope / np.where(error > 0.0, error, np.inf),
-        ups / told - 0.5,
-        (ups / told - 0.5) * 2.0 * np.sqrt(told),
+        ups / differing - 0.5,
+        (ups / differing - 0.5) * 2.0 * np.sqrt(differing),
     )
 
 
@@ -199,7 +198,7 @@ def fit_lines(pair: Pair) -> Lines:
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
-    """One column is sharper than the other: above it at common tokens, below it at rare ones.
+    """Finds a column that is sharper: above the other at common tokens, below it at rare ones.
 
     log softmax(z/T) with the smaller T is higher at the likely tokens, which are most of those
     that were drawn, and falls off faster. So two things go together that no noise and no missing
@@ -240,15 +239,15 @@ def _is_sharpened(line: Lines, least: float) -> NDArray[np.bool_]:
 
 
 def _describe_temperature(pair: Pair, line: Lines, sample: int) -> Finding:
-    one, other = pair.keys
+    first, second = pair.keys
     slope, share = float(line.slope[sample]), float(line.higher[sample]) + 0.5
-    sharper, flatter = (one, other) if slope < 1.0 else (other, one)
+    sharper, flatter = (first, second) if slope < 1.0 else (second, first)
     share = max(share, 1.0 - share)
     return Finding(
         "error",
-        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: {other} "
-        f"against {one} has slope {slope:.3f}, not 1; one is above the other at {share:.0%} of the "
-        "tokens",
+        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: {second} "
+        f"against {first} has slope {slope:.3f}, not 1; one is above the other at {share:.0%} of "
+        "the tokens",
         "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
         {
@@ -278,7 +277,7 @@ _CONSTANT_TOKENS = 24
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
-    """The log ratio is one constant plus little: what renormalising over top-p or top-k leaves.
+    """Finds log ratios that are one constant plus little, as after renormalising over top-p.
 
     A log ratio d of samples from the second policy has mean −KL, about −var(d)/2: far less than
     its spread while the two are close, and no training moves every token alike. Reported where

@@ -1,4 +1,4 @@
-"""Columns whose values cannot be log-probs, or entropies, at all."""
+"""Values that cannot be log-probs or entropies."""
 
 from __future__ import annotations
 
@@ -8,30 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
 _ROUNDING = 1e-4
 
 
-def _records_with(view: View, bad: NDArray[np.bool_]) -> list[tuple[int, slice]]:
-    """The records with a bad token, and their tokens."""
-    if not bad.any():
-        return []
+def _tokens_of_records(view: View, bad: NDArray[np.bool_]) -> list[slice]:
+    """Returns the tokens of each record that has a bad one."""
     hits = np.unique(view.records.index[view.responses.index[bad]])
-    ends = np.cumsum(view.tokens)
-    return [(at, slice(int(ends[at] - view.tokens[at]), int(ends[at]))) for at in hits.tolist()]
+    return [view.tokens_of(record) for record in hits.tolist()]
 
 
 @rule("not-finite", "error", "NaN or infinity where a token counts.", rank=10, explains=True)
 def find_non_finite(view: View) -> Iterator[Finding]:
-    """NaN or ±inf where a token counts: every formula is undefined there."""
-    for name in LOG_PROBS:
-        values = view.column(name)
-        if values is None:
-            continue
+    """Finds NaN and ±inf at tokens that count, where every formula is undefined."""
+    for name, values in view.log_probs.items():
         bad = ~np.isfinite(values)
-        for _, part in _records_with(view, bad):
+        for part in _tokens_of_records(view, bad):
             at = part.start + int(np.argmax(bad[part]))
             count, of = int(bad[part].sum()), part.stop - part.start
             yield Finding(
@@ -52,41 +46,35 @@ def find_non_finite(view: View) -> Iterator[Finding]:
     explains=True,
 )
 def find_positive_log_probs(view: View) -> Iterator[Finding]:
-    """Values above 0, which no log-prob has: probabilities, or log-probs without their sign.
+    """Finds log-probs above 0: probabilities, or log-probs without their sign.
 
-    The logarithm of a probability is at most 0, so a single value above 0 is proof. All of them
-    in [0, 1] are probabilities; all >= 0 with some above 1 are −log p; a mixture is neither.
+    The logarithm of a probability is at most 0, so a single value above 0 is proof. Values
+    that are all in [0, 1] are probabilities; if all are >= 0 and some above 1, they are −log p.
     """
-    for name in LOG_PROBS:
-        values = view.column(name)
-        if values is None:
-            continue
+    for name, values in view.log_probs.items():
         above = (values > 0.0) & (values < np.inf)
-        for _, part in _records_with(view, above):
-            yield _describe_positive(view, name, values[part], above[part], part.start)
-
-
-def _describe_positive(
-    view: View, name: str, values: F64, above: NDArray[np.bool_], start: int
-) -> Finding:
-    finite, positive = values[np.isfinite(values)], values[above]
-    words, advice = _explain_positive(finite, positive)
-    return Finding(
-        "error",
-        f"{view.key(name)} has {len(positive):,} of {len(values):,} values above 0; {words}",
-        advice,
-        {
-            "column": name,
-            "above_0": len(positive),
-            "of": len(values),
-            "min": float(finite.min()),
-            "max": float(finite.max()),
-        },
-        **view.place(start + int(np.argmax(above))),
-    )
+        for part in _tokens_of_records(view, above):
+            inside = values[part]
+            finite, positive = inside[np.isfinite(inside)], inside[above[part]]
+            words, advice = _explain_positive(finite, positive)
+            yield Finding(
+                "error",
+                f"{view.key(name)} has {len(positive):,} of {len(inside):,} values above 0; "
+                f"{words}",
+                advice,
+                {
+                    "column": name,
+                    "above_0": len(positive),
+                    "of": len(inside),
+                    "min": float(finite.min()),
+                    "max": float(finite.max()),
+                },
+                **view.place(part.start + int(np.argmax(above[part]))),
+            )
 
 
 def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
+    """Returns what the finite values of a column seem to be, and what to do."""
     if values.min() >= 0.0 and values.max() <= 1.0:
         return "all are in [0, 1]: probabilities", "take the natural logarithm when dumping"
     if values.min() >= 0.0:
@@ -105,12 +93,12 @@ def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
 
 @rule("negative-entropy", "error", "Entropies below 0.", rank=12)
 def find_negative_entropies(view: View) -> Iterator[Finding]:
-    """Entropies below 0 by more than rounding, which no entropy of a distribution over words is."""
+    """Finds entropies below 0 by more than rounding: no distribution over words has one."""
     values = view.column("entropies")
     if values is None:
         return
     negative = values < -_ROUNDING
-    for _, part in _records_with(view, negative):
+    for part in _tokens_of_records(view, negative):
         low = negative[part]
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
