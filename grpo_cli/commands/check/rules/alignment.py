@@ -220,20 +220,17 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
         if k * (1.0 + np.log(count * rate / k)) < np.log(_LAST_CHANCE):
             start = int(pair.rows.starts[sample])
             row = start + int(np.argmax(last[start : start + count]))
-            yield _describe_last_token(pair, k, count, rate, row)
-
-
-def _describe_last_token(pair: Pair, hits: int, of: int, rate: float, row: int) -> Finding:
-    token = int(pair.view.responses.starts[row] + pair.view.responses.lengths[row]) - 1
-    return Finding(
-        "error",
-        f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token of {hits} "
-        f"of {of} responses, elsewhere at {rate:.1%} of the tokens",
-        "labels that were shifted over the whole packed batch give the last token of a sequence "
-        "the first one of the next: shift within each sequence, or mask its last token",
-        {"columns": list(pair.names), "responses": hits, "of": of, "elsewhere": rate},
-        **pair.view.place(token),
-    )
+            token = int(rows.starts[row] + rows.lengths[row]) - 1
+            yield Finding(
+                "error",
+                f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token "
+                f"of {k} of {count} responses, elsewhere at {rate:.1%} of the tokens",
+                "labels that were shifted over the whole packed batch give the last token of a "
+                "sequence the first one of the next: shift within each sequence, or mask its last "
+                "token",
+                {"columns": list(pair.names), "responses": k, "of": count, "elsewhere": rate},
+                **pair.view.place(token),
+            )
 
 
 # ---- correlation ---------------------------------------------------------------------------------

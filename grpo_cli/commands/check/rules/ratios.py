@@ -67,17 +67,18 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
         bad = ~(np.abs(np.log(ratios)) <= _EXTREME)
-    records = view.records.index[view.responses.index]
-    for record in np.unique(records[bad]).tolist():
-        within = records == record
-        at = int(np.argmax(bad & within))
+    for record in np.flatnonzero(
+        view.records.sum(view.responses.sum(bad.astype(np.int64)))
+    ).tolist():
+        part = view.tokens_of(record)
+        at = part.start + int(np.argmax(bad[part]))
         yield Finding(
             "error",
             f"{view.key('ratios')} is {ratios[at]:g}, beyond e^±{_EXTREME:g}",
             "look at how the ratio was computed",
             {
-                "tokens": int((bad & within).sum()),
-                "of": int(within.sum()),
+                "tokens": int(bad[part].sum()),
+                "of": part.stop - part.start,
                 "ratio": float(ratios[at]),
             },
             **view.place(at),
@@ -108,9 +109,8 @@ def find_on_policy(view: View) -> Iterator[Finding]:
     advice = [
         _ON_POLICY_ADVICE if some else _ON_POLICY_ADVICE_DEAD for some in has_gradient.tolist()
     ]
-    if view.has("log_probs_old"):
-        old = view.column("log_probs_old")
-        assert old is not None
+    old = view.column("log_probs_old")
+    if old is not None:
         differs = view.records.sum(view.responses.sum((new != old).astype(np.int64)))
         for record in np.flatnonzero(counted & (differs == 0)).tolist():
             n = int(view.tokens[record])

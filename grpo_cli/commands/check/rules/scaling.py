@@ -296,21 +296,17 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
         middle = float(np.median(change))
         spread = 1.4826 * float(np.median(np.abs(change - middle)))
         if abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
-            yield _describe_constant(pair, sample, middle, spread)
-
-
-def _describe_constant(pair: Pair, sample: int, middle: float, spread: float) -> Finding:
-    return Finding(
-        "warning",
-        f"{pair} is about {middle:.4g} at every token (spread {spread:.2g}): "
-        f"every ratio is multiplied by {math.exp(middle):.4g}",
-        "one side was renormalised over top-p or top-k (the factor is the mass kept), or lacks a "
-        "normaliser; compute both over the whole vocabulary",
-        {
-            "columns": list(pair.names),
-            "log_ratio": middle,
-            "spread": spread,
-            "ratio": math.exp(middle),
-        },
-        record=pair.record(sample),
-    )
+            yield Finding(
+                "warning",
+                f"{pair} is about {middle:.4g} at every token (spread {spread:.2g}): "
+                f"every ratio is multiplied by {math.exp(middle):.4g}",
+                "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
+                "lacks a normaliser; compute both over the whole vocabulary",
+                {
+                    "columns": list(pair.names),
+                    "log_ratio": middle,
+                    "spread": spread,
+                    "ratio": math.exp(middle),
+                },
+                record=pair.record(sample),
+            )
