@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.finding import Finding
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rules import pair_rules
+from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.rule import Finding
+from grpo_cli.commands.check.rules import rules_of
 
 KEYS = {
     "log_probs_new": "logps",
@@ -59,9 +58,9 @@ def told(code: str, samples: list[Sample], names: tuple[str, str], claims: str =
         names[0]: np.concatenate([one.a for one in samples]),
         names[1]: np.concatenate([one.b for one in samples]),
     }
-    (rule,) = [rule for rule in pair_rules() if rule.code == code]
+    (rule,) = [rule for rule in rules_of("pair") if rule.code == code]
     found: dict[int, list[Finding]] = {}
-    for finding in rule.look(Pair(view(columns, [one.widths for one in samples], claims), names)):
+    for finding in rule.find(Pair(view(columns, [one.widths for one in samples], claims), names)):
         found.setdefault(finding.record, []).append(finding)
     return found
 

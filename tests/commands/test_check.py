@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from files import each
 
-from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.run import Check, Look
 from grpo_cli.records import Raw, cut, raws
 from grpo_cli.records.decode.chunks import in_chunks

@@ -16,7 +16,7 @@ import pytest
 from paired import ENGINE, KEYS, UPDATE, Said, Sample, same, sample, told, view
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.rules import pair_rules, record_rules
+from grpo_cli.commands.check.rules import rules_of
 
 
 def agrees(
@@ -495,8 +495,8 @@ def test_log_base_beside_entropies():
     columns = [np.concatenate(column) for column in zip(*made, strict=True)]
     names = ("entropies", "log_probs_new", "log_probs_old")
     given = view(dict(zip(names, columns, strict=True)), [[len(one[0])] for one in made])
-    (rule,) = [rule for rule in record_rules() if rule.code == "log-base"]
-    found = {finding.record: finding for finding in rule.look(given)}
+    (rule,) = [rule for rule in rules_of("record") if rule.code == "log-base"]
+    found = {finding.record: finding for finding in rule.find(given)}
     expected = {at: said for at, one in enumerate(made) if (said := entropic(*one))}
     assert 3 < len(expected) < len(made) - 3
     assert {*found} == {*expected}
@@ -644,8 +644,8 @@ def test_extreme_ratios_that_are_given():
     """Of three records, each with its own count: 0, infinity, and beyond e^±20 are."""
     ratios = [1.0, math.exp(20.01), 2.0, 1.0, math.exp(19.99), math.exp(-19.99), 0.0]
     given = view({"ratios": np.array([*ratios, 1.0, math.inf])}, [[1, 2], [2, 1], [1, 2]])
-    rules = [rule for rule in record_rules() if rule.code == "extreme-ratio"]
-    first, last = [finding for rule in rules for finding in rule.look(given)]
+    rules = [rule for rule in rules_of("record") if rule.code == "extreme-ratio"]
+    first, last = [finding for rule in rules for finding in rule.find(given)]
     said = {"tokens": 1, "of": 3, "ratio": math.exp(20.01)}
     same(first, said | {"columns": [], "response": 1, "token": 0, "words": "beyond e^±20"})
     same(last, {"tokens": 2, "of": 3, "ratio": 0.0, "columns": [], "response": 0, "token": 0})
@@ -782,7 +782,7 @@ def test_ratio_noise():
     assert not told("ratio-noise", made, ENGINE, claims="ppo_epochs 1")
 
 
-@pytest.mark.parametrize("rule", list(pair_rules()), ids=lambda rule: rule.code)
+@pytest.mark.parametrize("rule", list(rules_of("pair")), ids=lambda rule: rule.code)
 def test_which_pairs_a_rule_is_asked_of(rule):
     """The reference may be far away; some need tokens that the engine drew; none says anything
     of columns that are equal to the bit."""

@@ -17,8 +17,7 @@ from paired import ENGINE, KEYS, UPDATE, Sample, sample, told, view
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.pairs import shifted, temperature, unrelated
-from grpo_cli.commands.check.rules import record_rules
+from grpo_cli.commands.check.rules import alignment, rules_of, scaling
 
 
 def only(code: str, one: Sample, names: tuple[str, str] = UPDATE) -> Any:
@@ -99,13 +98,13 @@ BENT = (
 def test_what_a_bent_line_is():
     columns = [np.array(column) for column in zip(*(row[1:6] for row in BENT), strict=True)]
     usable = np.ones(len(BENT), dtype=np.bool_)
-    found = temperature._bent(temperature.Lines(usable, *columns), 0.065)
+    found = scaling._is_sharpened(scaling.Lines(usable, *columns), 0.065)
     assert dict(zip((row[0] for row in BENT), found.tolist(), strict=True)) == {
         row[0]: row[6] for row in BENT
     }
-    assert not temperature._bent(temperature.Lines(~usable, *columns), 0.065).any()
+    assert not scaling._is_sharpened(scaling.Lines(~usable, *columns), 0.065).any()
     exactly = abs(math.log(columns[0][0]))
-    assert not temperature._bent(temperature.Lines(usable, *columns), exactly)[0]
+    assert not scaling._is_sharpened(scaling.Lines(usable, *columns), exactly)[0]
 
 
 def test_the_lines_through_tokens():
@@ -120,7 +119,7 @@ def test_the_lines_through_tokens():
     small = made[0][0] * 0.01, made[0][1] * 0.01
     a, b = (np.concatenate(column) for column in zip(*made, small, strict=True))
     pair = Pair(view({"log_probs_new": a, "log_probs_old": b}, [[40], [50, 40], [40]]), UPDATE)
-    lines = temperature.lines(pair)
+    lines = scaling.fit_lines(pair)
     for at, (one, other) in enumerate([*made, small]):
         x, y = one + other, one - other
         steep, level = np.polyfit(x, y, 1)
@@ -312,7 +311,7 @@ def chernoff(widths: list[int], rows: int) -> float:
 ])  # fmt: skip
 def test_how_many_are_chance(widths, rows):
     by_chance = chernoff(widths, rows) >= math.log(1e-6)
-    assert unrelated._by_chance(np.array(widths), rows) == by_chance
+    assert alignment._by_chance(np.array(widths), rows) == by_chance
 
 
 def joint(counts: dict[tuple[int, int], int], values: list[float]) -> tuple[F64, F64]:
@@ -344,7 +343,7 @@ def test_correlations_by_segment():
     segments = Segments(np.array([2, 2, 2, 4]))
     one = np.array([-0.001, 0.001, -0.00101, 0.00101, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0])
     other = np.array([1.0, 0.0, 1.0, 0.0, 0.5, 0.5, 0.0, 1.0, 0.0, 1.0])
-    assert unrelated._correlations(segments, one, other).tolist() == [1.0, -1.0, 1.0, 0.0]
+    assert alignment._correlate(segments, one, other).tolist() == [1.0, -1.0, 1.0, 0.0]
 
 
 def test_correlations_that_are_far_enough_below():
@@ -357,17 +356,17 @@ def test_correlations_that_are_far_enough_below():
         sigmas = (math.atanh(0.8) - z) * math.sqrt(max(n - 3, 0))
         expected.append(n >= 24 and r < 0.3 and sigmas > 4.5)
     assert expected == [True, False, False, False, True, False, True, False, False]
-    assert unrelated._apart(Segments(lengths), found).tolist() == expected
+    assert alignment._is_unrelated(Segments(lengths), found).tolist() == expected
 
 
 def test_whom_unrelated_columns_tell():
     """A model that is sure of some tokens, by more than 0.2, or else where the means agree."""
     near, far = sample([-2.0, -4.0], [-3.25] * 2), sample([-2.0, -4.0], [-3.24] * 2)
     sure, unsure, level = np.array([[0.0, 0.4001], [0.0, 0.4], [0.5, 0.5]])
-    assert not unrelated._tells(on(near), unsure, level)[0]
-    assert unrelated._tells(on(far), unsure, level)[0]
-    assert unrelated._tells(on(near), sure, level)[0]
-    assert unrelated._tells(on(near), level, sure)[0]
+    assert not alignment._can_correlate(on(near), unsure, level)[0]
+    assert alignment._can_correlate(on(far), unsure, level)[0]
+    assert alignment._can_correlate(on(near), sure, level)[0]
+    assert alignment._can_correlate(on(near), level, sure)[0]
 
 
 # ---- constants, bases, fillers -------------------------------------------------------------------
@@ -510,8 +509,8 @@ REWARDS = np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
 def on_policy(columns: dict[str, F64], **more: Any) -> Any:
     """Record, tokens and words of each finding, and whether it says that all groups are dead."""
     given = replace(view(columns, WIDTHS), rewards=REWARDS, **more)
-    (rule,) = [rule for rule in record_rules() if rule.code == "on-policy"]
-    found = list(rule.look(given))
+    (rule,) = [rule for rule in rules_of("record") if rule.code == "on-policy"]
+    found = list(rule.find(given))
     assert all(one.severity == "info" and {*one.evidence} == {"tokens"} for one in found)
     return [
         (one.record, one.evidence["tokens"], one.message, "every group here is dead" in one.advice)
@@ -688,7 +687,7 @@ def test_what_no_coin_does():
         by_hand = [
             bool(w > 0.6 * n and x > sigmas) for w, n, x in zip(wins, counted, away, strict=True)
         ]
-        assert shifted._beyond(wins, counted, sigmas).tolist() == by_hand == expected
+        assert alignment._exceeds_coin(wins, counted, sigmas).tolist() == by_hand == expected
 
 
 def test_one_response_is_shifted_among_others():
@@ -713,8 +712,8 @@ def test_a_given_ratio_of_e_to_the_20():
     assert (np.log(most), np.log(least)) == (20.0, -20.0)
     values = np.array([most, least, most * 1.001, least, least * 0.999])
     given = view({"ratios": values}, [[2], [1], [2]])
-    rules = [rule for rule in record_rules() if rule.code == "extreme-ratio"]
-    found = [finding for rule in rules for finding in rule.look(given)]
+    rules = [rule for rule in rules_of("record") if rule.code == "extreme-ratio"]
+    found = [finding for rule in rules for finding in rule.find(given)]
     assert [(one.record, one.response, one.token) for one in found] == [(1, 0, 0), (2, 0, 1)]
 
 
@@ -722,10 +721,10 @@ def test_entropies_that_tell_no_base():
     """None of them, none above 0, one that is no number, or no log-probs: nothing is said."""
     ones, base = np.ones(64), np.full(64, -1.0 / math.log(2.0))
     hole = np.append(np.ones(63), np.nan)
-    (rule,) = [rule for rule in record_rules() if rule.code == "log-base"]
+    (rule,) = [rule for rule in rules_of("record") if rule.code == "log-base"]
 
     def look(**columns: F64) -> list[Any]:
-        return list(rule.look(view(columns, [[64]])))
+        return list(rule.find(view(columns, [[64]])))
 
     (finding,) = look(entropies=ones, log_probs_new=base)
     assert (finding.severity, finding.evidence["base"], finding.record) == ("error", 2, 0)

@@ -86,8 +86,12 @@ def test_codes_are_listed_with_severity_and_meaning(grpo):
     assert all(row["code"] in shown.stdout for row in rows)
 
 
-def test_a_rule_is_found_by_being_in_a_room():
-    from grpo_cli.commands.check.rules import pair_rules, record_rules, table
+def test_every_scope_has_rules_in_the_order_of_their_ranks():
+    from grpo_cli.commands.check.rule import SCOPES
+    from grpo_cli.commands.check.rules import rules_of, table
 
-    assert {rule.code for rule in (*record_rules(), *pair_rules())} == {r.code for r in table()}
-    assert [rule.rank for rule in pair_rules()] == sorted(rule.rank for rule in pair_rules())
+    assert {*table()} == {rule for scope in SCOPES for rule in rules_of(scope)}
+    for scope in SCOPES:
+        ranks = [rule.rank for rule in rules_of(scope)]
+        assert ranks
+        assert ranks == sorted(ranks)

@@ -14,15 +14,13 @@ import pytest
 from files import each
 
 from grpo_cli.batch import Segments
-from grpo_cli.commands.check import asking
-from grpo_cli.commands.check.finding import Rule
-from grpo_cli.commands.check.groups.advantages import Given, _follows
-from grpo_cli.commands.check.partial import Findings
+from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rules import pair_rules, record_rules
+from grpo_cli.commands.check.rule import Rule
+from grpo_cli.commands.check.rules import rules_of, table
+from grpo_cli.commands.check.rules.advantages import Scores, _follows
+from grpo_cli.commands.check.rules.padding import ENDS, PADS, edges, equal_runs, runs
 from grpo_cli.commands.check.run import Check, Look
-from grpo_cli.commands.check.tokens.edges import edges, equal_runs, runs
-from grpo_cli.commands.check.tokens.ends import ENDS, PADS
 from grpo_cli.records import Raw
 from grpo_cli.records.decode.chunks import in_chunks
 
@@ -643,14 +641,14 @@ ORDER = (
     "inverted-mask not-finite probabilities negative-entropy mask padding-id padding end-of-text "
     "retokenised prompt-included on-policy advantages extreme-ratio advantage-scale reward-scale "
     "dead-group near-dead-group reward-noise singleton-group uneven-groups log-base repetition "
-    "length-cap duplicate torn-group, filler shifted last-token unrelated drift log-base "
+    "length-cap, filler shifted last-token unrelated drift log-base "
     "temperature constant-log-ratio extreme-ratio outliers ratio-noise mean-weight rollout-mismatch"
 )
 
 
 def test_in_which_order_rules_are_asked():
     """Roots before what they explain: of records, then of two columns of which one speaks."""
-    asked = [[rule.code for rule in rules()] for rules in (record_rules, pair_rules)]
+    asked = [[rule.code for rule in rules_of(scope)] for scope in ("record", "pair")]
     assert ", ".join(map(" ".join, asked)) == ORDER
     new = [[-1.0, 0.5, -2.0], [math.nan, -1.0, -2.0], [-1.0, -2.0, -3.0]]
     given = row(new, token_ids=[[1, 2, 3], [4, 5, 6], [7, 8, 9]], entropies=[[-1.0] * 3] * 3)
@@ -679,9 +677,9 @@ EXPLAINING = {
 
 def test_which_rules_explain_what_columns_show():
     """Log-probs are not compared where one of these has spoken; loops and runs give way."""
-    rules = [*record_rules(), *pair_rules()]
+    rules = table()
     assert {rule.code for rule in rules if rule.explains} == EXPLAINING
-    assert {rule.code for rule in rules if rule.yields} == {"padding", "repetition"}
+    assert {rule.code for rule in rules if rule.suppressible} == {"padding", "repetition"}
 
 
 @each("prompt", [True, False])
@@ -695,7 +693,7 @@ def test_columns_are_not_compared_beside_a_prompt_that_counts(prompt, size):
     if prompt:
         given["prompt_ids"] = [5, 6, 7]
     said = {*codes([given])}
-    assert bool(said & {rule.code for rule in pair_rules()}) is not prompt
+    assert bool(said & {rule.code for rule in rules_of("pair")}) is not prompt
     assert ("prompt-included" in said) is prompt
 
 
@@ -723,8 +721,8 @@ def test_a_rule_is_not_asked_of_records_that_lack_what_it_needs(monkeypatch):
         asked.append(len(view.counts))
         return ()
 
-    rule = Rule("x", ("info",), "", 1, look, needs=("mask",))
-    monkeypatch.setattr(asking, "record_rules", lambda: (rule,))
+    rule = Rule("x", ("info",), "", 1, look, about="y", needs=("mask",))
+    monkeypatch.setattr("grpo_cli.commands.check.run.rules_of", lambda scope: (rule,))
     codes([row(of_lengths(2))])
     assert asked == []
     codes([row(of_lengths(2), mask=[[1, 0]])])
@@ -1157,9 +1155,9 @@ def test_sampled_ids_of_records_that_are_read_one_by_one():
     ],
 )
 def test_advantages_that_follow_the_rewards_of_their_groups(advantages, follow):
-    given = Given(np.array([0.0, 1.0]), np.array(advantages), np.zeros(2, dtype=np.int64))
+    given = Scores(np.array([0.0, 1.0]), np.array(advantages), np.zeros(2, dtype=np.int64))
     assert _follows(given, given.groups) is follow
-    dead = Given(np.array([0.0, 1.0, 2.0, 2.0]), np.array([*advantages, 7.0, 7.0]), np.zeros(4))
+    dead = Scores(np.array([0.0, 1.0, 2.0, 2.0]), np.array([*advantages, 7.0, 7.0]), np.zeros(4))
     assert _follows(dead, np.array([0, 0, 1, 1])) is follow  # but for groups that teach nothing
     assert _follows(dead, np.array([0, 0, 1, 2])) is False  # of one
 

@@ -10,12 +10,12 @@ import orjson
 import pytest
 from files import each
 
-from grpo_cli.commands.check.across import duplicates
-from grpo_cli.commands.check.across.facts import facts
-from grpo_cli.commands.check.finding import Finding, Rule
+from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.packed import _keys, views
-from grpo_cli.commands.check.partial import Findings
-from grpo_cli.commands.check.places import Place
+from grpo_cli.commands.check.record_view import Place
+from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rules import repeats
+from grpo_cli.commands.check.rules.repeats import collect_facts
 from grpo_cli.commands.check.run import Check, Look, check
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
@@ -211,14 +211,14 @@ def test_the_first_findings_are_kept_in_whichever_order_they_come(numbers, limit
 def test_findings_of_a_record_are_in_the_order_of_rules_then_of_responses():
     kept = Findings(0)
     place = Place(0, "dump", None, 0)
-    for code, rank, pairs, response in (
-        ("d", 1, True, None),
-        ("c", 9, False, 1),
-        ("c", 9, False, 0),
-        ("c", 9, False, None),
-        ("b", 8, False, 5),
+    for code, rank, scope, response in (
+        ("d", 1, "pair", None),
+        ("c", 9, "record", 1),
+        ("c", 9, "record", 0),
+        ("c", 9, "record", None),
+        ("b", 8, "record", 5),
     ):
-        rule = Rule(code, ("info",), "", rank, lambda view: (), pairs=pairs)
+        rule = Rule(code, ("info",), "", rank, lambda view: (), scope=scope)
         kept.add(rule, Finding("info", "", "", response=response), place)
     said = [(one["code"], one["response"]) for one in kept.rows]
     assert said == [("b", 5), ("c", None), ("c", 0), ("c", 1), ("d", None)]
@@ -290,16 +290,16 @@ def test_three_findings_of_a_kind_are_kept_unless_told_otherwise(tmp_path):
 
 def seen(rows: list[Row]) -> list[tuple[str, Any, Any, Any]]:
     made = [Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows)]
-    memory = duplicates.Seen()
+    memory = repeats.InputMemory()
     said = []
     for raw in made:
         for view in views(in_chunks([raw])):
             assert not isinstance(view, InputError)
-            said += list(memory.take(facts(view)))
-    said += list(memory.end(told_uneven=False))
+            said += list(memory.add(collect_facts(view)))
+    said += list(memory.finish(uneven_found=False))
     return [
-        (rule.code, place.name, finding.response, dict(finding.evidence))
-        for rule, finding, place in said
+        (code, place.name, finding.response, dict(finding.evidence))
+        for code, finding, place in said
     ]
 
 
@@ -313,7 +313,7 @@ def two(*at: int, **more: Any) -> Row:
 
 def test_only_the_latest_rows_are_remembered(monkeypatch):
     """Of rows in five records three are remembered, those that were seen last."""
-    monkeypatch.setattr(duplicates, "_MEMORY", 3)
+    monkeypatch.setattr(repeats, "_MEMORY", 3)
     assert seen([two(1, 2), two(3, 4), two(5, 1)]) == []
     assert seen([two(1, 2), two(3, 3)])[0][1:3] == (1, 1)
     copied = {"responses": 1, "of": 2, "first": "record 0, response 0"}
@@ -323,7 +323,7 @@ def test_only_the_latest_rows_are_remembered(monkeypatch):
 
 
 def test_only_the_latest_labels_are_remembered(monkeypatch):
-    monkeypatch.setattr(duplicates, "_MEMORY", 2)
+    monkeypatch.setattr(repeats, "_MEMORY", 2)
     of = [two(at, group_ids=[label]) for at, label in enumerate("abcab")]
     assert seen(of) == []
     assert [one[:2] for one in seen([*of[:2], two(9, group_ids=["a"])])] == [("torn-group", 2)]

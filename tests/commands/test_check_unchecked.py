@@ -15,7 +15,7 @@ from grpo_cli.commands.check.rules import table
 NEEDS = {
     (rule.code, need)
     for rule in table()
-    for need in (*rule.needs, *filter(None, (rule.beside, rule.better)))
+    for need in (*rule.needs, *filter(None, (rule.needs_key, rule.full_coverage_needs)))
 }
 LENGTHS = [3, 8, 5]
 

@@ -1,4 +1,4 @@
-"""What a cheap check would call an error, in one line, for commands that only pass by."""
+"""The first error in a chunk, by three rules of ``check``, in one line, for other commands."""
 
 from __future__ import annotations
 
@@ -9,57 +9,59 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.engine.chunk import Chunk
 
+_CHEAP = frozenset({"filler", "unrelated", "extreme-ratio"})
 _LEAST, _MOST = 24, 1 << 14
 _PAIRS = (
     ("log_probs_new", "log_probs_old"),
     ("log_probs_old", "log_probs_rollout"),
     ("log_probs_new", "log_probs_rollout"),
 )
-_BEYOND, _BELOW, _DOUBT, _FEW, _LITTLE = 20.0, -50.0, -0.3, 3, 0.3
+_BEYOND, _BELOW, _DOUBT, _LEAST_FILLED, _LITTLE = 20.0, -50.0, -0.3, 3, 0.3
 
 
 def cheap(chunk: Chunk) -> Iterator[str]:
-    """The first error of fillers, unrelated columns and impossible ratios in the first record.
+    """Yields the first error of ``_CHEAP`` in the first record's first 16,384 tokens, if any.
 
-    A few reductions of its first 16,384 tokens; the rules of ``grpo check`` are loaded only where
-    one of them may have something to say.
+    A few reductions decide whether the rules of ``grpo check`` are loaded at all.
     """
     widths = _widths(chunk)
     tokens = int(widths.sum())
     names = dict.fromkeys(name for pair in _PAIRS for name in pair)
-    found = {name: getattr(chunk.batch, name) for name in names}
-    known = {name: column[:tokens] for name, column in found.items() if column is not None}
+    columns = {name: getattr(chunk.batch, name) for name in names}
+    columns = {name: values[:tokens] for name, values in columns.items() if values is not None}
     if tokens >= _LEAST and any(
-        _suspicious(known[one], known[other]) for one, other in _PAIRS if {one, other} <= {*known}
+        _suspicious(columns[first], columns[second])
+        for first, second in _PAIRS
+        if {first, second} <= {*columns}
     ):
-        yield from _said(known, widths)
+        yield from _first_error(columns, widths)
 
 
 def _widths(chunk: Chunk) -> I64:
-    """Tokens of the first record's responses, as far as they are looked at."""
+    """[R] the tokens of the first record's responses, up to 16,384 in all."""
     widths = chunk.batch.responses.lengths[: int(chunk.batch.records.lengths[0])]
     before = np.cumsum(widths) - widths
     return np.minimum(widths, np.maximum(_MOST - before, 0))
 
 
-def _suspicious(one: F64, other: F64) -> bool:
-    """Whether a rule may find something: never false where one of them does over all tokens."""
-    off = np.abs(one - other)
-    if not off.any():
+def _suspicious(first: F64, second: F64) -> bool:
+    """Whether a rule may find an error: never False if one does over all tokens."""
+    size = np.abs(first - second)
+    if not size.any():
         return False
-    if off.max() > _BEYOND or min(one.min(), other.min()) < _BELOW:
+    if size.max() > _BEYOND or min(first.min(), second.min()) < _BELOW:
         return True
-    for values, beside in ((one, other), (other, one)):
-        if np.count_nonzero((values == 0.0) & (beside < _DOUBT)) >= _FEW:
+    for values, others in ((first, second), (second, first)):
+        if np.count_nonzero((values == 0.0) & (others < _DOUBT)) >= _LEAST_FILLED:
             return True
-    a, b = one - one.mean(), other - other.mean()
+    a, b = first - first.mean(), second - second.mean()
     return bool(a @ b < _LITTLE * np.sqrt((a @ a) * (b @ b)))
 
 
-def _said(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
-    from grpo_cli.commands.check.pair import Pair  # what is sane does without
-    from grpo_cli.commands.check.pairs import extreme, filler, unrelated
+def _first_error(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
+    from grpo_cli.commands.check.pair import Pair  # not loaded for sane records
     from grpo_cli.commands.check.record_view import View
+    from grpo_cli.commands.check.rules import rules_of
 
     view = View(
         places=(),
@@ -71,9 +73,10 @@ def _said(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
         groups=np.zeros(len(widths), dtype=np.int64),
         names={},
     )
-    for pair in view.pairs:
-        told = Pair(view, pair)
-        for rule in (*filler.RULES, *unrelated.RULES, *extreme.RULES[:1]):
-            for finding in rule.look(told):
+    rules = [rule for rule in rules_of("pair") if rule.code in _CHEAP]
+    for names in view.pairs:
+        pair = Pair(view, names)
+        for rule in rules:
+            for finding in rule.find(pair):
                 yield f"{rule.code}: {finding.message} (grpo check says more)"
                 return

@@ -1,4 +1,4 @@
-"""Whether what teaches nothing counts in the denominator of the loss that a record names."""
+"""Whether responses and groups with zero gradient count in the denominator of a record's loss."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from grpo_cli.commands.check.groups.dead import dead
 from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rules.rewards import are_dead
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
@@ -19,12 +19,12 @@ from grpo_cli.records import parse
 from grpo_cli.variants.trainer import choose, completed
 
 EMPTY, DEAD, RECORDS = "empty_responses", "dead_groups", "records"
-Named = tuple[str, str]
-"""The ``framework`` of records as JSON, and what is counted of them."""
+LossCount = tuple[str, str]
+"""The ``framework`` of records as JSON, and what is counted: ``EMPTY``, ``DEAD`` or ``RECORDS``."""
 
 
-class Counted(NamedTuple):
-    """A loss: its row and aggregation, what it divides by, and what counts there."""
+class Denominator(NamedTuple):
+    """What a loss divides by, and whether empty responses and dead groups count in it."""
 
     variant: str
     denominator: str
@@ -32,11 +32,11 @@ class Counted(NamedTuple):
     dead: bool
 
 
-def tally(view: View) -> Counter[Named]:
-    """How many responses without tokens and dead groups the records have, by what they name."""
+def count_zero_gradient(view: View) -> Counter[LossCount]:
+    """Counts empty responses and dead groups of records that name a framework, by framework."""
     empty = view.records.sum((view.responses.lengths == 0).astype(np.int64))
-    groups = np.bincount(view.records.index[view.first_members], dead(view), len(view.counts))
-    found: Counter[Named] = Counter()
+    groups = np.bincount(view.records.index[view.first_members], are_dead(view), len(view.counts))
+    found: Counter[LossCount] = Counter()
     for record in np.flatnonzero((empty > 0) | (groups > 0)).tolist():
         named = view.values[record].get("framework")
         if isinstance(named, dict):
@@ -47,13 +47,13 @@ def tally(view: View) -> Counter[Named]:
     return found
 
 
-def as_json(counts: Mapping[Named, int]) -> Iterator[dict[str, Any]]:
-    """What is told of each loss that records name, of those whose denominator is known."""
-    losses: dict[Counted, Counter[str]] = {}
-    for (named, what), count in sorted(counts.items()):
-        loss = _loss(named)
+def as_json(counts: Mapping[LossCount, int]) -> Iterator[dict[str, Any]]:
+    """Yields the counts of each loss whose denominator is known, as reports have them."""
+    losses: dict[Denominator, Counter[str]] = {}
+    for (named, kind), count in sorted(counts.items()):
+        loss = _denominator(named)
         if loss is not None:
-            losses.setdefault(loss, Counter())[what] += count
+            losses.setdefault(loss, Counter())[kind] += count
     for loss, number in losses.items():
         yield {
             "variant": loss.variant,
@@ -67,7 +67,7 @@ def as_json(counts: Mapping[Named, int]) -> Iterator[dict[str, Any]]:
 
 
 _ROWS = [[-1.0, -2.0], [-1.0], [-1.0], [-1.0, -1.0], [-1.0]]
-_TRIED = {
+_EXAMPLE = {
     **dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref"), _ROWS),
     **dict.fromkeys(("log_probs_rollout",), _ROWS),
     "entropies": [[1.0] * len(row) for row in _ROWS],
@@ -81,22 +81,24 @@ _TRIED = {
         "loss_denominator": 6,
     },
 }
-_WITHOUT, _DEAD = 1, slice(3, 5)
-"""The response that the mask takes, and those of the group with equal rewards."""
+_EMPTY_RESPONSE, _DEAD_RESPONSES = 1, slice(3, 5)
+"""The response without tokens that count, and the responses of the group with equal rewards."""
 
 
 @lru_cache(maxsize=256)
-def _loss(named: str) -> Counted | None:
-    """The loss of a ``framework``, as it weighs a record that has one of each."""
+def _denominator(named: str) -> Denominator | None:
+    """Evaluates the loss of a ``framework`` on a record with an empty response and a dead group."""
     try:
         chosen = choose(orjson.loads(named))
         plan = completed(chosen, advantages_given=False, stages={}, hyperparameters={})
-        policy = Chunk.of([parse(_TRIED)]).run(Evaluator(plan).evaluate).policy
+        policy = Chunk.of([parse(_EXAMPLE)]).run(Evaluator(plan).evaluate).policy
     except GrpoError:
         return None
-    own = chosen.stages.get("aggregate")
-    name = chosen.variant if own is None else f"{chosen.variant} --aggregate {own}"
+    aggregate = chosen.stages.get("aggregate")
+    name = chosen.variant if aggregate is None else f"{chosen.variant} --aggregate {aggregate}"
     counts, of = policy.weights.counts, policy.weights.of
     if counts is None:
-        return Counted(name, of, empty=False, dead=False)
-    return Counted(name, of, bool(counts[_WITHOUT] > 0), bool((counts[_DEAD] > 0).any()))
+        return Denominator(name, of, empty=False, dead=False)
+    return Denominator(
+        name, of, bool(counts[_EMPTY_RESPONSE] > 0), bool((counts[_DEAD_RESPONSES] > 0).any())
+    )

@@ -1,4 +1,4 @@
-"""Decoded objects → views of records alike: packed at once, or read one by one."""
+"""Decoded objects → views of records with one layout: packed at once, or read one by one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.check.places import Place
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
 from grpo_cli.records.fields import read_fields
@@ -18,30 +17,30 @@ from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import read_settings
 
 _TOGETHER = 1 << 20
-"""Bytes of text that are looked at together: enough that numpy's overhead is small."""
+"""Bytes of text in one view: enough that numpy's overhead is small."""
 
 
 def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
-    """Views of the records in order; in the place of one that cannot be read, its error."""
+    """Yields views of the records in order, and errors in the places of unreadable records."""
     waiting: list[Raw] = []
     keys: tuple[str, ...] | None = None
     size = 0
-    for few in decoded:
-        if waiting and (few.keys is None or few.keys != keys or size >= _TOGETHER):
+    for chunk in decoded:
+        if waiting and (chunk.keys is None or chunk.keys != keys or size >= _TOGETHER):
             yield from _alike(waiting)
             waiting, size = [], 0
-        if few.keys is None:
-            yield from _unlike(few.items)
+        if chunk.keys is None:
+            yield from _unlike(chunk.items)
             continue
-        keys = few.keys
-        waiting += few.items  # type: ignore[arg-type]  # what has keys in common is no error
-        size += sum([raw.size for raw in few.items])  # type: ignore[misc,union-attr]
+        keys = chunk.keys
+        waiting += chunk.items  # type: ignore[arg-type]  # a chunk with keys has no errors
+        size += sum([raw.size for raw in chunk.items])  # type: ignore[misc,union-attr]
     if waiting:
         yield from _alike(waiting)
 
 
 def _unlike(items: Iterable[Raw | InputError]) -> Iterator[View | InputError]:
-    """Records that were not compared, or whose keys differ."""
+    """Yields views of records whose keys differ or were not compared."""
     for keys, run in groupby(items, _keys):
         if keys is None:
             yield from _one_by_one(run)
@@ -57,26 +56,20 @@ def _keys(raw: Raw | InputError) -> tuple[str, ...] | None:
 
 
 def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
-    """Records with the same keys: packed at once where that can be."""
+    """Yields views of records with the same keys, packed at once if possible."""
     packed = None
     try:
         fields = read_fields(raws[0].value)
-        own = fields.hyperparameters or "hyperparameters" in fields.names
-        if not own or _are_settings(raws):
-            packed = pack([raw.value for raw in raws])
+        if fields.hyperparameters or "hyperparameters" in fields.names:
+            for raw in raws:
+                read_settings(raw.value, read_fields(raw.value))  # errors are found one by one
+        packed = pack([raw.value for raw in raws])
     except InputError:
         pass
     if packed is None:
         yield from _one_by_one(raws)
     else:
         yield _of_packed(packed, raws, fields.names)
-
-
-def _are_settings(raws: Sequence[Raw]) -> bool:
-    """Whether the hyperparameters can be read; what is wrong is told record by record."""
-    for raw in raws:
-        read_settings(raw.value, read_fields(raw.value))
-    return True
 
 
 def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
@@ -100,16 +93,15 @@ def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) ->
 
 def _place(raw: Raw) -> Place:
     name = record_id(raw.value)
-    number = raw.number
-    said = _claims(raw.value)
-    return Place(number if name is None else name, raw.source, raw.line, number, said)
+    name = raw.number if name is None else name
+    return Place(name, raw.source, raw.line, raw.number, _claims(raw.value))
 
 
 _ONCE = (("num_iterations", 1), ("ppo_epochs", 1))
 
 
 def _claims(value: Mapping[str, Any]) -> str:
-    """The setting by which a record says that its log-probs are of the first pass over a batch."""
+    """Returns the setting by which a record claims to be of a batch's first pass; else ""."""
     for name, once in _ONCE:
         if name in value and value[name] == once and not value.get("mini_batch"):
             return f"{name} {once}"
@@ -140,7 +132,7 @@ def _kind(found: Record) -> object:
 
 
 def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
-    """A view of records of one layout."""
+    """Returns a view of records with one layout."""
     raws, records = zip(*pairs, strict=True)
     first: Record = records[0]
     counts = np.array([len(found.widths) for found in records], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Two columns of log-probs of the same tokens, with what several rules ask of them."""
+"""Two columns of log-probs of the same tokens, with the statistics that rules share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.record_view import View
 
 _OVERFLOW = 50.0
@@ -29,46 +29,35 @@ class Pair:
 
     @cached_property
     def keys(self) -> tuple[str, str]:
-        """What the user calls the columns."""
+        """The user's names of the columns."""
         return self.view.key(self.names[0]), self.view.key(self.names[1])
 
     @property
     def to_reference(self) -> bool:
-        """Whether the second is the reference: a policy that was trained long is far from it."""
+        """Whether the second is the reference, from which a policy moves far in long training."""
         return self.names[1] == "log_probs_ref"
 
     @property
     def to_engine(self) -> bool:
-        """Whether the second is of the engine that sampled: the tokens are drawn from it."""
+        """Whether the second is of the engine from which the tokens were sampled."""
         return self.names[1] == "log_probs_rollout"
-
-    @cached_property
-    def _record_samples(self) -> tuple[I64, I64]:
-        samples = self.view.samples
-        if samples is None:
-            samples = np.arange(len(self.view.counts))
-        new = np.ones(len(samples), dtype=np.bool_)
-        new[1:] = samples[1:] != samples[:-1]
-        return np.flatnonzero(new), np.cumsum(new) - 1
 
     @cached_property
     def samples(self) -> Segments:
         """The tokens of each sample."""
-        starts, index = self._record_samples
-        return Segments(np.bincount(index, self.view.tokens, len(starts)).astype(np.int64))
+        return Segments(np.add.reduceat(self.view.tokens, self.view.sample_starts))
 
     @cached_property
     def rows(self) -> Segments:
         """The responses of each sample."""
-        starts, index = self._record_samples
-        return Segments(np.bincount(index, self.view.counts, len(starts)).astype(np.int64))
+        return Segments(np.add.reduceat(self.view.counts, self.view.sample_starts))
 
     def record(self, sample: int) -> int:
-        """The first record of a sample."""
-        return int(self._record_samples[0][sample])
+        """Returns the first record of a sample."""
+        return int(self.view.sample_starts[sample])
 
     def tokens(self, sample: int) -> slice:
-        """The tokens of a sample."""
+        """Returns the tokens of a sample."""
         start = int(self.samples.starts[sample])
         return slice(start, start + int(self.samples.lengths[sample]))
 
@@ -84,13 +73,13 @@ class Pair:
 
     @cached_property
     def equal(self) -> NDArray[np.bool_]:
-        """[S] whether the columns are the same to the last bit."""
-        differs: NDArray[np.bool_] = self.samples.sum((self.log_ratio != 0.0).astype(np.int64)) == 0
-        return differs
+        """[S] whether the columns are equal to the last bit."""
+        found: NDArray[np.bool_] = self.samples.sum((self.log_ratio != 0.0).astype(np.int64)) == 0
+        return found
 
     @cached_property
     def unsure(self) -> NDArray[np.bool_]:
-        """[N] tokens that are not certain (0.0) in both."""
+        """[N] whether at least one column does not have the token as certain (0.0)."""
         return (self.first != 0.0) | (self.second != 0.0)
 
     @cached_property
@@ -105,7 +94,7 @@ class Pair:
         return found
 
     def moments(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64, F64]:
-        """[S] number, mean and standard deviation of values, all or some of them."""
+        """Returns [S] number, mean and standard deviation of all values, or of those among."""
         part = values if among is None else np.where(among, values, 0.0)
         each = self.samples.lengths if among is None else self.samples.sum(among.astype(np.int64))
         number = np.maximum(each, 1).astype(np.float64)

@@ -1,17 +1,16 @@
-"""Records as the rules see them: whatever they say, be it impossible, as flat arrays."""
+"""Records as flat arrays, as the rules see them: impossible values are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.places import Place
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 _PAIRS = (
@@ -22,6 +21,24 @@ _PAIRS = (
 )
 
 
+class Place(NamedTuple):
+    """The place of a record in the input.
+
+    Attributes:
+        name: its id, or else its number.
+        source: the file as the user named it.
+        line: its 1-based line, if it has one.
+        number: its 0-based number in the file.
+        claims: the setting by which it claims to be on policy; empty if it does not.
+    """
+
+    name: str | int | float
+    source: str
+    line: int | None
+    number: int
+    claims: str = ""
+
+
 @dataclass(eq=False)
 class View:
     """Consecutive records with the same columns. N tokens as written, R responses, M records.
@@ -29,19 +46,20 @@ class View:
     Nothing is refused: log-probs may be positive or not finite.
 
     Attributes:
-        places: [M] where the records stand.
-        values: [M] the decoded objects; empty where they are no longer at hand.
+        places: [M] where the records are in the input.
+        values: [M] the decoded objects; empty where they were dropped.
         counts: [M] responses of each record.
         widths: [R] tokens of each response as written.
         columns: canonical token column → [N] as written.
         mask: [N] which tokens count; None if all do.
         groups: [R] a number for each group of each record, in order.
-        names: canonical name → the key that the user wrote.
+        names: canonical name → the user's key.
         derived: columns that were computed from probabilities or ratios.
         rewards: [R], or [R, K] of several functions; None if there are none.
         advantages: [R]; None if there are none, or one per token.
         advantages_given: whether there are any.
-        samples: [M] the sample that each record is compared in.
+        samples: [M] the number of the sample that each record is compared in; None if each
+            record is a sample of its own.
     """
 
     places: Sequence[Place]
@@ -88,29 +106,59 @@ class View:
         places = np.arange(self.written.total) - self.written.spread(self.written.starts)
         return places if self.mask is None else places[self.mask]
 
+    @property
+    def sample_numbers(self) -> I64:
+        """[M] the number of each record's sample, which is the same in every piece."""
+        return np.arange(len(self.counts)) if self.samples is None else self.samples
+
+    @cached_property
+    def sample_starts(self) -> I64:
+        """[S] the first record of each sample."""
+        return np.flatnonzero(np.diff(self.sample_numbers, prepend=-1) != 0)
+
+    @cached_property
+    def sample_index(self) -> I64:
+        """[M] the index of each record's sample in this view."""
+        lengths = np.diff(self.sample_starts, append=len(self.counts))
+        return np.repeat(np.arange(len(lengths)), lengths)
+
+    def rows_of(self, record: int) -> slice:
+        """Returns the responses of a record."""
+        start = int(self.records.starts[record])
+        return slice(start, start + int(self.counts[record]))
+
+    def tokens_of(self, record: int) -> slice:
+        """Returns the tokens of a record that count."""
+        start = int(self._record_tokens.starts[record])
+        return slice(start, start + int(self.tokens[record]))
+
+    @cached_property
+    def _record_tokens(self) -> Segments:
+        return Segments(self.tokens)
+
     def local(self, response: int) -> tuple[int, int]:
-        """A response's record and its index there."""
+        """Returns a response's record and its index in that record."""
         record = int(self.records.index[response])
         return record, int(response - self.records.starts[record])
 
     def place(self, token: int) -> dict[str, int]:
-        """Where the token stands, as the fields of a finding."""
+        """Returns the place of a token as the fields of a finding."""
         record, response = self.local(int(self.responses.index[token]))
         return {"record": record, "response": response, "token": int(self.positions[token])}
 
     def at(self, response: int) -> dict[str, int]:
-        """Where the response stands, as the fields of a finding."""
+        """Returns the place of a response as the fields of a finding."""
         record, local = self.local(response)
         return {"record": record, "response": local}
 
     # ---- columns --------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        """Whether the records have the column themselves."""
+        """Whether the records have the column, and it is not derived from another."""
         return name in self.columns and name not in self.derived
 
-    def tells(self, name: str) -> bool:
-        """Whether the records have that column, as all of a view have or none."""
+    def has_field(self, name: str) -> bool:
+        """Whether the records have a field; all records of a view have it, or none."""
         if name in LOG_PROBS:
             return self.has(name)
         if name == "rewards":
@@ -118,11 +166,11 @@ class View:
         return name in self.names
 
     def key(self, name: str) -> str:
-        """What the user calls the column."""
+        """Returns the user's name of a column."""
         return self.names.get(name, name)
 
     def column(self, name: str) -> F64 | None:
-        """[counted] the column's values that count, whatever they are."""
+        """Returns [counted] the values of a column at the tokens that count; None without it."""
         if not self.has(name):
             return None
         whole = self.columns[name]
@@ -136,7 +184,7 @@ class View:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The columns that belong together, the better witness first."""
+        """The pairs of columns to compare, the most informative first."""
         found = [pair for pair in _PAIRS if all(name in self.log_probs for name in pair)]
         if ("log_probs_old", "log_probs_rollout") in found:
             found = [pair for pair in found if pair != ("log_probs_new", "log_probs_rollout")]
@@ -155,12 +203,12 @@ class View:
         return order, np.cumsum(self.sizes) - self.sizes
 
     def members(self, group: int) -> I64:
-        """The responses of a group."""
+        """Returns the responses of a group."""
         order, starts = self._grouped
         return order[starts[group] : starts[group] + self.sizes[group]]
 
     def by_group(self, values: F64, reduce: np.ufunc) -> F64:
-        """[groups] the values of each group's responses, reduced."""
+        """Returns [groups] the values of each group's responses, reduced."""
         order, starts = self._grouped
         found: F64 = reduce.reduceat(values[order], starts) if len(order) else values
         return found
@@ -173,7 +221,7 @@ class View:
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """What records have in common that can be compared together."""
+        """The columns and names that records must share to be compared in one sample."""
         return tuple(self.columns), self.derived, tuple(self.names.items())
 
     @cached_property
@@ -215,13 +263,13 @@ class View:
 
     @cached_property
     def counted_ids(self) -> I64 | None:
-        """[counted] the same of the tokens that count."""
+        """[counted] a number for each token that counts."""
         if self.ids is None or self.mask is None:
             return self.ids
         return self.ids[self.mask]
 
     def word(self, number: int) -> str:
-        """How a message calls a token: its id, or its string."""
+        """Returns the name of a token in messages: its id, or its string."""
         key = self.names.get("token_ids")
         if key is not None:
             return f"token {number}"
@@ -232,7 +280,7 @@ class View:
 
 
 def _joined(rows: Any) -> list[Any]:
-    """The elements of nested lists, whatever the depth."""
+    """Returns the elements of nested lists of any depth."""
     flat = rows if isinstance(rows, list) else rows.tolist()
     while any(map(_is_nested, flat[:1])):
         flat = [word for row in flat for word in (row if _is_nested(row) else [row])]

@@ -1,45 +1,80 @@
-"""Asks the rules of every record of the files, by pieces, and puts the answers together."""
+"""Runs the rules on every record of the files, piece by piece, and merges what they find."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.commands.check import denominators, unchecked
-from grpo_cli.commands.check.across.duplicates import Seen
-from grpo_cli.commands.check.across.facts import facts
-from grpo_cli.commands.check.asking import look
-from grpo_cli.commands.check.denominators import Named, tally
-from grpo_cli.commands.check.finding import ORDER, Finding, Rule
+from grpo_cli.commands.check import coverage, denominators
+from grpo_cli.commands.check.coverage import SkippedRules, count_skipped, missing_needs
+from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient
+from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.packed import views
-from grpo_cli.commands.check.partial import Findings, Partial
-from grpo_cli.commands.check.parts import compared, joined
-from grpo_cli.commands.check.places import Place
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rules import table
-from grpo_cli.commands.check.samples import Small, compare_all
-from grpo_cli.commands.check.unchecked import Lack, lacks
+from grpo_cli.commands.check.rule import ORDER
+from grpo_cli.commands.check.rules import rule_named, rules_of, table
+from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
+from grpo_cli.commands.check.samples import (
+    SmallRecords,
+    compare_samples,
+    join_views,
+    select_records,
+)
 from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
-_ALONE = 128
+_LARGE = 128
 """Tokens from which a record is a sample of its own."""
-_SINGLE = "singleton-group"
+
+
+@dataclass
+class Counts:
+    """What was found in some records, and how many there are.
+
+    Attributes:
+        findings: what the rules found.
+        records, responses, tokens: how many were read.
+        skipped: the records that cannot be read.
+        skipped_rules: records for which rules were skipped, by rules and missing fields.
+        zero_gradient: empty responses and dead groups, by the loss that their records name.
+    """
+
+    findings: Findings
+    records: int = 0
+    responses: int = 0
+    tokens: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    skipped_rules: Counter[SkippedRules] = field(default_factory=Counter)
+    zero_gradient: Counter[LossCount] = field(default_factory=Counter)
+
+
+@dataclass
+class Partial(Counts):
+    """What was found in one piece of the input.
+
+    Attributes:
+        facts: what comparing its records with those of other pieces needs.
+        edges: the small records at its beginning and end, whose samples may continue elsewhere.
+    """
+
+    facts: list[Facts] = field(default_factory=list)
+    edges: Sequence[View] = ()
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is done with the records of a piece, in any process.
+    """Checks the records of a piece, in any process.
 
     Attributes:
         limit: how many findings of each code are kept; 0 for all.
-        skip: whether to go on behind a record that cannot be read.
+        skip: whether to continue after a record that cannot be read.
         most_errors: how many errors of such records are kept; 0 for all.
     """
 
@@ -48,93 +83,91 @@ class Look:
     most_errors: int = FEW
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Partial:
-        """Looks at records in order; stops at the first bad one unless it is to be skipped."""
+        """Checks records in order; stops at the first bad one unless such records are skipped."""
         partial = Partial(Findings(self.limit), skipped=Skipped(self.most_errors))
-        small = Small(partial.findings)
+        small = SmallRecords(partial.findings)
         for view in views(decoded):
             if isinstance(view, InputError):
                 partial.skipped.add(view)
                 if not self.skip:
                     break
                 continue
-            _look_at(view, partial, small)
+            _check_view(view, partial, small)
         partial.edges = small.edges()
         return partial
 
 
-def _look_at(view: View, partial: Partial, small: Small) -> None:
+def _check_view(view: View, partial: Partial, small: SmallRecords) -> None:
     partial.records += len(view.counts)
     partial.responses += view.responses.count
     partial.tokens += view.responses.total
-    partial.lacks += lacks(table(), view)
-    partial.idle += tally(view)
+    partial.skipped_rules += count_skipped(table(), view)
+    partial.zero_gradient += count_zero_gradient(view)
+    partial.facts.append(collect_facts(view))
+    explained = check_records(view, partial.findings)
+    large = ~explained & (view.tokens >= _LARGE)
+    if large.any():
+        compare_samples(select_records(view, large), partial.findings)
+    rest = ~explained & ~large & (view.tokens > 0)
+    if rest.any():
+        small.add(select_records(view, rest))
+
+
+def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
+    """Adds what the rules on records find.
+
+    Returns:
+        [M] whether a finding explains the record's log-probs, so that they are not compared.
+    """
     explained = np.zeros(len(view.counts), dtype=np.bool_)
-    for rule, finding in look(view):
-        explained[finding.record] |= rule.explains
-        partial.findings.add(rule, finding, view.places[finding.record])
-    partial.facts.append(facts(view))
-    alone = view.tokens >= _ALONE
-    if (alone & ~explained).any():
-        compare_all(compared(view, alone & ~explained), partial.findings)
-    few = ~alone & ~explained & (view.tokens > 0)
-    if few.any():
-        small.take(compared(view, few))
+    for rule in rules_of("record"):
+        if missing_needs(rule, view):
+            continue
+        for finding in rule.find(view):
+            if not (rule.suppressible and explained[finding.record]):
+                explained[finding.record] |= rule.explains
+                findings.add(rule, finding, view.places[finding.record])
+    return explained
 
 
 @dataclass
-class Check:
-    """The answer for files.
+class Check(Counts):
+    """The answer for files."""
 
-    Attributes:
-        findings: what was found.
-        records, responses, tokens: what was looked at.
-        skipped: the records that cannot be read.
-        lacks: how many records could not be looked at, by what they lack.
-        idle: how many responses and groups teach nothing, by the loss that their records name.
-    """
-
-    findings: Findings
-    records: int = 0
-    responses: int = 0
-    tokens: int = 0
-    skipped: Skipped = field(default_factory=Skipped)
-    lacks: Counter[Lack] = field(default_factory=Counter)
-    idle: Counter[Named] = field(default_factory=Counter)
-    _seen: Seen = field(default_factory=Seen)
+    _memory: InputMemory = field(default_factory=InputMemory)
     _edge: tuple[int, View] | None = None
 
     def add(self, partial: Partial, source: int) -> None:
-        """Adds what was found in a piece that follows those before."""
+        """Adds a piece that follows those before."""
         self.records += partial.records
         self.responses += partial.responses
         self.tokens += partial.tokens
-        self.lacks += partial.lacks
-        self.idle += partial.idle
+        self.skipped_rules += partial.skipped_rules
+        self.zero_gradient += partial.zero_gradient
         self.skipped.merge(partial.skipped)
         self.findings.merge(partial.findings, source)
-        for kept in partial.facts:
-            self._tell(self._seen.take(kept), source)
+        for facts in partial.facts:
+            self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(partial.edges):
-            self._join(edge, source, first=number == 0)
+            self._add_edge(edge, source, first=number == 0)
 
-    def _join(self, edge: View, source: int, *, first: bool) -> None:
+    def _add_edge(self, edge: View, source: int, *, first: bool) -> None:
+        """Compares the sample before, unless this one continues it."""
         if self._edge is not None:
             before, view = self._edge
-            assert view.samples is not None
-            assert edge.samples is not None
-            goes_on = view.samples[-1] == edge.samples[0] and view.layout == edge.layout
-            if first and before == source and goes_on:
-                self._edge = source, joined([view, edge])
-                return
-            compare_all(view, self.findings, before)
+            continues = view.sample_numbers[-1] == edge.sample_numbers[0]
+            if first and before == source and continues and view.layout == edge.layout:
+                edge = join_views([view, edge])
+            else:
+                compare_samples(view, self.findings, before)
         self._edge = source, edge
 
-    def _tell(self, told: Iterable[tuple[Rule, Finding, Place]], source: int) -> None:
-        for rule, finding, place in told:
-            self.findings.add(rule, finding, place, source)
+    def _add_located(self, found: Iterable[Located], source: int) -> None:
+        for code, finding, place in found:
+            self.findings.add(rule_named(code), finding, place, source)
 
     def document(self) -> dict[str, Any]:
-        """Everything as ``--json`` prints it."""
+        """Returns everything as ``--json`` prints it."""
         findings, rows = self.findings, self.findings.rows
         kinds = dict.fromkeys(row["code"] for row in rows)
         counts = {severity: findings.severities[severity] for severity in ORDER}
@@ -147,27 +180,27 @@ class Check:
             "records": self.records,
             "responses": self.responses,
             "tokens": self.tokens,
-            "denominators": [*denominators.as_json(self.idle)],
-            "not_checked": [*unchecked.as_json(table(), self.lacks)],
+            "denominators": [*denominators.as_json(self.zero_gradient)],
+            "not_checked": [*coverage.as_json(table(), self.skipped_rules)],
         }
 
     def end(self) -> None:
-        """Tells what only the whole input shows."""
+        """Adds what only the whole input shows."""
         if self._edge is not None:
             source, view = self._edge
-            compare_all(view, self.findings, source)
+            compare_samples(view, self.findings, source)
         uneven = bool(self.findings.codes["uneven-groups"])
-        for rule, finding, place in self._seen.end(told_uneven=uneven):
-            if rule.code == "torn-group":
-                self.findings.drop(_SINGLE)
-            self._tell([(rule, finding, place)], 0)
+        found = [*self._memory.finish(uneven_found=uneven)]
+        if any(code == "torn-group" for code, _, _ in found):
+            self.findings.drop("singleton-group")
+        self._add_located(found, 0)
 
 
 def check(reader: Reader, limit: int = 3) -> Check:
-    """Asks the rules of every record. The answer is the same however the input is cut.
+    """Checks every record. The answer is the same however the input is cut into pieces.
 
     Raises:
-        InputError: at the first record that cannot be read, unless it is to be skipped.
+        InputError: at the first record that cannot be read, unless such records are skipped.
     """
     found = Check(Findings(limit), skipped=Skipped(reader.most_errors))
     source, before = -1, None

@@ -27,8 +27,8 @@ def print_findings(console: Console, screen: Screen, document: Row) -> None:
     for row in document["denominators"]:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
     if document["not_checked"]:
-        said = Text(_not_checked(document["not_checked"], document["records"]), "dim")
-        console.print(wrapped(said, screen.reading, 2))
+        line = Text(_not_checked(document["not_checked"], document["records"]), "dim")
+        console.print(wrapped(line, screen.reading, 2))
     console.print(_conclusion(document))
 
 
@@ -61,26 +61,27 @@ def _print_kind(console: Console, width: int, rows: Sequence[Row], more: int) ->
 
 
 def _denominator(row: Row) -> str:
-    """Whether what teaches nothing counts where the loss is divided."""
-    told: dict[str, list[str]] = {}
+    """Says whether responses and groups without a gradient count in a loss's denominator."""
+    names_by_verb: dict[str, list[str]] = {}
     for kind, name in (("empty_responses", "empty response"), ("dead_groups", "dead group")):
         count = row[kind]
         if count:
             verb = "count in it" if row[f"{kind}_count"] else "do not count"
-            told.setdefault(verb, []).append(f"{count:,} {name}{'' if count == 1 else 's'}")
-    said = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in told.items())
-    return f"denominator of {row['variant']} ({row['denominator']}): {said}"
+            plural = "" if count == 1 else "s"
+            names_by_verb.setdefault(verb, []).append(f"{count:,} {name}{plural}")
+    listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
+    return f"denominator of {row['variant']} ({row['denominator']}): {listed}"
 
 
-def _not_checked(lacks: Sequence[Row], records: int) -> str:
-    """What was not looked at and for want of what, that of all records first."""
-    told: dict[int, dict[str, list[str]]] = {}
-    for lack in sorted(lacks, key=lambda one: -int(one["records"])):
-        without = _names(lack["missing"])
-        about = lack["about"] + (f" other than {lack['partly']}" if lack["partly"] else "")
-        told.setdefault(lack["records"], {}).setdefault(without, []).append(about)
+def _not_checked(skipped: Sequence[Row], records: int) -> str:
+    """Lists skipped rules and the missing fields, those of all records first."""
+    by_count: dict[int, dict[str, list[str]]] = {}
+    for row in sorted(skipped, key=lambda row: -int(row["records"])):
+        without = _names(row["missing"])
+        about = row["about"] + (f" other than {row['partly']}" if row["partly"] else "")
+        by_count.setdefault(row["records"], {}).setdefault(without, []).append(about)
     parts = []
-    for count, reasons in told.items():
+    for count, reasons in by_count.items():
         where = "" if records == 1 else f"in {'all ' if count == records else f'{count:,} of '}"
         whole = f"{where}{records:,} records: " if where else ""
         listed = [f"{', '.join(abouts)} (no {without})" for without, abouts in reasons.items()]
@@ -89,7 +90,7 @@ def _not_checked(lacks: Sequence[Row], records: int) -> str:
 
 
 def _names(missing: Sequence[Sequence[str]]) -> str:
-    """What is missing in words; of many names for one thing the first two."""
+    """Lists missing fields; of many alternatives the first two."""
     return ", no ".join(" or ".join(names if len(names) < 4 else names[:2]) for names in missing)
 
 

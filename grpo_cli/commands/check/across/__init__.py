@@ -1,1 +1,0 @@
-"""Rules on what records have in common."""

@@ -1,1 +1,0 @@
-"""Rules on single columns of numbers."""

@@ -1,0 +1,80 @@
+"""Which rules were skipped, for how many records, and which fields were missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Rule
+from grpo_cli.records.fields import read_fields
+from grpo_cli.records.parse.settings import read_settings
+
+
+class SkippedRules(NamedTuple):
+    """Rules that are skipped together, and why.
+
+    Attributes:
+        about: what they look for, in words.
+        fallback: the part that they still find; empty if they find nothing.
+        missing: the fields that records lack; ``a|b`` is either.
+    """
+
+    about: str
+    fallback: str
+    missing: tuple[str, ...]
+
+
+def missing_needs(rule: Rule, view: View) -> tuple[str, ...]:
+    """Returns the fields that the rule needs and that the records of a view lack."""
+    return tuple(need for need in rule.needs if not any(map(view.has_field, need.split("|"))))
+
+
+def count_skipped(rules: Sequence[Rule], view: View) -> Counter[SkippedRules]:
+    """Counts the records of a view for which rules are skipped, by what they lack."""
+    found: dict[SkippedRules, int] = {}
+    for rule in rules:
+        missing, count = missing_needs(rule, view), len(view.counts)
+        if rule.needs_key:
+            bare = sum(_lacks_all(rule.needs_key, value) for value in view.values)
+            found[SkippedRules(rule.about, "", (*missing, rule.needs_key))] = bare
+            count -= bare
+        found[SkippedRules(rule.about, "", missing)] = count
+        if wanted := rule.full_coverage_needs:
+            found[SkippedRules(rule.about, rule.fallback, (wanted,))] = _count_partly(wanted, view)
+    return Counter(
+        {skipped: count for skipped, count in found.items() if skipped.missing and count}
+    )
+
+
+def _lacks_all(names: str, value: Mapping[str, Any]) -> bool:
+    return all(value.get(name) is None for name in names.split("|"))
+
+
+def _count_partly(needs: str, view: View) -> int:
+    """Counts the records without the setting, the first name of ``needs``, and without the keys."""
+    setting, _, keys = needs.partition("|")
+    fields = read_fields(view.values[0])
+    has_settings = fields.hyperparameters or "hyperparameters" in fields.names
+    return sum(
+        not (has_settings and setting in read_settings(value, fields)) and _lacks_all(keys, value)
+        for value in view.values
+    )
+
+
+def as_json(rules: Sequence[Rule], counts: Mapping[SkippedRules, int]) -> Iterator[dict[str, Any]]:
+    """Yields the skipped rules as reports have them, in the order in which rules run."""
+    codes: dict[str, list[str]] = {}
+    for rule in rules:
+        if rule.about:
+            codes.setdefault(rule.about, []).append(rule.code)
+    order = [*codes]
+    for skipped in sorted(counts, key=lambda item: (order.index(item.about), item.missing)):
+        yield {
+            "about": skipped.about,
+            "codes": list(dict.fromkeys(codes[skipped.about])),
+            "missing": [need.split("|") for need in skipped.missing],
+            "partly": skipped.fallback or None,
+            "records": counts[skipped],
+        }

@@ -1,1 +1,0 @@
-"""Rules on rewards, advantages and groups."""

@@ -1,1 +1,0 @@
-"""Rules on two columns of log-probs of the same tokens."""

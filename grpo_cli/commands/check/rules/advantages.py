@@ -1,0 +1,256 @@
+"""Advantages that do not follow from the rewards, and scales that are too large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, rule
+
+_LEAST_PAIRS = 10
+_DISCORDANT, _REVERSED = 0.15, 0.9
+_SHIFT = 1e-3
+_LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
+
+
+class Scores(NamedTuple):
+    """One record's rewards, advantages and groups: [R] each."""
+
+    rewards: F64
+    advantages: F64
+    groups: I64
+
+    def part(self, rows: Any) -> Scores:
+        """Returns some of the rows."""
+        return Scores(self.rewards[rows], self.advantages[rows], self.groups[rows])
+
+
+def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
+    """Yields the records of several responses whose rewards and advantages are finite."""
+    rewards, advantages = view.summed, view.advantages
+    if rewards is None or advantages is None:
+        return
+    for record, count in enumerate(view.counts.tolist()):
+        rows = view.rows_of(record)
+        given = Scores(rewards[rows], advantages[rows], view.groups[rows])
+        if count > 1 and np.isfinite([given.rewards, given.advantages]).all():
+            yield record, given
+
+
+@rule(
+    "advantages",
+    "error|warning",
+    "Given advantages do not follow the rewards: sign, order, stride or centre.",
+    rank=60,
+    about="advantages against rewards",
+    needs=("advantages", "rewards"),
+)
+def find_wrong_advantages(view: View) -> Iterator[Finding]:
+    """Finds pairs of a group in which the greater reward has the smaller advantage.
+
+    Every estimator orders them alike: group mean or std, leave-one-out, OPO, batch statistics,
+    pass@k. Over all pairs of a group whose rewards differ, at least 10: if more than 9 of 10 are
+    reversed, the sign is wrong; if a stride of rows gives the advantages, rows were grouped by
+    position; if more than 15 % are reversed, the order is wrong (chance gives 50 %). Several reward
+    functions, which may be weighted, and advantages per token are not compared.
+    """
+    if view.rewards is None or view.rewards.ndim > 1:
+        return
+    for record, given in records_with_scores(view):
+        shares = count_discordant(given)
+        if shares is None:
+            continue
+        wrong, pairs = shares
+        if wrong > _REVERSED:
+            yield Finding(
+                "error",
+                f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
+                f"{wrong:.0%} are reversed",
+                "the better response must have the greater advantage: look for a loss that was "
+                "negated twice, or a cost that was taken for a reward",
+                {"discordant": wrong, "pairs": pairs},
+                record,
+            )
+        elif stride := find_stride(given):
+            yield Finding(
+                "error",
+                f"advantages do not follow the groups: they are those of groups by {stride}",
+                "group by id, not by position: a failed rollout, or another layout, moves every "
+                "row after it into a wrong group",
+                {"stride": stride},
+                record,
+            )
+        elif wrong > _DISCORDANT:
+            yield Finding(
+                "error",
+                f"advantages do not follow the rewards: of {pairs:,} pairs in one group "
+                f"{wrong:.0%} are the wrong way round, as where the rows are in another order",
+                "rewards and advantages must be of the same rows: look at what shuffles, gathers "
+                "or sorts the batch between them",
+                {"discordant": wrong, "pairs": pairs},
+                record,
+            )
+        elif mean := _common_mean(given):
+            yield Finding(
+                "warning",
+                f"advantages are not centred: the mean of a group is {mean:.4g}, and the same in "
+                "all groups or that of its rewards: the baseline is not taken off",
+                "take the group's mean off the rewards; a common offset pushes all responses up "
+                "or down",
+                {"mean": mean},
+                record,
+            )
+
+
+def count_discordant(given: Scores) -> tuple[float, int] | None:
+    """Returns the share of pairs that are reversed, and the number of pairs; None if too few."""
+    given = given.part(slice(512))  # pairs grow with the square; the first groups are enough
+    together = given.groups[:, None] == given.groups[None, :]
+    reward = given.rewards[:, None] - given.rewards[None, :]
+    advantage = given.advantages[:, None] - given.advantages[None, :]
+    size = 1e-6 * max(1.0, float(np.abs(given.rewards).max()))
+    pairs = together & (reward > size)
+    count = int(np.count_nonzero(pairs))
+    if count < _LEAST_PAIRS:
+        return None
+    scale = 1e-6 * max(1.0, float(np.abs(given.advantages).max()))
+    return float(np.count_nonzero(pairs & (advantage < -scale))) / count, count
+
+
+def find_stride(given: Scores) -> str:
+    """Returns how rows were grouped by position, if that gives the advantages and ids do not."""
+    count = len(given.groups)
+    if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
+        return ""
+    rows = np.arange(count)
+    for size in range(2, count):
+        if count % size == 0 and _follows(given, rows % (count // size)):
+            return f"every {count // size}th row (sample-major), as if the rows were prompt-major"
+        if count // size < 2:
+            continue
+        blocks = rows // size
+        whole = blocks < count // size
+        part = given.part(whole)
+        if _follows(part, blocks[whole]):
+            return f"strides of {size} rows"
+    return ""
+
+
+def _follows(given: Scores, groups: I64) -> bool:
+    """Whether the advantages are the rewards less the groups' means, each over some scale."""
+    live = 0
+    for group in np.unique(groups):
+        members = groups == group
+        rewards, advantages = given.rewards[members], given.advantages[members]
+        if len(rewards) < 2:
+            return False
+        away = rewards - rewards.mean()
+        power = float(away @ away)
+        if power < 1e-12:
+            continue
+        live += 1
+        scale = float(away @ advantages) / power
+        left = float(np.abs(advantages - scale * away).max())
+        if scale <= 0.0 or left > 1e-3 * float(np.abs(advantages).max()):
+            return False
+    return live > 0
+
+
+def _common_mean(given: Scores) -> float:
+    """Returns the mean of the advantages if it is equal in all groups and not 0; else 0.
+
+    Parts of groups, as in micro-batches, may have any mean, and a single group may be a part; where
+    the advantages are the rewards, the greatest group mean is returned.
+    """
+    numbers = np.unique(given.groups)
+    means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
+    scale = max(float(given.advantages.std()), 1e-6)
+    if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
+        most = float(means[np.argmax(np.abs(means))])
+        return most if abs(most) > 0.25 * scale and len(numbers) > 1 else 0.0
+    same = len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale
+    return float(means.mean()) if same and abs(float(means.mean())) > 0.02 * scale else 0.0
+
+
+@rule(
+    "advantage-scale",
+    "error|warning",
+    "An advantage is too large for its rewards, as from a std of 0.",
+    rank=61,
+)
+def find_large_advantages(view: View) -> Iterator[Finding]:
+    """Finds |A| that no group statistic gives.
+
+    A standardised advantage of G responses is at most (G − 1)/√G; r − r̄ at most the range of the
+    rewards. Reported from five times the larger of √G and that range; without rewards, from 1000.
+    """
+    values = view.advantages
+    if values is None or not len(values):
+        return
+    size = np.abs(values)
+    bound = np.full(view.records.count, _LARGE_WITHOUT_REWARDS)
+    if view.summed is not None:
+        low = np.minimum.reduceat(view.summed, view.records.starts)
+        high = np.maximum.reduceat(view.summed, view.records.starts)
+        most = np.zeros(view.records.count)
+        np.maximum.at(most, view.records.index, np.sqrt(view.sizes[view.groups]))
+        bound = _LARGE_TIMES * np.maximum(np.maximum(most, 2.8), high - low)
+    greatest = np.maximum.reduceat(size, view.records.starts)
+    for record in np.flatnonzero(greatest > bound).tolist():
+        rows = view.rows_of(record)
+        if _is_strided(view, record):
+            continue  # found by the rule on advantages, which explains the scale too
+        row = int(np.argmax(size[rows]))
+        value = float(values[rows][row])
+        infinite = abs(value) >= 1e4
+        reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
+        yield Finding(
+            "error" if infinite else "warning",
+            f"an advantage is {value:.4g}, on a scale far too large for its rewards (|A| up to "
+            f"{float(bound[record]):.3g} can be){reading}",
+            "look at what the rewards are divided by: a std of 0 plus a tiny eps (set std_min, or "
+            "let such groups be 0), or of other units",
+            {"advantage": value, "bound": float(bound[record])},
+            record,
+            row,
+        )
+
+
+def _is_strided(view: View, record: int) -> bool:
+    if view.rewards is None or view.rewards.ndim > 1:
+        return False
+    given = dict(records_with_scores(view)).get(record)
+    return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
+
+
+@rule("reward-scale", "info", "Reward functions are on unequal scales.", rank=62)
+def find_reward_scales(view: View) -> Iterator[Finding]:
+    """Finds a reward function on a scale so large that the others hardly matter.
+
+    Its greatest |reward| is 2.5 times that of any other, and its spread twice; or 10 times.
+    """
+    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
+        return
+    for record in range(view.records.count):
+        rows = np.nan_to_num(view.rewards[view.rows_of(record)])
+        sizes = np.abs(rows).max(axis=0)
+        spreads = rows.std(axis=0)
+        order = np.argsort(sizes)
+        most, second = int(order[-1]), int(order[-2])
+        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
+        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
+        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
+            yield Finding(
+                "info",
+                f"reward function {most} is on another scale: up to {sizes[most]:.3g}, {times:.1f} "
+                "times the next; it outweighs the others",
+                "weigh the functions, or normalise each in its group first (GDPO: --advantage "
+                "decoupled)",
+                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
+                record,
+            )

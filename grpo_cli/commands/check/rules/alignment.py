@@ -1,0 +1,404 @@
+"""Two columns that are not of the same tokens: displaced, filled, drifting or unrelated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.rule import Finding, rule
+
+# ---- fillers -------------------------------------------------------------------------------------
+
+_DOUBT = -0.3
+_BELOW = -50.0
+_FILLER_TOKENS = 3
+_TURNED = 0.3
+_FILLER_TIMES = 3.0
+_RARE = -4.0
+
+
+@rule(
+    "filler",
+    "error",
+    "Log-probs that are missing were filled with 0.0, −100 or the like.",
+    rank=10,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
+def find_fillers(pair: Pair) -> Iterator[Finding]:
+    """Finds values of 0.0, or one value below −50, in one column where the other has another.
+
+    0.0 says that the token was certain, so another engine cannot give it less than e^−0.3: of two
+    noisy columns that takes an error of 15 nats in a logit. Displaced and unrelated columns have
+    such tokens too, so the columns must agree elsewhere: the median difference at 0.0 is three
+    times the 95 % quantile at the other tokens. No model gives −100 or −9999; a few tokens with one
+    such value, equal to the last bit, are filled.
+    """
+    if pair.to_reference or pair.equal.all():
+        return
+    for name, values, other in (
+        (pair.keys[1], pair.second, pair.first),
+        (pair.keys[0], pair.first, pair.second),
+    ):
+        for value in _filler_values(values):
+            hit = (values == value) & (other < _DOUBT if value == 0.0 else other > value / 2.0)
+            every = pair.samples.sum(hit.astype(np.int64))
+            for sample in np.flatnonzero(every >= _FILLER_TOKENS).tolist():
+                part = pair.tokens(sample)
+                if value < 0.0 or _agree_elsewhere(
+                    pair.size[part], hit[part], values[part], other[part]
+                ):
+                    yield _describe_filler(pair, name, value, hit, sample)
+
+
+def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64) -> bool:
+    """Returns whether the columns agree except at the tokens that are 0.0 in one of them."""
+    rest, usual = size[~hit], other[~hit]
+    if len(rest) and np.median(other[hit]) < min(_RARE, float(np.quantile(usual, 0.05))):
+        return False  # a few tokens that the other column finds impossible
+    turned = np.count_nonzero((other == 0.0) & (values < _DOUBT))
+    if turned > _TURNED * np.count_nonzero(hit):
+        return False  # of other tokens, in both columns
+    near = float(np.quantile(rest, 0.95)) if len(rest) else 0.0
+    return float(np.median(size[hit])) > _FILLER_TIMES * near
+
+
+def _filler_values(values: F64) -> list[float]:
+    """Returns 0.0 and up to eight values below −50 that occur several times."""
+    low = values[values < _BELOW]
+    kinds, counts = np.unique(low, return_counts=True)
+    return [0.0, *kinds[counts >= _FILLER_TOKENS].tolist()[:8]]
+
+
+def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sample: int) -> Finding:
+    part = pair.tokens(sample)
+    tokens, of = int(hit[part].sum()), part.stop - part.start
+    at = part.start + int(np.argmax(hit[part]))
+    second = pair.keys[0] if name == pair.keys[1] else pair.keys[1]
+    return Finding(
+        "error",
+        f"{name} is filled with {value:.1f}: exactly that at {tokens:,} of {of:,} tokens of which "
+        f"{second} is not certain"
+        if value == 0.0
+        else f"{name} is filled with {value:g}, at {tokens:,} of {of:,} tokens",
+        "a missing log-prob is no number: mask these tokens, drop the rows, or leave the column "
+        "out (a missing old column means on-policy)",
+        {"column": name, "value": value, "tokens": tokens, "of": of},
+        **pair.view.place(at),
+    )
+
+
+# ---- shifts --------------------------------------------------------------------------------------
+
+_SHIFT_SHARE = 0.6
+_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE = 4.0, 5.0
+
+
+@rule(
+    "shifted",
+    "error",
+    "A column of log-probs is one token early or late against another.",
+    rank=20,
+    scope="pair",
+    about="shifts and bases",
+    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
+)
+def find_shifts(pair: Pair) -> Iterator[Finding]:
+    """Finds a column that agrees better with the next or previous token of the other column.
+
+    A sign test per token: is |a_t − b_{t+k}| smaller than |a_t − b_t|, for k = ±1? Of columns in
+    step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
+    Reported where it holds for more than 3 of 5 tokens and is 4 standard deviations beyond a
+    coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption
+    on the distribution; ties do not count. Fewer than 17 tokens are never so far from a coin.
+    """
+    if pair.equal.all():
+        return
+    for ahead in (True, False):
+        wins, counted = _count_nearer(pair, ahead=ahead)
+        whole = [pair.rows.sum(values) for values in (wins, counted)]
+        found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
+        for sample in np.flatnonzero(found).tolist():
+            share = float(whole[0][sample] / whole[1][sample])
+            place = {"record": pair.record(sample)}
+            yield _describe_shift(pair, share, int(whole[1][sample]), place, ahead=ahead)
+        for response in np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_ALONE)).tolist():
+            if not found[pair.rows.index[response]]:
+                share = float(wins[response] / counted[response])
+                place = pair.view.at(response)
+                yield _describe_shift(pair, share, int(counted[response]), place, ahead=ahead)
+
+
+def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
+    """Returns [R] tokens that are nearer to the displaced column, and tokens nearer to either."""
+    first, second = pair.first, pair.second
+    index = pair.view.responses.index
+    a, b = (first[:-1], second[1:]) if ahead else (first[1:], second[:-1])
+    own = pair.size[:-1] if ahead else pair.size[1:]
+    inside = index[:-1] == index[1:]
+    displaced = np.abs(a - b)
+    at = slice(None, -1) if ahead else slice(1, None)
+    wins, counted = np.zeros((2, len(first)), dtype=np.int64)
+    wins[at] = inside & (displaced < own)
+    counted[at] = inside & (displaced != own)
+    return pair.view.responses.sum(wins), pair.view.responses.sum(counted)
+
+
+def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> NDArray[np.bool_]:
+    """Returns whether counts are too one-sided for a coin."""
+    trials = np.maximum(counted, 1)
+    away = (wins / trials - 0.5) * 2 * np.sqrt(trials)
+    found: NDArray[np.bool_] = (wins > _SHIFT_SHARE * counted) & (away > sigmas)
+    return found
+
+
+def _describe_shift(
+    pair: Pair, share: float, tokens: int, place: dict[str, int], *, ahead: bool
+) -> Finding:
+    first, second = pair.keys
+    where, lag = ("next", 1) if ahead else ("previous", -1)
+    return Finding(
+        "error",
+        f"{first} agrees better with the {where} token's {second} than with its own "
+        f"({share:.0%} of {tokens:,} tokens)",
+        "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
+        "(logits[:, :-1] goes with tokens[:, 1:]); shift one column",
+        {"columns": list(pair.names), "lag": lag, "share": share, "tokens": tokens},
+        **place,
+    )
+
+
+# ---- last tokens ---------------------------------------------------------------------------------
+
+_LAST_RESPONSES = 3
+_LAST_NATS = 1.0
+_LAST_CHANCE = 1e-6
+_LAST_TIMES = 4.0
+
+
+@rule(
+    "last-token",
+    "error",
+    "The last token of responses has the log-prob of another one (packed boundary).",
+    rank=25,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
+def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
+    """Finds columns that differ more at the last token of responses than anywhere else.
+
+    Among n tokens of which m differ by more than 1 nat, k of R last ones do with a probability of
+    at most (e·R·q/k)^k, q being m/n of the tokens before the last (Chernoff). Reported below one
+    in a million, from 3 responses on, where the last token differs four times as often as the one
+    before it.
+    """
+    rows = pair.view.responses
+    filled = np.flatnonzero(rows.lengths > 2)
+    if pair.to_reference or not len(filled) or pair.equal.all():
+        return
+    far = pair.size > _LAST_NATS
+    if not far.any():
+        return
+    last = np.zeros(rows.count, dtype=np.int64)
+    before = np.zeros(rows.count, dtype=np.int64)
+    ends = (rows.starts + rows.lengths)[filled]
+    last[filled], before[filled] = far[ends - 1], far[ends - 2]
+    hits, near = pair.rows.sum(last), pair.rows.sum(before)
+    every = pair.samples.sum(far.astype(np.int64))
+    for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (hits > _LAST_TIMES * near)).tolist():
+        count, k = int(pair.rows.lengths[sample]), int(hits[sample])
+        others = int(pair.samples.lengths[sample]) - count
+        rate = (int(every[sample]) - k + 1) / others
+        if k * (1.0 + np.log(count * rate / k)) < np.log(_LAST_CHANCE):
+            start = int(pair.rows.starts[sample])
+            row = start + int(np.argmax(last[start : start + count]))
+            token = int(rows.starts[row] + rows.lengths[row]) - 1
+            yield Finding(
+                "error",
+                f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token "
+                f"of {k} of {count} responses, elsewhere at {rate:.1%} of the tokens",
+                "labels that were shifted over the whole packed batch give the last token of a "
+                "sequence the first one of the next: shift within each sequence, or mask its last "
+                "token",
+                {"columns": list(pair.names), "responses": k, "of": count, "elsewhere": rate},
+                **pair.view.place(token),
+            )
+
+
+# ---- correlation ---------------------------------------------------------------------------------
+
+_UNRELATED_TOKENS, _UNRELATED_TOKENS_ALONE = 24, 12
+_RELATED = 0.8
+_LITTLE = 0.3
+_UNRELATED_SIGMAS = 4.5
+_UNRELATED_CHANCE = math.log(1e-6)
+_MOVES = 0.001
+_SURE, _LEVEL = 0.2, 0.25
+
+
+@rule(
+    "unrelated",
+    "error",
+    "Two columns of log-probs do not correlate: they are of other tokens or another model.",
+    rank=30,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
+def find_unrelated(pair: Pair) -> Iterator[Finding]:
+    """Finds columns whose probabilities do not correlate.
+
+    Of one policy at two temperatures, a factor of two apart, the probabilities of the tokens taken
+    correlate by more than 0.8, whatever the noise; of other tokens by 0. They are between 0 and 1,
+    so that no single token decides. Reported where the correlation is below 0.3, that of
+    the log-probs too, and below 0.8 by
+    4.5 standard errors (Fisher's z, one in 300,000) over a sample; or where that many responses
+    alone are below 0.3 that chance makes so many once in a million (Chernoff). A model that is
+    sure of nothing (the probabilities spread by less than 0.2, as in tests with random weights)
+    can be moved anywhere by one large step, which also moves the mean: then the means must agree.
+    """
+    if pair.to_reference or pair.equal.all():
+        return
+    p, q = np.exp(pair.first), np.exp(pair.second)
+    comparable = _can_correlate(pair, p, q)
+    whole = _correlate(pair.samples, p, q)
+    logs = _correlate(pair.samples, pair.first, pair.second)
+    found = comparable & _is_unrelated(pair.samples, whole) & (logs < _LITTLE)
+    rows = pair.view.responses
+    each = _correlate(rows, p, q)
+    low = (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
+    low &= _correlate(rows, pair.first, pair.second) < _LITTLE
+    for sample in np.flatnonzero(found).tolist():
+        n, rows_of = int(pair.samples.lengths[sample]), int(pair.rows.lengths[sample])
+        yield _describe_unrelated(
+            pair, float(whole[sample]), n, {"record": pair.record(sample)}, rows_of
+        )
+    every = pair.rows.sum(low.astype(np.int64))
+    for sample in np.flatnonzero(comparable & ~found & (every > 0)).tolist():
+        start = int(pair.rows.starts[sample])
+        part = slice(start, start + int(pair.rows.lengths[sample]))
+        if not _by_chance(rows.lengths[part], int(every[sample])):
+            row = start + int(np.argmax(low[part]))
+            n = int(rows.lengths[row])
+            yield _describe_unrelated(
+                pair, float(each[row]), n, pair.view.at(row), int(every[sample])
+            )
+
+
+def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:
+    """Returns [S] whether the policies are sure of some tokens, or else their means agree."""
+    spreads = [pair.moments(values)[2] for values in (p, q)]
+    _, mean, spread = pair.moments(pair.log_ratio)
+    found: NDArray[np.bool_] = np.maximum(*spreads) > _SURE
+    return found | (np.abs(mean) < _LEVEL * spread)
+
+
+def _by_chance(lengths: I64, rows: int) -> bool:
+    """Returns whether so many responses of related columns may correlate so little by chance."""
+    sizes = lengths[lengths >= _UNRELATED_TOKENS_ALONE]
+    away = (np.arctanh(_RELATED) - np.arctanh(_LITTLE)) * np.sqrt(sizes - 3.0)
+    expected = float(np.logaddexp.reduce(math.log(0.5) - 0.5 * away * away))  # its logarithm
+    return rows * (1.0 + expected - math.log(rows)) >= _UNRELATED_CHANCE
+
+
+def _correlate(segments: Segments, first: F64, second: F64) -> F64:
+    """Returns [S] Pearson's correlation; 1 if a column does not vary."""
+    a = first - segments.spread(segments.mean(first))
+    b = second - segments.spread(segments.mean(second))
+    aa, bb, ab = segments.sum(a * a), segments.sum(b * b), segments.sum(a * b)
+    enough = (aa > _MOVES * _MOVES * segments.lengths) & (bb > 0.0)
+    found: F64 = np.where(enough, ab / np.sqrt(np.where(enough, aa * bb, 1.0)), 1.0)
+    return found
+
+
+def _is_unrelated(segments: Segments, correlation: F64) -> NDArray[Any]:
+    """Returns [S] whether a correlation is small, and far below that of related columns."""
+    z = np.arctanh(np.clip(correlation, -0.999, 0.999))
+    away = (np.arctanh(_RELATED) - z) * np.sqrt(np.maximum(segments.lengths - 3, 0))
+    return (
+        (segments.lengths >= _UNRELATED_TOKENS)
+        & (correlation < _LITTLE)
+        & (away > _UNRELATED_SIGMAS)
+    )
+
+
+def _describe_unrelated(
+    pair: Pair, correlation: float, tokens: int, place: dict[str, int], rows: int
+) -> Finding:
+    first, second = pair.keys
+    many = "these tokens" if "response" not in place else f"this response ({rows} such in all)"
+    return Finding(
+        "error",
+        f"{first} and {second} are unrelated: of {many} the probabilities correlate by "
+        f"{correlation:.2f} over {tokens:,} tokens; they are not of the same tokens",
+        "log-probs of other rows (a column that was not reordered with the batch), of an untrained "
+        "head, or of other weights: compute both for the same rows",
+        {"columns": list(pair.names), "correlation": correlation, "tokens": tokens, "rows": rows},
+        **place,
+    )
+
+
+# ---- positions -----------------------------------------------------------------------------------
+
+_DRIFT_TOKENS = 20
+_FREE = 0.1
+_DRIFT_TIMES = 1.8
+_DRIFT_SIGMAS = 5.0
+
+
+@rule(
+    "drift",
+    "error",
+    "Two columns drift apart along the response: positions are off on one side.",
+    rank=35,
+    scope="pair",
+    about="other tokens and fillers",
+    needs=("log_probs_old|log_probs_rollout",),
+)
+def find_drift(pair: Pair) -> Iterator[Finding]:
+    """Finds columns that differ more in the later half of the tokens than in the earlier one.
+
+    Where the probability is p a log-prob can move by about 1 − p, so |log ratio|/(1 − p) is
+    compared, over tokens with p < 0.9, between places in the response above and below the mean
+    place (of tokens that count: padding on the left is none).
+    Reported where the mean is 1.8 times as great and the difference 5 standard errors (Welch):
+    noise, staleness and updates do not know the position.
+    """
+    if pair.to_reference or pair.equal.all():
+        return
+    free = pair.freedom > _FREE
+    rows = pair.view.responses
+    place = (np.arange(rows.total) - rows.spread(rows.starts)).astype(np.float64)
+    _, middle, _ = pair.moments(place, free)
+    late = place > pair.samples.spread(middle)
+    size = np.minimum(pair.size, 5.0) / np.where(free, pair.freedom, 1.0)
+    n, after, spread = pair.moments(size, free & late)
+    m, before, spread_before = pair.moments(size, free & ~late)
+    enough = (n >= _DRIFT_TOKENS) & (m >= _DRIFT_TOKENS)
+    error = np.sqrt(spread**2 / np.maximum(n, 1.0) + spread_before**2 / np.maximum(m, 1.0))
+    away = (after - before) / np.where(error > 0.0, error, np.inf)
+    found = enough & (after > _DRIFT_TIMES * before) & (away > _DRIFT_SIGMAS)
+    for sample in np.flatnonzero(found).tolist():
+        times = float(after[sample] / max(float(before[sample]), 1e-12))
+        yield Finding(
+            "error",
+            f"{pair} grows with the position: among later tokens (from {middle[sample]:.0f} on) it "
+            f"is {times:.1f} times as far from 0 as before",
+            "positions differ on one side: left padding without position_ids, a cache that was not "
+            "reset, other rotary settings; give position_ids that skip the padding",
+            {
+                "columns": list(pair.names),
+                "times": times,
+                "sigmas": float(away[sample]),
+                "position": float(middle[sample]),
+            },
+            record=pair.record(sample),
+        )

@@ -1,0 +1,375 @@
+"""Padding that counts as tokens, and masks that remove the end of the text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, rule
+
+
+def edges(responses: Segments, *, end: bool) -> I64:
+    """Returns [R] the index of each response's last or first token; any token if it is empty."""
+    if end:
+        return responses.starts + responses.lengths - 1
+    return np.minimum(responses.starts, responses.total - 1)
+
+
+def runs(responses: Segments, same: NDArray[np.bool_], *, end: bool) -> I64:
+    """Returns [R] how many tokens in a row are ``same`` at the end or beginning of each."""
+    broken = np.flatnonzero(~same)
+    if not len(broken):
+        return responses.lengths.copy()
+    starts, ends = responses.starts, responses.starts + responses.lengths
+    if end:
+        before = np.searchsorted(broken, ends) - 1
+        last = np.where(before >= 0, broken[np.maximum(before, 0)], -1)
+        found: I64 = ends - 1 - np.maximum(last, starts - 1)
+    else:
+        after = np.searchsorted(broken, starts)
+        first = np.where(after < len(broken), broken[np.minimum(after, len(broken) - 1)], 1 << 60)
+        found = np.minimum(first, ends) - starts
+    return found
+
+
+def equal_runs(responses: Segments, values: NDArray[np.generic], *, end: bool) -> I64:
+    """Returns [R] how many tokens at the end or beginning of each response have one value."""
+    if not len(values):
+        return np.zeros(responses.count, dtype=np.int64)
+    same = values == np.repeat(values[edges(responses, end=end)], responses.lengths)
+    return runs(responses, same, end=end)
+
+
+# ---- by log-probs --------------------------------------------------------------------------------
+
+_PADDING_CHANCE = math.log(1e-6)
+_RUN, _LONG = 4, 8
+_PADDING_ADVICE = (
+    "give a mask (completion_mask, response_mask, …) or write the rows without padding"
+)
+
+
+@rule(
+    "padding",
+    "error|warning",
+    "Padding counts as tokens.",
+    rank=20,
+    explains=True,
+    suppressible=True,
+)
+def find_padding(view: View) -> Iterator[Finding]:
+    """Finds runs of one value at an edge of responses, in every column of log-probs.
+
+    Policies end in words that they are sure of, whose log-probs are exactly 0.0, and get stuck in
+    loops. So a run has at least 4 tokens, and is compared with how often a value repeats, or is
+    0.0, elsewhere in the record: it is found if such runs occur by chance once in a million
+    (``_chance``). It is an error if sure words are excluded: the value is not 0.0; or the runs of
+    several responses are of one token; or all responses have one length, as padded ones do, and
+    the runs differ; or a run has 8 tokens. Otherwise it is a warning. Runs of different tokens (by
+    id or string) are text.
+    """
+    columns = list(view.log_probs.values())
+    if not columns or not len(columns[0]):
+        return
+    for end in (True, False):
+        every = [equal_runs(view.responses, column, end=end) for column in columns]
+        found = np.minimum.reduce(every)
+        longest = np.maximum.reduceat(found, view.records.starts) if len(found) else found
+        for record in np.flatnonzero(longest >= _RUN).tolist():
+            yield from _find_padding_in_record(
+                _PaddedRecord(view, record, columns[0], found), end=end
+            )
+
+
+class _PaddedRecord:
+    """One record: its responses, the values of its first column, its runs and ids."""
+
+    def __init__(self, view: View, record: int, column: F64, runs: I64) -> None:
+        rows, tokens = view.rows_of(record), view.tokens_of(record)
+        self.record = record
+        self.responses = Segments(view.responses.lengths[rows])
+        self.values = column[tokens]
+        self.runs = runs[rows]
+        ids = view.counted_ids
+        self.ids = None if ids is None else ids[tokens]
+
+
+def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Finding]:
+    words = [_run_ids(part, row, int(run), end=end) for row, run in enumerate(part.runs)]
+    runs = np.where([len(word or ()) > 1 for word in words], 0, part.runs)
+    at_edge = part.values[edges(part.responses, end=end)]
+    runs = np.where((runs > 1) | (at_edge == 0.0), runs, 0)
+    if not (runs >= _RUN).any() or _chance(part, runs, end=end) > _PADDING_CHANCE:
+        return
+    known = {number for word in words if word for number in word}
+    runs = np.where(runs >= _RUN, runs, 0)
+    at = int(np.argmax(runs))
+    value = float(at_edge[at])
+    rows = int(np.count_nonzero(runs))
+    lengths = part.responses.lengths
+    sure = (
+        value != 0.0
+        or (len(known) == 1 and rows > 1)
+        or (len(set(lengths.tolist())) == 1 and len(set(runs.tolist())) > 1)
+        or int(runs.max()) >= _LONG
+    )
+    yield Finding(
+        "error" if sure else "warning",
+        f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
+        f"log-prob ({value + 0.0:g}), the longest of {int(runs.max()):,} tokens: padding counts",
+        _PADDING_ADVICE,
+        {
+            "responses": rows,
+            "of": len(runs),
+            "tokens": int(runs.sum()),
+            "longest": int(runs.max()),
+            "value": value + 0.0,
+            "side": "right" if end else "left",
+        },
+        record=part.record,
+        response=at,
+    )
+
+
+def _run_ids(part: _PaddedRecord, row: int, run: int, *, end: bool) -> set[int] | None:
+    """Returns the ids in a run; None if there are no ids, or the run is short."""
+    if part.ids is None or run < _RUN:
+        return None
+    start = int(part.responses.starts[row])
+    stop = start + int(part.responses.lengths[row])
+    return set(part.ids[stop - run : stop].tolist() if end else part.ids[start : start + run])
+
+
+def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
+    """Returns the log-probability of such runs, if they were like the repeats elsewhere.
+
+    A token repeats the log-prob before it, or is 0.0, with probability p, and with q after one
+    that does; so a run of r has probability p·qʳ⁻¹ and X = −ln p − (r − 1)·ln q, at most an Exp(1).
+    The sum of X over R responses is bounded as a Gamma(R) by Chernoff, the greatest by Bonferroni.
+    """
+    values, index = part.values, part.responses.index
+    inside = ~_is_in_run(part.responses, np.where(runs >= _RUN, runs, 0), end=end)
+    follows = np.zeros(len(values), dtype=np.bool_)
+    follows[1:] = index[1:] == index[:-1]
+    same = np.zeros(len(values), dtype=np.bool_)
+    same[1:] = (values[1:] == values[:-1]) & follows[1:]
+    same = (same | (values == 0.0)) & inside
+    after = np.zeros(len(values), dtype=np.bool_)
+    after[1:] = same[:-1] & follows[1:] & inside[1:]
+    first = _estimate_share(same, inside)
+    again = max(first, _estimate_share(same & after, after))
+    size = np.where(runs > 0, -math.log(first) - np.maximum(runs - 1, 0) * math.log(again), 0.0)
+    responses, total, most = len(runs), float(size.sum()), float(size.max())
+    together = 0.0
+    if total > responses:
+        together = responses * math.log(total / responses) + responses - total
+    return math.log(2.0) + min(together, math.log(responses) - most)
+
+
+def _estimate_share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
+    """Returns Laplace's estimate of a share: (k + 1)/(n + 2)."""
+    return (int(np.count_nonzero(part)) + 1) / (int(np.count_nonzero(whole)) + 2)
+
+
+def _is_in_run(responses: Segments, runs: I64, *, end: bool) -> NDArray[np.bool_]:
+    """Returns [N] whether a token is among the last or first ``runs`` of its response."""
+    places = np.arange(responses.total) - responses.spread(responses.starts)
+    first = responses.spread(responses.lengths - runs)
+    found: NDArray[np.bool_] = places >= first if end else places < responses.spread(runs)
+    return found
+
+
+# ---- by ids --------------------------------------------------------------------------------------
+
+ENDS = frozenset({151_645, 128_001, 128_008, 128_009, 100_257, 100_265, 32_000, 50_256})
+"""Ends of text that are no ordinary word: Qwen 2 and 3, Llama 3, GPT-4's and Phi's vocabularies,
+Phi-3, GPT-2; from the models' generation_config.json. Small ids (2, 1) are words elsewhere."""
+PADS = frozenset({151_643, 128_004, 100_257, 100_349, 32_000, 50_256})
+"""Ids of padding of the same models, from their tokenizer_config.json."""
+_END_WORDS = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|end|>", "<eos>", "<end_of_turn>"}
+)
+_PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "[PAD]", "<|pad|>"})
+
+_SEVERAL = 2
+_MANY = 3
+
+
+def _special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
+    """Returns the ids of ends of text and of padding, as in ``View.ids``."""
+    if "token_ids" in view.names:
+        settings = view.values[0]
+        ends = ENDS | _ids_of_setting(settings, "eos_token_id")
+        return ends, (PADS | _ids_of_setting(settings, "pad_token_id")) - ends
+    words: dict[str, None] = {}
+    for value in view.values:
+        for row in value[view.names["tokens"]]:
+            words |= dict.fromkeys(row if isinstance(row, list) else [row])
+    numbers = {word: number for number, word in enumerate(words)}
+    ends, pads = (
+        frozenset(numbers[word] for word in some if word in numbers)
+        for some in (_END_WORDS, _PAD_WORDS)
+    )
+    return ends, pads
+
+
+def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
+    given = value.get(key)
+    every = given if isinstance(given, list) else [given]
+    return frozenset(number for number in every if type(number) is int)
+
+
+@rule(
+    "padding-id",
+    "error",
+    "Tokens of padding, by their id, count behind the end of text.",
+    rank=19,
+    explains=True,
+    about="padding, ends and loops by id",
+    needs=("token_ids|tokens",),
+)
+def find_padding_ids(view: View) -> Iterator[Finding]:
+    """Finds several responses that count ids of padding after their end of text.
+
+    The id is a known one; if it is an end of text too (GPT-2, many base models), two in a row are
+    needed. An unknown id is padding if several responses end in a run of it, and it occurs nowhere
+    else.
+    """
+    ids = view.counted_ids
+    if ids is None or not len(ids):
+        return
+    ends, pads = _special_ids(view)
+    rows = view.responses
+    at = edges(rows, end=True)
+    last, runs = ids[at], equal_runs(rows, ids, end=True)
+    known = np.isin(last, list(pads)) & (rows.lengths > runs)
+    hit = known & np.isin(ids[at - runs], list(ends))
+    hit |= _ends_in_unknown_padding(view, ids, last, runs)
+    for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
+        part, of = view.rows_of(record), int(view.counts[record])
+        rows_hit = int(hit[part].sum())
+        row = part.start + int(np.argmax(hit[part]))
+        tokens = int(runs[part][hit[part]].sum())
+        yield Finding(
+            "error",
+            f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
+            f"behind the end of text: {tokens:,} tokens of padding count",
+            "end the mask with the end of text: it counts, what follows does not",
+            {
+                "responses": rows_hit,
+                "of": of,
+                "tokens": tokens,
+                "token_id": int(last[row]),
+            },
+            **view.at(row),
+        )
+
+
+def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.ndarray:
+    """Returns [R] whether a response ends in a run of an id that occurs only in such runs."""
+    found = np.zeros(len(last), dtype=np.bool_)
+    long = runs > _SEVERAL
+    if not long.any():
+        return found
+    records = view.records.index
+    of_token = records[view.responses.index]
+    for record, word in {(int(r), int(w)) for r, w in zip(records[long], last[long], strict=True)}:
+        mine = (records == record) & (last == word)
+        every = int(np.count_nonzero(ids[of_token == record] == word))
+        if np.count_nonzero(mine & long) >= _SEVERAL and every == int(runs[mine].sum()):
+            found |= mine & long
+    return found
+
+
+@rule(
+    "end-of-text",
+    "warning",
+    "The mask takes the end of text away.",
+    rank=25,
+    about="padding, ends and loops by id",
+    needs=("token_ids|tokens",),
+)
+def find_masked_ends(view: View) -> Iterator[Finding]:
+    """Finds several responses whose end of text is masked, right after the last token that counts.
+
+    The end of text is known by its id; in an unknown vocabulary by its place (``_end_by_place``).
+    """
+    if view.mask is None or view.ids is None:
+        return
+    ends, _ = _special_ids(view)
+    written = view.written
+    stops = written.starts + written.lengths
+    last = np.full(written.count, -1)
+    kept = np.flatnonzero(view.mask)
+    np.maximum.at(last, written.index[kept], kept)
+    some, following = last >= 0, last + 1
+    inside = some & (following < stops)
+    first, after = (view.ids.take(at, mode="clip") for at in (following, following + 1))
+    again = (following + 1 < stops) & (after == first)
+    counted, taken = view.ids[last], inside & ~again
+    hit = taken & np.isin(first, list(ends)) & ~np.isin(counted, list(ends))
+    hit |= _end_by_place(view, _Endings(taken, inside, some, last, first, counted))
+    for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
+        part, of = view.rows_of(record), int(view.counts[record])
+        row = part.start + int(np.argmax(hit[part]))
+        yield Finding(
+            "warning",
+            f"the mask takes the end of text ({view.word(int(first[row]))}) of "
+            f"{int(hit[part].sum()):,} of {of:,} responses: the last token counts not",
+            "the policy chose to stop, and does not learn when to: a mask made from the id of "
+            "padding takes the end of text too where the two are one; count up to its first",
+            {
+                "responses": int(hit[part].sum()),
+                "of": of,
+                "token_id": int(first[row]),
+            },
+            **view.at(row),
+            token=int(following[row] - written.starts[row]),
+        )
+
+
+class _Endings(NamedTuple):
+    """[R] How the responses end, around the last token that counts.
+
+    Attributes:
+        taken: whether exactly one token of its kind follows.
+        inside: whether any token follows.
+        some: whether any token counts.
+        last: the index of the last token that counts.
+        first, counted: the id of the token that follows, and of that last one; any without one.
+    """
+
+    taken: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+    some: NDArray[np.bool_]
+    last: I64
+    first: I64
+    counted: I64
+
+
+def _end_by_place(view: View, of: _Endings) -> NDArray[np.bool_]:
+    """Returns [R] whether the first masked token is an end of text, by its place.
+
+    It follows responses of several lengths, is one id in all of them, and occurs nowhere else,
+    except as the last token that counts.
+    """
+    found = np.zeros(len(of.last), np.bool_)
+    records, ids = view.records.index, view.ids
+    assert ids is not None
+    for record in np.flatnonzero(view.records.sum(of.taken.astype(np.int64)) >= _MANY).tolist():
+        mine = records == record
+        rows = np.flatnonzero(of.taken & mine)
+        words, lengths = set(of.first[rows].tolist()), of.last[rows] - view.written.starts[rows]
+        if len(words) > 1 or len(np.unique(lengths)) < 2 or len(np.unique(of.counted[rows])) < 2:
+            continue
+        (word,) = words
+        everywhere = np.count_nonzero(ids[mine[view.written.index]] == word)
+        at_end = (of.inside & (of.first == word)) | (of.some & (of.counted == word))
+        found[rows] = everywhere == np.count_nonzero(at_end & mine)
+    return found

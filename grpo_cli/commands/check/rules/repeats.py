@@ -1,0 +1,230 @@
+"""Responses and groups that occur in several records."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import I64
+from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
+
+_COPY_CHANCE = math.log(1e-6)
+_HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+
+
+@dataclass
+class Facts:
+    """What is kept of the records of one view to compare them with other records.
+
+    Attributes:
+        places: [M] where they are in the input.
+        counts: [M] how many responses they have.
+        rows: [k] responses that are repeated by chance less than once in a million.
+        records: [k] the record of each.
+        digests: [k] of all log-probs of each.
+        labels: (record, step, label) of groups of one response.
+        given: whether advantages are given.
+        label_key: the user's key of the labels.
+        sizes: size of groups → how many, of records whose groups are all of that size.
+        first: size → the first such record.
+    """
+
+    places: list[Place]
+    counts: list[int]
+    rows: list[int]
+    records: list[int]
+    digests: list[int]
+    labels: list[tuple[int, str, Any]]
+    given: bool
+    label_key: str
+    sizes: Counter[int]
+    first: dict[int, Place]
+
+
+def collect_facts(view: View) -> Facts:
+    """Collects what is kept of a view."""
+    rows = _rare_responses(view)
+    digests = _digest(view)[rows] if len(rows) else rows
+    records = view.records.index[rows]
+    starts = view.records.starts[records]
+    counted, first = _even_sizes(view)
+    return Facts(
+        list(view.places),
+        view.counts.tolist(),
+        (rows - starts).tolist(),
+        records.tolist(),
+        digests.tolist(),
+        list(_single_labels(view)),
+        view.advantages_given,
+        view.names.get("group_ids", ""),
+        counted,
+        first,
+    )
+
+
+def _rare_responses(view: View) -> I64:
+    """Returns [k] the responses so unlikely that a second one is a copy.
+
+    Two samples are equal with probability e^L, L being the log-prob of the response; below 1e-6
+    an equal row is a copy (short answers that the policy is sure of are not).
+    """
+    new = view.column("log_probs_new")
+    if new is None:
+        return np.zeros(0, dtype=np.int64)
+    with np.errstate(invalid="ignore"):
+        found: I64 = np.flatnonzero(view.responses.sum(new) < _COPY_CHANCE)
+    return found
+
+
+def _digest(view: View) -> NDArray[np.uint64]:
+    """Returns [R] a hash of all log-probs of each response, of 64 bits.
+
+    The bits of each log-prob, with its place added, are multiplied by odd numbers and folded as in
+    splitmix64. The sums over two different responses, modulo 2⁶⁴, are equal once in 10¹⁹.
+    """
+    places = np.arange(view.responses.total) - view.responses.spread(view.responses.starts)
+    at = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    total = np.zeros(view.responses.count, dtype=np.uint64)
+    for number, column in enumerate(view.log_probs.values()):
+        bits = np.ascontiguousarray(column).view(np.uint64) + at
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_HASH_FACTORS[1])
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_HASH_FACTORS[2])
+        bits ^= bits >> np.uint64(31)
+        total = total * np.uint64(_HASH_FACTORS[0]) + view.responses.sum(bits) + np.uint64(number)
+    return total
+
+
+def _single_labels(view: View) -> list[tuple[int, str, Any]]:
+    """Returns (record, step, label) of records whose groups have one response each."""
+    key = view.names.get("group_ids")
+    if not key or not view.values:
+        return []
+    single = np.ones(len(view.counts), dtype=np.bool_)
+    np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
+    found = []
+    for record in np.flatnonzero(single).tolist():
+        value = view.values[record]
+        labels = value[key]
+        for label in dict.fromkeys(labels) if isinstance(labels, list) else [labels]:
+            found.append((record, str(value.get("step")), label))
+    return found
+
+
+def _even_sizes(view: View) -> tuple[Counter[int], dict[int, Place]]:
+    """Returns size → number of groups and size → first record, of records with one size."""
+    counted: Counter[int] = Counter()
+    first: dict[int, Place] = {}
+    for record, sizes in count_sizes(view).items():
+        if len(sizes) == 1:
+            (size,) = sizes
+            counted += sizes
+            first.setdefault(size, view.places[record])
+    return counted, first
+
+
+_MEMORY = 100_000
+"""Rows remembered, so that memory stays flat on files of any size."""
+
+Copy = tuple[int, str]
+"""A response's index in its record, and the place of the response that it repeats, in words."""
+Located = tuple[str, Finding, Place]
+"""A rule's code, what it found, and where."""
+
+
+class InputMemory:
+    """Digests, labels and group sizes of the records so far; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[int, str] = OrderedDict()
+        self._labels: OrderedDict[tuple[str, object], Place] = OrderedDict()
+        self._torn: tuple[object, Place, Place, Facts] | None = None
+        self._torn_count = 0
+        self._sizes: Counter[int] = Counter()
+        self._first: dict[int, Place] = {}
+
+    def add(self, facts: Facts) -> Iterator[Located]:
+        """Adds records that follow those before, and yields the copies among them."""
+        copies: dict[int, list[Copy]] = {}
+        for record, row, digest in zip(facts.records, facts.rows, facts.digests, strict=True):
+            known = self._rows.get(digest)
+            if known is not None:
+                copies.setdefault(record, []).append((row, known))
+                continue
+            self._rows[digest] = f"record {facts.places[record].name}, response {row}"
+            if len(self._rows) > _MEMORY:
+                self._rows.popitem(last=False)
+        for record, found in copies.items():
+            for finding in find_copies(found, facts.counts[record]):
+                yield "duplicate", finding, facts.places[record]
+        self._add_labels(facts)
+        self._sizes += facts.sizes
+        self._first = facts.first | self._first
+
+    def _add_labels(self, facts: Facts) -> None:
+        for record, step, label in facts.labels:
+            place = facts.places[record]
+            known = self._labels.setdefault((step, label), place)
+            if known is not place:
+                self._torn_count += 1
+                self._torn = self._torn or (label, known, place, facts)
+            if len(self._labels) > _MEMORY:
+                self._labels.popitem(last=False)
+
+    def finish(self, *, uneven_found: bool) -> Iterator[Located]:
+        """Yields what only the whole input shows."""
+        if self._torn is not None:
+            label, first, place, facts = self._torn
+            for finding in find_torn_groups(label, first, facts, self._torn_count):
+                yield "torn-group", finding, place
+        if len(self._sizes) > 1 and not uneven_found:
+            rarest = min(self._sizes, key=self._sizes.__getitem__)
+            yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
+
+
+@rule(
+    "duplicate",
+    "warning",
+    "Responses occur twice, equal to the last bit.",
+    rank=130,
+    scope="input",
+)
+def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
+    """Yields the copies among the responses of one record."""
+    response, first = copies[0]
+    yield Finding(
+        "warning",
+        f"{len(copies)} of {of} responses occur already, the first of them in {first}: all "
+        "log-probs are equal to the last bit",
+        "copies weigh double; look at how the batch was gathered (repeat, padding to a multiple "
+        "of the workers, a file read twice)",
+        {"responses": len(copies), "of": of, "first": first},
+        response=response,
+    )
+
+
+@rule(
+    "torn-group",
+    "warning|info",
+    "The responses of one group are in several records.",
+    rank=131,
+    scope="input",
+)
+def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
+    """Yields the first group of which several records have a response each."""
+    given = "; the advantages given are used as they are" if facts.given else ""
+    yield Finding(
+        "info" if facts.given else "warning",
+        f"a group is torn over records: {label!r} is in record {first.name} and others too "
+        f"({count:,} such){given}",
+        f"--group-by {facts.label_key} puts rows of one {facts.label_key} together, so that they "
+        "share a baseline",
+        {"records": count, "key": facts.label_key},
+    )

@@ -1,0 +1,405 @@
+"""What counts as a response: masks, prompts, sampled ids, and responses that were cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.padding import edges, runs
+from grpo_cli.commands.trend.said import ENDINGS, cut_off
+from grpo_cli.records.fields import read_fields
+from grpo_cli.records.parse.settings import read_settings
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+_LEAST_INVERTED = 12
+"""Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
+
+
+@rule(
+    "inverted-mask", "error", "The mask has 1 for padding and 0 for tokens.", rank=8, explains=True
+)
+def find_inverted_masks(view: View) -> Iterator[Finding]:
+    """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
+    columns = [view.columns[name] for name in LOG_PROBS if view.has(name)]
+    if view.mask is None or not columns:
+        return
+    zero = np.logical_and.reduce([column == 0.0 for column in columns])
+    kept = _count_per_record(view, view.mask)
+    filled = _count_per_record(view, view.mask & zero)
+    taken = _count_per_record(view, ~view.mask)
+    empty = _count_per_record(view, ~view.mask & zero)
+    bad = (
+        (kept >= _LEAST_INVERTED)
+        & (filled == kept)
+        & (taken >= _LEAST_INVERTED)
+        & (2 * empty < taken)
+    )
+    for record in np.flatnonzero(bad).tolist():
+        yield Finding(
+            "error",
+            f"the mask is inverted: all {int(kept[record]):,} tokens that count have log-probs of "
+            f"0.0, and {int(taken[record] - empty[record]):,} of {int(taken[record]):,} that do "
+            "not count have others",
+            f"dump 1 − {view.key('mask')}: 1 is a token that counts",
+            {"counted": int(kept[record]), "masked": int(taken[record])},
+            record=record,
+        )
+
+
+def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
+    return view.records.sum(view.written.sum(tokens.astype(np.int64)))
+
+
+@rule(
+    "mask", "error|warning|info", "The mask takes all tokens of responses, or has holes.", rank=15
+)
+def find_mask_faults(view: View) -> Iterator[Finding]:
+    """Finds masks of whole responses, and masks with holes, as tool results leave."""
+    if view.mask is None:
+        return
+    empty = (view.responses.lengths == 0) & (view.widths > 0)
+    taken = view.records.sum(empty.astype(np.int64))
+    for record in np.flatnonzero(taken).tolist():
+        count = int(view.counts[record])
+        yield Finding(
+            "error" if taken[record] == count else "warning",
+            f"the mask takes every token of {int(taken[record])} of {count} responses",
+            "such responses still count where the aggregation counts responses; drop them if they "
+            "should not, or look at how the mask was made",
+            {"empty": int(taken[record]), "of": count},
+            record=record,
+            response=int(np.argmax(empty[view.rows_of(record)])),
+        )
+    yield from _find_holes(view)
+
+
+def _find_holes(view: View) -> Iterator[Finding]:
+    edges = np.diff(view.positions) > 1
+    inside = np.diff(view.responses.index) == 0
+    holes = np.flatnonzero(edges & inside)
+    rows = view.responses.index[holes]
+    records = view.records.index[rows]
+    for record in np.unique(records).tolist():
+        found = np.flatnonzero(records == record)
+        count = len(np.unique(rows[found]))
+        place = view.place(int(holes[found[0]]))
+        yield Finding(
+            "info",
+            f"the mask has holes between tokens in {count:,} of {int(view.counts[record]):,} "
+            "responses",
+            "right for tool results and other text the policy did not write; wrong otherwise",
+            {"responses": count, "of": int(view.counts[record]), "holes": len(found)},
+            **(place | {"token": place["token"] + 1}),
+        )
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+_PROMPT_CHANCE = math.log(1e-9)
+_PROMPT_KEYS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
+_ABSOLUTE, _RELATIVE = 0.01, 0.02
+_PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
+
+
+@rule(
+    "prompt-included",
+    "error",
+    "Tokens of the prompt count as if the policy had written them.",
+    rank=30,
+    explains=True,
+)
+def find_prompts(view: View) -> Iterator[Finding]:
+    """Finds responses that begin with their prompt.
+
+    If the record has prompt_ids (prompt_tokens, prompt_token_ids), a response's ids begin with
+    them. Otherwise all responses of a group begin with the same tokens, although they were drawn
+    independently: G samples agree on a beginning of log-prob L with probability e^((G−1)·L), and
+    below 1e-9 it is found. A beginning that the policy always writes (a <think> tag) has L near 0.
+    Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
+    two kernels differ on one prompt.
+    """
+    given = [*_find_given_prompts(view)]
+    yield from given
+    found = {finding.record for finding in given}
+    new = view.column("log_probs_new")
+    if new is None or not len(new):
+        return
+    ids = view.counted_ids
+    words: Any = new if ids is None else ids
+    for group in _groups_that_start_alike(view, words).tolist():
+        members = view.members(group)
+        record, _ = view.local(int(members[0]))
+        shared = 0 if record in found else _common_prefix_length(view, words, members)
+        lengths = view.responses.lengths[members]
+        if shared and not (lengths == shared).all():
+            yield from _find_shared_prompt(view, new, members, shared)
+
+
+def _find_shared_prompt(view: View, new: F64, members: I64, shared: int) -> Iterator[Finding]:
+    begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
+    if not np.isfinite(begun).all():
+        return
+    chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
+    if chance < _PROMPT_CHANCE:
+        yield Finding(
+            "error",
+            f"all {len(members)} responses begin with the same {shared} tokens, which has "
+            f"probability e^{chance:.0f} if they were sampled: prompt tokens count",
+            _PROMPT_ADVICE,
+            {"tokens": shared, "responses": len(members), "log_probability": chance},
+            **view.at(int(members[0])),
+            token=0,
+        )
+
+
+def _groups_that_start_alike(view: View, words: Any) -> I64:
+    """Returns the groups of several responses whose first tokens are equal."""
+    rows = view.responses
+    filled = rows.lengths > 0
+    first = np.where(filled, words[edges(rows, end=False)], np.inf)
+    low, high = view.by_group(first, np.minimum), view.by_group(first, np.maximum)
+    several = np.flatnonzero(np.isfinite(high) & (view.sizes > 1))
+    low, high = low[several], high[several]
+    return several[high - low <= _tolerance(high, words)]
+
+
+def _tolerance(values: Any, words: Any) -> Any:
+    """Returns by how much equal tokens may differ: 0 for ids, more for log-probs."""
+    if words.dtype.kind == "i":
+        return np.zeros_like(values)
+    return np.where(np.isfinite(values), _ABSOLUTE + 2.0 * _RELATIVE * np.abs(values), 0.0)
+
+
+def _common_prefix_length(view: View, words: Any, members: I64) -> int:
+    """Returns the length of the longest common beginning of a group."""
+    starts = view.responses.starts[members]
+    size = int(view.responses.lengths[members].min())
+    step, at = 16, 0
+    while at < size:
+        width = min(step, size - at)
+        table = words[starts[:, None] + np.arange(at, at + width)]
+        low, high = table.min(axis=0), table.max(axis=0)
+        with np.errstate(invalid="ignore"):
+            differs = high - low > _tolerance(high, words)
+        if differs.any():
+            return at + int(np.argmax(differs))
+        at, step = at + width, 2 * step
+    return size
+
+
+def _find_given_prompts(view: View) -> Iterator[Finding]:
+    key = next((key for key in _PROMPT_KEYS if view.values and key in view.values[0]), None)
+    ids = view.counted_ids
+    if key is None or ids is None or "token_ids" not in view.names:
+        return
+    for record, value in enumerate(view.values):
+        prompts = value.get(key)
+        if isinstance(prompts, list) and prompts:
+            yield from _find_given_prompt(view, ids, record, prompts, key)
+
+
+def _find_given_prompt(
+    view: View, ids: I64, record: int, prompts: list[Any], key: str
+) -> Iterator[Finding]:
+    nested = isinstance(prompts[0], list)
+    start = int(view.records.starts[record])
+    for row in range(int(view.counts[record])):
+        prompt = prompts[min(row, len(prompts) - 1)] if nested else prompts
+        at = int(view.responses.starts[start + row])
+        size = min(len(prompt), int(view.responses.lengths[start + row]))
+        if 1 < len(prompt) == size and ids[at : at + size].tolist() == prompt:
+            yield Finding(
+                "error",
+                f"the response begins with the {len(prompt)} tokens of {key}: they count",
+                _PROMPT_ADVICE,
+                {"tokens": len(prompt), "key": key},
+                record=record,
+                response=row,
+                token=0,
+            )
+            return
+
+
+# ---- ids that were sampled -----------------------------------------------------------------------
+
+_SAMPLED_KEYS = (
+    "sampled_token_ids",
+    "sampled_ids",
+    "rollout_token_ids",
+    "generated_token_ids",
+    "engine_token_ids",
+)
+"""Keys of dumps for the ids that the engine sampled, if they have those too."""
+
+
+@rule(
+    "retokenised",
+    "error",
+    "The ids that are trained are not those that were sampled.",
+    rank=28,
+    explains=True,
+    about="retokenised ids",
+    needs=("token_ids",),
+    needs_key="|".join(_SAMPLED_KEYS),
+)
+def find_retokenised(view: View) -> Iterator[Finding]:
+    """Finds responses whose trained ids differ from the sampled ids in the same record.
+
+    Text that is decoded and encoded again, between an agent's turns or by a chat template, may
+    become other tokens, to which the engine's log-probs do not belong.
+    """
+    if not view.values or "token_ids" not in view.names or view.ids is None:
+        return
+    key = next((key for key in _SAMPLED_KEYS if any(key in value for value in view.values)), None)
+    if key is None:
+        return
+    for record, value in enumerate(view.values):
+        rows = value.get(key)
+        if isinstance(rows, list) and len(rows) == view.counts[record]:
+            yield from _compare_ids(view, record, rows, key)
+
+
+def _compare_ids(view: View, record: int, rows: list[Any], key: str) -> Iterator[Finding]:
+    assert view.ids is not None
+    first = int(view.records.starts[record])
+    differing = []
+    for row, sampled in enumerate(rows):
+        start = int(view.written.starts[first + row])
+        trained = view.ids[start : start + int(view.widths[first + row])].tolist()
+        pairs = zip(trained, sampled, strict=False)
+        at = next((token for token, (a, b) in enumerate(pairs) if a != b), None)
+        if at is not None:
+            differing.append((row, at))
+    if differing:
+        row, at = differing[0]
+        yield Finding(
+            "error",
+            f"the trained token ids ({view.key('token_ids')}) of {len(differing)} of {len(rows)} "
+            f"responses are not those that were sampled ({key}), here from token {at} on",
+            "keep the ids that the engine gave and never encode its text again: log-probs belong "
+            "to ids, not to text",
+            {"responses": len(differing), "of": len(rows), "key": key},
+            record=record,
+            response=row,
+            token=at,
+        )
+
+
+# ---- endings -------------------------------------------------------------------------------------
+
+_LONGEST_PHRASE = 8
+_LOOP_TOKENS, _LOOP_TIMES = 16, 4
+
+
+@rule(
+    "repetition",
+    "info",
+    "Responses end in a loop of one phrase.",
+    rank=110,
+    suppressible=True,
+    about="padding, ends and loops by id",
+    needs=("token_ids|tokens",),
+)
+def find_loops(view: View) -> Iterator[Finding]:
+    """Finds responses that end in a repeated phrase: at least 4 times, at least 16 tokens.
+
+    A phrase has 1 to 8 tokens, compared by id; padding is found by another rule.
+    """
+    ids = view.counted_ids
+    if ids is None:
+        return
+    rows = view.responses
+    places = np.arange(rows.total) - rows.spread(rows.starts)
+    best = np.zeros(rows.count, dtype=np.int64)
+    period = np.zeros(rows.count, dtype=np.int64)
+    for step in range(1, _LONGEST_PHRASE + 1):
+        same = np.zeros(len(ids), dtype=np.bool_)
+        same[step:] = ids[step:] == ids[:-step]
+        same &= places >= step
+        length = runs(rows, same, end=True) + step
+        found = (length >= np.maximum(_LOOP_TOKENS, _LOOP_TIMES * step)) & (best == 0)
+        best, period = np.where(found, length, best), np.where(found, step, period)
+    looping = view.records.sum((best > 0).astype(np.int64))
+    for record in np.flatnonzero(looping).tolist():
+        part, count = view.rows_of(record), int(view.counts[record])
+        row = part.start + int(np.argmax(best[part]))
+        yield Finding(
+            "info",
+            f"{int(looping[record])} of {count} responses end in a loop, one phrase of "
+            f"{int(period[row])} tokens repeated over {int(best[row])}: degenerate repetition",
+            "no padding, but no text either: it is sampled surely, fills the length and gets the "
+            "reward of a cut response; stop generation at it, or penalise it",
+            {"responses": int(looping[record]), "of": count, "longest": int(best[row])},
+            **view.at(row),
+        )
+
+
+_CUT_ADVICE = (
+    "cut responses are rewarded as if finished: raise the limit, mask them "
+    "(mask_truncated_completions, overlong filtering), or shape their reward"
+)
+
+
+@rule(
+    "length-cap",
+    "info",
+    "Responses were cut: the record says so, or many have exactly the greatest length.",
+    rank=120,
+    about="truncation",
+    full_coverage_needs="|".join(("max_completion_length", *ENDINGS)),
+    fallback="by equal lengths",
+)
+def find_cut_responses(view: View) -> Iterator[Finding]:
+    """Finds records many of whose responses have exactly the greatest length: they were cut.
+
+    At least 3 and a tenth of the responses, but not all; or 1 and a tenth if that length is the
+    record's max_completion_length. If a record says how its responses ended (finish_reasons,
+    truncated), the responses that were cut are those that it names.
+    """
+    declared = [cut_off(value) for value in view.values]
+    yield from _find_declared_cuts(declared)
+    lengths = view.responses.lengths
+    longest = np.maximum.reduceat(lengths, view.records.starts)
+    hits = view.records.sum((lengths == view.records.spread(longest)).astype(np.int64))
+    fields = read_fields(view.values[0])
+    settable = bool(fields.hyperparameters) or "hyperparameters" in fields.names
+    undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
+    likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
+    for record in np.flatnonzero(likely).tolist():
+        settings = read_settings(view.values[record], fields) if settable else {}
+        count, length = int(hits[record]), int(longest[record])
+        named = settings.get("max_completion_length") == length
+        if not named and (count < 3 or count == view.counts[record]):
+            continue
+        yield Finding(
+            "info",
+            f"{count} of {int(view.counts[record])} responses have exactly the greatest length, "
+            f"{length}" + (" (max_completion_length)" if named else ""),
+            _CUT_ADVICE,
+            {
+                "responses": count,
+                "of": int(view.counts[record]),
+                "length": length,
+                "named": named,
+            },
+            record=record,
+        )
+
+
+def _find_declared_cuts(declared: Sequence[list[bool] | None]) -> Iterator[Finding]:
+    for record, endings in enumerate(declared):
+        if endings and any(endings):
+            yield Finding(
+                "info",
+                f"{sum(endings)} of {len(endings)} responses were cut, as the record says itself",
+                _CUT_ADVICE,
+                {"responses": sum(endings), "of": len(endings), "named": True},
+                record=record,
+            )

@@ -1,0 +1,113 @@
+"""Values that cannot be log-probs or entropies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, rule
+
+_ROUNDING = 1e-4
+
+
+def _tokens_of_records(view: View, bad: NDArray[np.bool_]) -> list[slice]:
+    """Returns the tokens of each record that has a bad one."""
+    hits = np.unique(view.records.index[view.responses.index[bad]])
+    return [view.tokens_of(record) for record in hits.tolist()]
+
+
+@rule("not-finite", "error", "NaN or infinity where a token counts.", rank=10, explains=True)
+def find_non_finite(view: View) -> Iterator[Finding]:
+    """Finds NaN and ±inf at tokens that count, where every formula is undefined."""
+    for name, values in view.log_probs.items():
+        bad = ~np.isfinite(values)
+        for part in _tokens_of_records(view, bad):
+            at = part.start + int(np.argmax(bad[part]))
+            count, of = int(bad[part].sum()), part.stop - part.start
+            yield Finding(
+                "error",
+                f"{view.key(name)} is {values[at]:g} at {count:,} of {of:,} tokens",
+                "find out why the engine returned none; mask these tokens or drop the rows, and "
+                "never fill them with 0.0, which means probability 1",
+                {"column": name, "tokens": count, "of": of},
+                **view.place(at),
+            )
+
+
+@rule(
+    "probabilities",
+    "error",
+    "Log-probs above 0: probabilities, −log p, or fillers.",
+    rank=11,
+    explains=True,
+)
+def find_positive_log_probs(view: View) -> Iterator[Finding]:
+    """Finds log-probs above 0: probabilities, or log-probs without their sign.
+
+    The logarithm of a probability is at most 0, so a single value above 0 is proof. Values
+    that are all in [0, 1] are probabilities; if all are >= 0 and some above 1, they are −log p.
+    """
+    for name, values in view.log_probs.items():
+        above = (values > 0.0) & (values < np.inf)
+        for part in _tokens_of_records(view, above):
+            inside = values[part]
+            finite, positive = inside[np.isfinite(inside)], inside[above[part]]
+            words, advice = _explain_positive(finite, positive)
+            yield Finding(
+                "error",
+                f"{view.key(name)} has {len(positive):,} of {len(inside):,} values above 0; "
+                f"{words}",
+                advice,
+                {
+                    "column": name,
+                    "above_0": len(positive),
+                    "of": len(inside),
+                    "min": float(finite.min()),
+                    "max": float(finite.max()),
+                },
+                **view.place(part.start + int(np.argmax(above[part]))),
+            )
+
+
+def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
+    """Returns what the finite values of a column seem to be, and what to do."""
+    if values.min() >= 0.0 and values.max() <= 1.0:
+        return "all are in [0, 1]: probabilities", "take the natural logarithm when dumping"
+    if values.min() >= 0.0:
+        return "none is below 0: −log p, a loss", "negate them when dumping"
+    if len(positive) > 1 and (positive == positive[0]).all():
+        return (
+            f"each of them is {positive[0]:g}: padding that was filled with {positive[0]:g}",
+            "such a filler (TRL's INVALID_LOGPROB is 1.0) is for masked tokens: write the mask too",
+        )
+    return (
+        "log-probs never are",
+        "dump log_softmax(logits) of the token taken: neither logits nor scores; a tiny excess "
+        "comes from a log-sum-exp in low precision (clamp at 0)",
+    )
+
+
+@rule("negative-entropy", "error", "Entropies below 0.", rank=12)
+def find_negative_entropies(view: View) -> Iterator[Finding]:
+    """Finds entropies below 0 by more than rounding: no distribution over words has one."""
+    values = view.column("entropies")
+    if values is None:
+        return
+    negative = values < -_ROUNDING
+    for part in _tokens_of_records(view, negative):
+        low = negative[part]
+        same = np.unique(values[part][low])
+        filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
+        yield Finding(
+            "error",
+            f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} tokens"
+            f"{filled}; an entropy is at least 0",
+            "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "
+            'of 1.0 has an "entropy" of −1), and mask the padding',
+            {"tokens": int(low.sum()), "of": len(low), "min": float(same[0])},
+            **view.place(part.start + int(np.argmax(low))),
+        )
