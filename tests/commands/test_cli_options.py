@@ -154,7 +154,7 @@ def test_help_and_version(grpo):
     assert "zcat dump.jsonl.gz | grpo eval" in result.stdout
     assert "--epsilon-low NUMBER" in result.stdout
     assert "[FILE…]" in result.stdout
-    assert grpo("-V").stdout == grpo("--version").stdout == "grpo 0.2.0\n"
+    assert grpo("-V").stdout == grpo("--version").stdout == "grpo 0.3.0\n"
 
 
 def test_variants_as_json_and_as_a_table(grpo):

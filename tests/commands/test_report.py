@@ -96,7 +96,8 @@ def test_two_runs_are_two_reports(grpo, tmp_path):
         drifting(tmp_path / name)
     result = grpo("report", str(tmp_path), "-v", "dr", "-o", str(tmp_path / "page.html"))
     assert result.exit_code == 2
-    assert f"grpo report {tmp_path}/a; grpo report {tmp_path}/b; side by side" in result.stderr
+    each = f"grpo report {tmp_path}/a -o a.html; grpo report {tmp_path}/b -o b.html; side by side"
+    assert each in result.stderr
 
 
 def test_the_page_may_be_named_behind_html(report, grpo, run, tmp_path):
