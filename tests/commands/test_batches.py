@@ -139,12 +139,17 @@ def test_rows_of_every_row_add_up_to_the_total_of_their_batch(variant: str, reco
 
 @each("file", [*sorted(SAMPLES.glob("*.json*")), *sorted(ROLLOUTS.glob("*.jsonl"))], str)
 def test_rows_of_every_sample_add_up(file: Path) -> None:
-    for variant in ("grpo", "dapo", "dr", "gspo"):
-        try:
-            result = evaluate(str(file), variant)
-        except GrpoError:
-            continue  # samples of what is refused
-        check_rows(result, {(): result.total})
+    checked = 0
+    for variant in {"grpo", "dapo", "dr", "gspo", *some(list(VARIANTS), 3)}:
+        for batch in ("input", "step"):
+            try:
+                result = evaluate(str(file), variant, batch=batch, **needed(variant))
+            except GrpoError:
+                continue  # what is refused, lacks a column, or says no step
+            batches = {(one["step"],): one for one in result.batches} or {(): result.total}
+            check_rows(result, batches)
+            checked += 1
+    assert checked or file.name.startswith(("bad_", "temperature")), file
 
 
 def test_a_batch_has_the_total_of_a_file_of_its_records(records, grpo, path, tmp_path) -> None:

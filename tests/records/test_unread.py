@@ -5,7 +5,7 @@ import json
 import numpy as np
 from files import each
 
-from grpo_cli.commands.check.tokens import prompts, retokenised
+from grpo_cli.commands.check.rules import responses
 from grpo_cli.commands.page.prompts import KEYS as PROMPTS
 from grpo_cli.commands.trend.said import EACH, ENDINGS, VERSIONS
 from grpo_cli.records.choose.batches import STEP_FIELDS as STEPS
@@ -186,6 +186,6 @@ def test_the_note(given, said):
 
 def test_keys_that_other_parts_read_are_known_here():
     """They would be named as ignored otherwise."""
-    keys = {*STEPS, *ENDINGS, *VERSIONS, *PROMPTS, *prompts._KEYS, *retokenised._KEYS}
+    keys = {*STEPS, *ENDINGS, *VERSIONS, *PROMPTS, *responses._PROMPT_KEYS, *responses._SAMPLED_KEYS}
     assert keys <= READ_ELSEWHERE
     assert FUNCTION == EACH
