@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -260,8 +261,11 @@ class Evaluation:
         """The numbers of each batch behind the fields that name it; none where all is one batch."""
         return self._outcome.batches.rows()
 
-    def gradient_size(self, row: Mapping[str, object]) -> float:
+    def gradient_size(self, row: Mapping[str, Any]) -> float:
         """Σ |gradient| over the tokens of the batch that a record's row belongs to."""
+        if self._task.evaluator.plan.batch == "record":
+            gradients = (one["tokens"]["gradient"] for one in row["responses"])
+            return math.fsum(abs(one) for gradient in gradients for one in gradient)
         return self._outcome.batches.size(row)
 
     @property
@@ -283,10 +287,12 @@ class Evaluation:
         return list(reader.notes() | self._notices | other | outcome.told | no_kl | more | pooled)
 
     def _ungrouped(self) -> Iterator[str]:
-        """Says that groups are torn into their responses, where no advantage is left of them."""
+        """Says that groups are torn into their responses, where advantages are made of groups."""
         totals = self._outcome.totals
         said = self._reader.ungrouped(totals)
-        if said is not None and totals.dead_groups == totals.groups:
+        given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
+        in_groups = self._task.evaluator.plan.compares_groups and not given
+        if said is not None and (in_groups or totals.dead_groups == totals.groups):
             yield said
 
     def _replaced(self) -> Iterator[str]:

@@ -125,6 +125,8 @@ class Evaluator:
         """
         found = BatchStatistics()
         objective = self.objective(chunk)
+        if self.skip:  # what cannot be evaluated is in no statistic either
+            pipeline.evaluate(chunk.batch, objective)
         if self._wants_moments:
             found.moments = True
             if statistics.wanted(objective):

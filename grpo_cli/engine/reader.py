@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Bundle, OnPiece, Told, bundled
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
     PLAIN,
     Block,
@@ -35,7 +36,7 @@ from grpo_cli.records import (
 )
 from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.batches import STEP_FIELDS, batch_fields
-from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.paths import read_path, spelled
 from grpo_cli.records.choose.where import Condition
 from grpo_cli.records.decode.chunks import one_by_one
 from grpo_cli.records.open.address import Version, is_remote
@@ -118,6 +119,9 @@ class Reader:
         if not alone or self.reading.grouping is not None or not self.told.group_key:
             return None
         key = self.told.group_key
+        for field, steps in self.told.steps.items():
+            if len(steps) > 1:  # a prompt may come back in a later step
+                key = f"{field},{key}"
         return (
             "every record is one response, so each is a group of its own; they carry a "
             f"{key}: --group-by {key} puts those of one prompt together"
@@ -147,7 +151,17 @@ class Reader:
         return narrowed
 
     def batch_by(self, batch: str) -> None:
-        """Has each record say which batch it belongs to, where ``batch`` names fields."""
+        """Has each record say which batch it belongs to, where ``batch`` names fields.
+
+        Raises:
+            UsageError: for a field that is named as a column of the rows that are printed.
+        """
+        for field in map(spelled, batch_fields(batch)):
+            if field in KINDS:
+                raise UsageError(
+                    f"--batch {field}: rows have a column {field} already; "
+                    "batches need a field of another name"
+                )
         self.reading = replace(self.reading, batch=batch_fields(batch))
 
     # ---- in this process ----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,10 @@ _COUNTS = (
 
 @dataclass
 class TermTotal:
-    """One term's sums over a batch: those of the records with the same coefficient together."""
+    """One term's sums over a batch: those of the records with the same coefficient together.
+
+    ``counted`` is of all records, also of those whose coefficient is 0.
+    """
 
     sums: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
@@ -59,6 +63,8 @@ def add_terms(terms: dict[str, TermTotal], summary: Summary, responses: slice) -
         total = terms.setdefault(term.name, TermTotal())
         total.add(term.coefficient, term.weighted_of(responses))
         total.counted += term.counted(responses)
+    for name, weights in summary.breakdown.absent.items():
+        terms.setdefault(name, TermTotal()).counted += weights.counted(responses)
 
 
 @dataclass
@@ -220,11 +226,15 @@ class Totals:
 
     def parts(self) -> dict[str, float]:
         """What each term adds to J, by its name."""
-        return {name: self.part(name) for name in (POLICY, KL, ENTROPY) if name in self.terms}
+        return {name: self.part(name) for name in (POLICY, KL, ENTROPY) if self.sums(name)}
 
     def has(self, term: str) -> bool:
         """Whether a term counts in J: the policy, and others whose coefficient is not 0."""
-        return term == POLICY or any(self.terms[term].sums if term in self.terms else ())
+        return term == POLICY or any(self.sums(term))
+
+    def sums(self, term: str) -> Mapping[float, ExactSum]:
+        """A term's sums by their coefficients; none where no record has the term."""
+        return self.terms[term].sums if term in self.terms else {}
 
     @property
     def objective(self) -> float:

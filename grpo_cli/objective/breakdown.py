@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,8 @@ class Breakdown:
         kept: [N] bool, the tokens that no correction takes out of the policy term's denominator;
             None where it takes out none.
         terms: the policy term, the KL where one was estimated, the entropy bonus where asked for.
+        absent: the weights of a KL or an entropy bonus that the objective has and these records
+            lack, their coefficient being 0: they count in a batch of which others have the term.
         denominators: term → [M] what its weights count over the batch of each record; None where
             each record is a batch of its own.
     """
@@ -58,6 +60,7 @@ class Breakdown:
     correction: F64 | None
     kept: NDArray[np.bool_] | None
     terms: tuple[Term, ...]
+    absent: Mapping[str, Weights] = field(default_factory=dict)
     denominators: Mapping[str, F64] | None = None
 
     # ---- the terms --------------------------------------------------------------------------

@@ -74,7 +74,8 @@ def counts(
             ENTROPY: _weights(objective.entropy_aggregate, inputs, policy),
         }
     else:
-        found = {term.name: term.weights for term in evaluate(batch, objective, whole).terms}
+        made = evaluate(batch, objective, whole)
+        found = {term.name: term.weights for term in made.terms} | {**made.absent}
     return {
         name: batch.records.sum(weights.counts)
         for name, weights in found.items()
@@ -104,13 +105,17 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     if correction is not None and kept is not None and correction.policy_only:
         kept, inputs["lengths"] = None, batch.responses.lengths
         weights = inputs.call(objective.aggregate, "aggregate")
-    terms += _kl_terms(
-        batch, objective, _weights(objective.kl_aggregate, inputs, weights), kl, ratio
-    )
+    absent: dict[str, Weights] = {}
+    own = _weights(objective.kl_aggregate, inputs, weights)
+    terms += _kl_terms(batch, objective, own, kl, ratio)
+    if kl is None and objective.has_kl and not objective.kl_in_reward:
+        absent[KL] = own
     if correction is not None and correction.bonus_kept is not None:
         kept = correction.bonus_kept  # an aggregation of its own counts these alone
         inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
     terms += _entropy_terms(batch, objective, inputs, weights, kept)
+    if objective.entropy is not None and objective.entropy_coef == 0.0:
+        absent[ENTROPY] = _weights(objective.entropy_aggregate, inputs, weights)
     return Breakdown(
         batch=batch,
         objective=objective,
@@ -123,6 +128,7 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
         correction=weight,
         kept=None if correction is None else correction.kept,
         terms=tuple(terms),
+        absent=absent,
     )
 
 

@@ -139,6 +139,10 @@ class Weights(NamedTuple):
     divisor: float
     of: str
 
+    def counted(self, responses: slice = slice(None)) -> float:
+        """What these responses add to the denominator that counts."""
+        return 0.0 if self.counts is None else float(self.counts[responses].sum())
+
 
 def per_token(lengths: I64, count_eps: float = 0.0) -> F64:
     """[R] 1/(|oᵢ| + ε); for a response without tokens, which nothing is multiplied by, about 1."""

@@ -54,8 +54,7 @@ class Term(NamedTuple):
 
     def counted(self, responses: slice = slice(None)) -> float:
         """What its weights count in these responses: whole numbers, so that the sum is exact."""
-        counts = self.weights.counts
-        return 0.0 if counts is None else float(counts[responses].sum())
+        return self.weights.counted(responses)
 
 
 class GradientPart(NamedTuple):

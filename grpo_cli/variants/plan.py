@@ -59,6 +59,11 @@ class Plan:
         """Whether the advantage needs statistics of the whole batch."""
         return self._choice("advantage")[1].measure is not None
 
+    @property
+    def compares_groups(self) -> bool:
+        """Whether an advantage is made of the rewards of its group."""
+        return "groups" in self._choice("advantage")[1].columns
+
     def takes(self) -> set[str]:
         """The hyperparameters that the chosen stages take from flags and records."""
         wanted = self._wanted().items()

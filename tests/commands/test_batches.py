@@ -272,14 +272,81 @@ def test_the_same_bytes_with_jobs_and_in_any_order_of_batches(grpo, path) -> Non
     assert grpo(*words, "--jobs", "1").stdout == grpo(*words, "--jobs", "2").stdout
 
 
-def test_shares_of_a_batch_add_up_to_one(grpo, records, tmp_path) -> None:
+@each(("batch", "batches"), [("input", 1), ("step", 1), ("step,rank", 2), ("record", 2)])
+def test_shares_of_a_batch_add_up_to_one(batch, batches, grpo, records, tmp_path) -> None:
     file = tmp_path / "two.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in records[:2]))
-    out = grpo("eval", str(file), "-v", "dapo", "--level", "token", "--limit", "0", "-q").stdout
-    lines = [line for line in out.splitlines() if line.endswith("%")]
-    shares = [float(line.split()[-1][:-1]) for line in lines]
+    two = [records[0], records[3]]  # a step's two ranks
+    file.write_text("".join(json.dumps(one) + "\n" for one in two))
+    words = ("eval", str(file), "-v", "dapo", "--level", "token", "--limit", "0", "-q")
+    lines = grpo(*words, "--batch", batch).stdout.splitlines()
+    shares = [float(line.split()[-1][:-1]) for line in lines if line.endswith("%")]
     assert len(shares) > 12
-    assert sum(shares) == pytest.approx(100.0, abs=0.005 * len(shares))
+    assert sum(shares) == pytest.approx(100.0 * batches, abs=0.005 * len(shares))
+
+
+LACKING = {"log_probs_ref": None, "entropies": None}
+
+
+@each("variant", ["grpo", "bnpo", "verl/vanilla", "verl/sapo", "skyrl/regular", "trl/dapo"])
+def test_a_term_that_only_some_records_have_counts_all_of_them(variant: str, records) -> None:
+    """β or entropy_coef 0 in some: J is Σ over terms of Σ coefficient·w·value over the batch."""
+    first, second, third = (dict(one) for one in records[:3])
+    first["hyperparameters"] = {"beta": 0.1, "entropy_coef": 0.01}
+    second = {name: one for name, one in second.items() if name not in LACKING}
+    second["hyperparameters"] = {"beta": 0.0}
+    third["hyperparameters"] = {"beta": 0.0}
+    for some_of in ([first, second], [second, first], [first, third, second]):
+        result = evaluate(some_of, variant, **needed(variant))
+        check_rows(result, {(): result.total})
+
+
+def test_what_is_left_out_is_in_no_statistic_of_the_batch(records, grpo, tmp_path) -> None:
+    bad = json.loads(json.dumps(records[0]))
+    bad["log_probs_old"] = [[-2000.0] * len(row) for row in bad["log_probs_old"]]  # ρ overflows
+    bad["rewards"] = [9.0, 0.0, 0.0, 0.0, 0.0, 9.0]
+    file = tmp_path / "bad.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in [bad, *records[1:3]]))
+    words = ("--advantage", "batch-std", "--surrogate", "unclipped", "-v", "dapo", "--only", "loss")
+    result = grpo("eval", str(file), *words, "--level", "batch", "--on-error", "skip", "-q")
+    stages = {"advantage": "batch-std", "surrogate": "unclipped"}
+    assert float(result.stdout) == evaluate(records[1:3], "dapo", stages=stages).loss
+
+
+@each("field", ["source", "id", "loss", "tokens", "variant"])
+def test_a_batch_s_field_is_no_column_of_ours(field: str, records, grpo, tmp_path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text(json.dumps(records[0] | {field: "a"}) + "\n")
+    result = grpo("eval", str(file), "--batch", field)
+    assert result.exit_code == 2
+    assert f"rows have a column {field} already" in result.stderr
+
+
+def test_the_last_batch_is_the_one_with_the_greatest_step(records, grpo, tmp_path) -> None:
+    file = tmp_path / "run.jsonl"
+    steps = [dict(records[0], step=step) for step in (3, 10, 9)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in steps))
+    for words in ((), ("--batch", "step")):
+        document = json.loads(grpo("explain", str(file), *words, "--json").stdout)
+        assert document["batch"] == {"step": 10}
+
+
+def test_a_group_of_rows_of_several_steps_is_noted(grpo, tmp_path) -> None:
+    rows = [
+        {"log_probs_new": [-0.2, -0.3], "reward": at % 2, "uid": "u0", "step": at // 2}
+        for at in range(4)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    alone = grpo("eval", str(file), "-v", "dr", "--level", "batch")
+    assert "--group-by step,uid puts" in alone.stderr
+    pooled = grpo("eval", str(file), "-v", "dr", "--level", "batch", "--group-by", "uid")
+    assert "the records of 2 steps are evaluated as one batch" in pooled.stderr
+
+
+def test_limit_counts_rows_of_batches(grpo, path) -> None:
+    words = ("eval", str(path), "--batch", "step", "--level", "batch", "--limit", "2", "-q")
+    assert len(grpo(*words, "-f", "jsonl").stdout.splitlines()) == 2
+    assert grpo("eval", str(path), "--batch", "").exit_code == 2
 
 
 def test_records_left_out_are_in_no_denominator(records, tmp_path) -> None:
@@ -314,7 +381,7 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     result = grpo("eval", str(path), "--batch", "nope")
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
-        f"grpo: {path}:1: nope: missing; --batch needs it in every record"
+        f"grpo: {path}:1: nope: missing; batches need it in every record (--batch)"
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")

@@ -53,7 +53,7 @@ def compare(
     are listed with the reason. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        batch = stages.batch or "input"
+        batch = "input" if stages.batch is None else stages.batch
         made, notes = plans(names(variants), stages.stages, stages.hyperparameters, batch)
         for note in () if page.quiet else notes:
             say(f"note: {note}")

@@ -81,6 +81,7 @@ def lines_format(lines: Lines, write: Write) -> Format:
 def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
     """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
     rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
+    rows = rows[: printing.limit or None]
     names = printing.names_of_totals(rows)
     return [{name: {"variant": variant, **row}.get(name) for name in names} for row in rows]
 

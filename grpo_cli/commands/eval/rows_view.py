@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -55,17 +56,26 @@ def print_batches(
     mean: Row,
 ) -> None:
     """Prints a line of totals for each batch, and their mean."""
-    names = printing.names_of_totals(batches)
-    if printing.fields is None:
-        names = tuple(name for name in names if name not in ("variant", "signature"))
-    columns = [_column(name, batches) for name in names]
-    kept, hidden = fitting(columns, () if printing.fields else _SPARE_TOTALS, screen.width)
+    of_batches = printing.level == "batch"
+    chosen = printing.fields if of_batches else None
+    rows = batches[: printing.limit or None] if of_batches else batches
+    names = replace(printing, level="batch", fields=chosen).names_of_totals(rows)
+    columns = [_column(name, rows) for name in names]
+    if chosen is None:
+        columns = [one for one in columns if _tells(one.name, rows)]
+    kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
-    if printing.fields is None:
+    if chosen is None:
         loss = shown_among(mean["loss"], mean["gradient_norm"])
-        console.print(Text(f"\nmean loss of {len(batches):,} batches  {loss}"))
+        many = "batches" if len(batches) != 1 else "batch"
+        console.print(Text(f"\nmean loss of {len(batches):,} {many}  {loss}"))
         console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
+
+
+def _tells(name: str, rows: Sequence[Row]) -> bool:
+    """Whether a column says anything of these batches."""
+    return name not in ("variant", "signature") and any(row.get(name) is not None for row in rows)
 
 
 _SPARE_TOTALS = (
@@ -91,7 +101,8 @@ def print_rows(
         printing: which rows.
         records: those that hold them.
         limit: how many rows; 0 for all.
-        size: Σ |gradient| over the batch of a record's row, which ``share`` is of.
+        size: Σ |gradient| over the batch of a record's row, which ``share`` is of; None where the
+            batch was not read whole.
     """
     level, fields = printing.level, printing.fields
     tables = _tables(printing, records, limit, size)
@@ -112,7 +123,6 @@ def _tables(
 ) -> Iterator[tuple[str, list[Column]]]:
     level, fields = printing.level, printing.fields
     if level == "token":
-        assert size is not None
         yield from _token_tables(fields, records, limit, size)
         return
     by = printing.by
@@ -149,11 +159,11 @@ def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> It
 
 
 def _token_tables(
-    fields: tuple[str, ...] | None, records: Sequence[Row], limit: int, size: Size
+    fields: tuple[str, ...] | None, records: Sequence[Row], limit: int, size: Size | None
 ) -> Iterator[tuple[str, list[Column]]]:
     room = limit or None
     for record in records:
-        whole = size(record)
+        whole = None if size is None else size(record)
         for response in record["responses"]:
             count = len(response["tokens"]["position"])
             count = count if room is None else min(count, room)
@@ -176,7 +186,7 @@ def _title(record: Row, response: Row) -> str:
 
 
 def _token_columns(
-    fields: tuple[str, ...] | None, record: Row, response: Row, count: int, whole: float
+    fields: tuple[str, ...] | None, record: Row, response: Row, count: int, whole: float | None
 ) -> list[Column]:
     tokens = response["tokens"]
     names = fields or [name for name in COLUMNS["token"] if tokens.get(name) is not None]
@@ -189,7 +199,7 @@ def _token_columns(
         else:  # what the record says of itself and its batch
             values = [record[name]] * count
         columns.append(_token_column(name, values))
-    if fields is None:
+    if fields is None and whole is not None:
         columns.append(
             _share(tokens["gradient"][:count], whole, sum(map(_size, record["responses"])))
         )

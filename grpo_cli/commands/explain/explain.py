@@ -57,8 +57,10 @@ def explain(
 
 
 def _last_batch(batches: Mapping[Hashable, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The batch that begins last; nothing where there is only one."""
-    return [*batches.values()][-1] if len(batches) > 1 else {}
+    """The batch with the greatest values of its fields; nothing where there is only one."""
+    if len(batches) < 2:
+        return {}
+    return max(batches.values(), key=lambda names: [*map(_order, names.values())])
 
 
 def _last_step(source: Reader) -> Mapping[str, Any]:

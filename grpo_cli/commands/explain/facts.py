@@ -121,8 +121,8 @@ class Facts:
         self._add_largest(chunk, breakdown)
 
     def _add_terms(self, breakdown: Breakdown) -> None:
+        own = breakdown.objective.batch == "record"
         for term in breakdown.terms:
-            own = breakdown.objective.batch == "record"
             factor = breakdown.term_weight(term) if own else term.factor
             counted = breakdown.batch.records.count if own else term.counted()
             if term is breakdown.policy:
@@ -132,6 +132,9 @@ class Facts:
                 total = self.others.setdefault(term.name, TermTotal())
                 total.counted += counted
                 total.add(term.coefficient, factor * term.sums)
+        for name, weights in breakdown.absent.items():
+            counted = breakdown.batch.records.count if own else weights.counted()
+            self.others.setdefault(name, TermTotal()).counted += counted
 
     def _add_policy(self, breakdown: Breakdown, factor: F64) -> None:
         part = np.repeat(factor, breakdown.batch.responses.lengths) * breakdown.policy.values
@@ -176,7 +179,7 @@ class Facts:
             "negative_advantages": self.below.value() / count,
             "kl_penalty": self._part(KL),
         }
-        if ENTROPY in self.others:
+        if ENTROPY in self.others and self.others[ENTROPY].sums:
             found["entropy_bonus"] = self._part(ENTROPY)
         return found
 

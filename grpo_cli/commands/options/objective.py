@@ -150,7 +150,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
             self.variant,
             stages=self.stages,
             hyperparameters=self.hyperparameters,
-            batch=self.batch or "input",
+            batch="input" if self.batch is None else self.batch,
         )
 
 

@@ -132,7 +132,7 @@ def _ratio_mean(step: StepSums) -> float | None:
 
 def _kl(step: StepSums) -> float | None:
     totals = step.sums.totals
-    known = totals is not None and totals.kl_known and KL in totals.terms
+    known = totals is not None and totals.kl_known and bool(totals.sums(KL))
     return _counted(lambda totals: totals.value(KL))(step) if known else None
 
 

@@ -62,7 +62,7 @@ TOTAL = (
     Field("loss", lambda total: -total.objective + 0.0),
     Field("policy", lambda total: total.value(POLICY) + 0.0),
     Field("kl", lambda total: total.value(KL) + 0.0 if total.kl_known else None),
-    Field("entropy", lambda total: total.value(ENTROPY) if ENTROPY in total.terms else None),
+    Field("entropy", lambda total: total.value(ENTROPY) if total.sums(ENTROPY) else None),
     Field("denominator", lambda total: total.denominator),
     Field("denominator_of", lambda total: total.denominator_of, kind="text"),
     Field("records", lambda total: total.records, kind="whole"),

@@ -17,7 +17,7 @@ from grpo_cli.records.record import Raw
 
 STEP_FIELDS = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
-    *("iteration", "rollout_id"),
+    *("iteration", "rollout_id", "global_steps"),
 )
 """Fields that say a record's step, the first that is there."""
 
@@ -113,7 +113,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
         raise _at(raw, field, f"expected a number or text to batch by, got {got(found)}")
     if field == (FILE,):
         return raw.source
-    raise _at(raw, field, "missing; --batch needs it in every record")
+    raise _at(raw, field, "missing; batches need it in every record (--batch)")
 
 
 def _at(raw: Raw, field: Path, message: str) -> InputError:
@@ -136,9 +136,13 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
         return {name: set(_scalars(value.get(name) for value in _objects(few)))}
     found: dict[str, set[Any]] = {}
     for value in _objects(few):
-        name = next((name for name in STEP_FIELDS if name in value), None)
-        if name is not None:
-            found.setdefault(name, set()).update(_scalars([value[name]]))
+        for above, holder in (("", value), ("meta.", value.get("meta"))):
+            name = next((name for name in STEP_FIELDS if name in (holder or ())), None)
+            if name is not None and isinstance(holder, Mapping):
+                several = holder[name]  # of rows that are one group
+                several = several if isinstance(several, list) else [several]
+                found.setdefault(above + name, set()).update(_scalars(several))
+                break
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.choose.membership import BatchFields
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.numbers import is_number
@@ -180,6 +181,8 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
             kept[key] = one
         elif key in fields.hyperparameters:
             raise _at(other, f"another value than {_where(rows[0])} has, in one group", key)
+        elif key in STEP_FIELDS:
+            kept[key] = [raw.value.get(key) for raw in rows]
     return kept
 
 

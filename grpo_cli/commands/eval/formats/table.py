@@ -44,7 +44,7 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
         elif run.complete:
             print_totals(console, screen, printing.level, printing.fields, run.total, run.signature)
         if printing.level != "batch":
-            size = run.gradient_size if printing.weighs else None
+            size = run.gradient_size if printing.weighs and run.complete else None
             counted.append(print_rows(console, screen, printing, records, limit, size))
 
     print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)

@@ -53,13 +53,19 @@ class Exact(Totals):
         policy = work.policy(objective, evaluator.measured)
         self._weighted(POLICY, 1.0, policy, work.weight(objective, "aggregate"), chunk.batch)
         has_kl = objective.has_kl and not objective.kl_in_reward
-        if has_kl and objective.beta:
+        if has_kl:
             weights = work.weight(objective, _own(objective, "kl_aggregate"))
+        if has_kl and not objective.beta:
+            self._term(KL).counted += weights.counted()
+        elif has_kl:
             self._weighted(KL, -objective.beta, work.kl(objective), weights, chunk.batch)
-        if objective.entropy is not None and objective.entropy_coef:
+        if objective.entropy is not None:
             weights = work.weight(objective, _own(objective, "entropy_aggregate"))
-            sums = work.entropy(objective)
-            self._weighted(ENTROPY, objective.entropy_coef, sums, weights, chunk.batch)
+            if objective.entropy_coef:
+                sums = work.entropy(objective)
+                self._weighted(ENTROPY, objective.entropy_coef, sums, weights, chunk.batch)
+            else:
+                self._term(ENTROPY).counted += weights.counted()
         self.records += chunk.batch.records.count
         self.signatures.setdefault(objective.signature, objective.parts)
 
