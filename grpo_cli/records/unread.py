@@ -8,7 +8,9 @@ A key resembles a column of log-probs by the words of its name:
   policy's, which is the one that nobody misses;
 - words for a policy alone (``old``, ``behavior_policy``) over numbers that may be log-probs.
 
-``old_values``, ``teacher_logprobs``, ``logprobs_entropy`` and ``log_ratio`` resemble none.
+A word for log-probs beside words that are not listed (``target_logprobs``) over such numbers is a
+guess, which the note gives and no error. ``old_values``, ``teacher_logprobs``,
+``logprobs_entropy`` and ``log_ratio`` resemble none.
 """
 
 from __future__ import annotations
@@ -29,18 +31,22 @@ def _set(words: str) -> frozenset[str]:
 OLD, REF, ROLLOUT, NEW = "log_probs_old", "log_probs_ref", "log_probs_rollout", "log_probs_new"
 
 _POLICIES: Mapping[str, frozenset[str]] = {
-    OLD: _set("old prev previous prox proximal"),
+    OLD: _set("old prev previous prox proximal olp olps"),
     REF: _set("ref refs reference base sft init initial"),
     ROLLOUT: _set(
         "rollout rollouts sampling sampled sampler infer inference vllm sglang engine gen "
-        "generation generated generator behavior behaviour behav behave mu"
+        "generation generated generator behavior behaviour behav behave mu sample beta q"
     ),
-    NEW: _set("new now current curr cur train trainer actor theta"),
+    NEW: _set("new now current curr cur train trainer actor theta fsdp megatron mcore hf"),
 }
-_LOG_PROBS = _set("logp lp lps")
+_EARLIER = _set("orig original recomputed before anchor snapshot stale lagged")
+"""The old policy's, where no word names another that was not trained (``vllm_lp_before``)."""
+_RECOMPUTES = _set("actor fsdp megatron mcore hf")
+"""Trainers, whose log-probs beside others are those that they recompute before the update."""
+_LOG_PROBS = _set("logp lp lps olp olps")
 _PROBS = _set("prob probs p pi")
 _NEUTRAL = _set("log token tokens per seq sequence response completion action policy model")
-_LISTED = frozenset().union(*_POLICIES.values(), _LOG_PROBS, _PROBS, _NEUTRAL)
+_LISTED = frozenset().union(*_POLICIES.values(), _EARLIER, _LOG_PROBS, _PROBS, _NEUTRAL)
 TWINS = {OLD: (OLD, "probs_old"), REF: (REF, "probs_ref"), ROLLOUT: (ROLLOUT,)}
 """The columns that an objective may lack, and the fields that hold each."""
 
@@ -51,6 +57,13 @@ _OTHERS: Mapping[str, frozenset[str]] = {
     "advantages": _set("advantage advantages adv advs"),
 }
 """Columns that are no log-probs, by the words of what dumps call them."""
+_NO_POLICY = _set("teacher distill draft reward rm judge grader verifier ratio diff delta kl")
+_LEFT_OUT = _set(
+    "pad pads padded padding ignore ignored exclude excluded invalid env environment observation "
+    "obs tool tools prompt prompts user system"
+)
+"""What masks may mark that does not count."""
+_WHICH_MASK = "a mask of what does not count? mask wants 1 where a token counts"
 
 PROMPT_TOO = "attention_mask"
 """No response mask: it covers the prompt too, and pads to the right of both."""
@@ -73,6 +86,7 @@ what verl's hook keeps beside a loss that is not compared for it."""
 FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 
+_IF_OLD = "if your ratio is with these"
 _MOST_KEYS, _MOST_KEY_SETS = 8, 256
 
 
@@ -175,8 +189,9 @@ def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, tupl
         if not _has(names, column)
     }
     if OLD in found:
-        near = [(one or OLD, key) for one, key in keys if one in ("", NEW)]
-        found[OLD] += [Misnamed(key, _advice(column, key, new)) for column, key in near]
+        near = [(one, key) for one, key in keys if one in ("", NEW)]
+        both = [(NEW if one and not _words(key) & _RECOMPUTES else OLD, key) for one, key in near]
+        found[OLD] += [Misnamed(key, _advice(column, key, new)) for column, key in both]
     return {column: tuple(each) for column, each in found.items() if each}
 
 
@@ -199,6 +214,8 @@ def resembled(key: str) -> str | None:
     """The column of log-probs that a key resembles: "" for any of them, None for none."""
     words = _words(key)
     named = next((column for column, names in _POLICIES.items() if words & names), "")
+    if words & _EARLIER and named not in (REF, ROLLOUT):
+        named = OLD
     if words & _LOG_PROBS:
         return named if words <= _LISTED or named in TWINS else None
     return named if named in TWINS and (words & _PROBS or words <= _LISTED) else None
@@ -214,6 +231,7 @@ def may_mean(key: str, column: str) -> bool:
 @lru_cache(maxsize=1024)
 def _words(key: str) -> frozenset[str]:
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+    snake = re.sub(r"pi_b(?![a-z])", "pi_beta", snake)
     snake = re.sub(r"log_?prob(abilit(y|ies))?s?|log_?p(i|s)?(?![a-z])", "_logp_", snake)
     return frozenset(re.findall("[a-z]+", snake))
 
@@ -327,7 +345,7 @@ def look(
         elif key in advice or (key != PROMPT_TOO and is_column(value, model)):
             near = advice.get(key) or _nearest(key, value, names)
             either = resembled(key) == ROLLOUT and near and not _has(names, OLD)
-            ratio = f"; --map {OLD}={key} if your ratio is with these" if either else ""
+            ratio = f"; --map {OLD}={key} {_IF_OLD}" if either else ""
             said.append((key, near + ratio))
     return KeySet(line, tuple(said))
 
@@ -346,9 +364,27 @@ def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
     words = _words(key)
     for name, known in _OTHERS.items():
         if words & known and name not in names and (name != "mask" or _is_mask(value)):
-            return f"--map {name}={key}"
+            return _WHICH_MASK if name == "mask" and words & _LEFT_OUT else f"--map {name}={key}"
+    if column is None and NEW in names and not _has(names, OLD) and _may_be_log_probs(key, value):
+        return f"--map {OLD}={key} {_IF_OLD}"
     scores = key.startswith("token_level_") and bool(words & {"rewards", "scores"})
     return f"--map rewards={key}" if scores and "rewards" not in names else ""
+
+
+def _may_be_log_probs(key: str, value: Any) -> bool:
+    """Whether a column whose policy is not known may be one: a word for it, floats ≤ 0."""
+    others = _NO_POLICY.union(*_OTHERS.values())
+    words = _words(key)
+    return bool(words & _LOG_PROBS) and not words & others and _are_at_most_0(value)
+
+
+def _are_at_most_0(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f" and not bool((value > 0).any())
+    return all(
+        _are_at_most_0(one) if _is_list(one) else one is None or (type(one) is float and one <= 0)
+        for one in value
+    )
 
 
 def _is_mask(value: Any) -> bool:

@@ -145,6 +145,41 @@ def test_a_row_that_does_not_need_it_is_evaluated(grpo, dump, row, more):
     assert "ignored keys that look like columns: old_lp" in result.stderr
 
 
+OLD_NAMES = (
+    "orig_logprobs recomputed_logprobs logprobs_before anchor_logprobs snapshot_logprobs "
+    "stale_logps lagged_logprobs fsdp_logprobs megatron_logprobs mcore_logprobs hf_logprobs olp"
+)
+
+
+@each("key", OLD_NAMES.split())
+def test_other_names_of_the_old_policy_are_refused(grpo, dump, key):
+    record = {"log_probs_new": ROWS, "rewards": [1.0, 0.0], key: OLDER}
+    result = grpo("eval", dump(record), "-v", "dapo")
+    assert result.exit_code == 3
+    assert f"--map log_probs_old={key} reads it (on-policy" in result.stderr
+    result = grpo("eval", dump({**record, "log_probs_old": OLDER}), "-v", "dapo")
+    assert result.exit_code == 0
+    assert result.stderr.count(key) == 1
+
+
+@each("key", ["sample_logprobs", "q_logprobs", "beta_logps", "target_logprobs", "log_q", "pi_b"])
+def test_what_may_be_the_old_policy_is_a_note_that_says_how(grpo, dump, key):
+    record = {"log_probs_new": ROWS, "rewards": [1.0, 0.0], key: OLDER}
+    result = grpo("eval", dump(record), "-v", "dapo")
+    assert result.exit_code == 0
+    assert f"--map log_probs_old={key} if your ratio is with these" in result.stderr
+    assert (f"--map log_probs_rollout={key};" in result.stderr) == (key != "target_logprobs")
+
+
+@each("key", ["pad_mask", "padding_mask", "ignore_mask", "env_mask"])
+def test_a_mask_of_what_does_not_count_is_not_advised_as_the_mask(grpo, dump, key):
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "log_probs_old": ROWS, key: [[0, 1], [0]]}
+    result = grpo("eval", dump(record), "-v", "dr")
+    assert result.exit_code == 0
+    assert f"{key} (a mask of what does not count? mask wants 1 where" in result.stderr
+    assert "--map" not in result.stderr
+
+
 @each("key", ["attention_mask", "loss_weights", "old_values", "teacher_logprobs", "returns"])
 def test_other_columns_are_a_note(grpo, dump, key):
     result = grpo("eval", dump(*[{**RECORD, "old_lp": None, key: [[1, 0], [1]]}] * 3), "-v", "dr")

@@ -29,6 +29,13 @@ OLD, REF, ROLLOUT, NEW = "log_probs_old", "log_probs_ref", "log_probs_rollout", 
     [
         (OLD, "old_lp logps_old oldLogProbs oldlogprobs prev_lps proximal_logprobs old_policy"),
         (OLD, "old_prob p_old pi_old old_policy_logps logp_old_step old"),
+        (OLD, "orig_logprobs original_lp recomputed_logprobs logprobs_before anchor_logprobs"),
+        (OLD, "snapshot_logprobs stale_logps lagged_logprobs olp actor_recomputed_lp snapshot"),
+        (REF, "original_ref_logprobs base_lp_before ref_logprobs_hf"),
+        (ROLLOUT, "sample_logprobs q_logprobs beta_logprobs mu_lp log_q pi_b log_pi_b q_lp_stale"),
+        (NEW, "fsdp_logprobs megatron_lp mcore_logps hf_logprobs actor_logprobs"),
+        (None, "original_rewards stale_steps beta_schedule sample_mask q_values reward_before"),
+        (None, "target_logprobs target_lp_mean"),
         (REF, "ref_lp sft_logps logprobs_base reference_model refs_lp reference_log_prob"),
         (ROLLOUT, "vllm_logprobs vllmLogprobs sglang_lp behaviour_logps infer_lp sampled_logps mu"),
         (NEW, "current_logprobs new_lp trainer_lps logp_theta"),
@@ -134,6 +141,10 @@ def test_what_a_flag_put_in_its_place_is_read():
         ("old_lp", -0.5, "log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)"),
         ("old_prob", 0.5, "probs_old=old_prob reads it (on-policy: --map log_probs_old=logprobs)"),
         ("old_lp", 0.5, "log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)"),
+        *[
+            (key, -0.5, f"log_probs_old={key} reads it (on-policy: --map log_probs_old=logprobs)")
+            for key in ("fsdp_lp", "megatron_lp", "mcore_lp", "hf_lp", "actor_lp", "recomputed_lp")
+        ],
         ("now_lp", -0.5, "log_probs_new=now_lp --map log_probs_old=logprobs reads both"),
     ],
 )
@@ -154,6 +165,29 @@ def test_what_reads_it(key, value, advice):
         ),
         ({"vllm_lp": MODEL, OLD: MODEL}, "vllm_lp (--map log_probs_rollout=vllm_lp)"),
         ({"vllm_lp": MODEL, ROLLOUT: MODEL}, "vllm_lp"),
+        (
+            {"target_logprobs": MODEL},
+            "target_logprobs (--map log_probs_old=target_logprobs if your ratio is with these)",
+        ),
+        ({"target_logprobs": MODEL, OLD: MODEL}, "target_logprobs"),
+        ({"target_logprobs": [[-1.0, 0.5], [-3.0]]}, "target_logprobs"),
+        ({"target_logprobs": [[-1, -2], [-3]]}, "target_logprobs"),
+        ({"target_logprobs": [[-1.0], [-3.0]]}, ""),
+        ({"teacher_logprobs": MODEL}, "teacher_logprobs"),
+        ({"reward_model_logprobs": MODEL}, "reward_model_logprobs"),
+        ({"critic_logprobs": MODEL, "values": MODEL}, "critic_logprobs"),
+        *[
+            (
+                {key: [[1, 0], [1]]},
+                f"{key} (a mask of what does not count? mask wants 1 where a token counts)",
+            )
+            for key in (
+                *("pad_mask", "padding_mask", "ignoreMask", "env_mask", "tool_mask"),
+                *("observation_mask", "prompt_mask", "user_mask", "pad_weights"),
+            )
+        ],
+        ({"pad_mask": [[1, 0], [1]], "mask": [[1, 0], [1]]}, "pad_mask"),
+        ({"pad_mask": [[1, 2], [1]]}, "pad_mask"),
         ({"returns": MODEL, "note": "x", "step": 3}, "returns"),
         ({"old_tokens": [[1, 2], [3]]}, "old_tokens"),
         ({"critic_v": MODEL}, "critic_v (--map values=critic_v)"),
