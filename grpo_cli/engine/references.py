@@ -92,8 +92,13 @@ def lacks_kl(parts: Parts) -> bool:
     return any(part.key == "kl" and part.name in (NO_REFERENCE.name, MIXED) for part in parts)
 
 
-def without_kl(plans: Iterable[Plan]) -> Notices:
-    """The note on variants that were evaluated without their KL, if any."""
+def without_kl(plans: Iterable[Plan], whose: str = "the records have") -> Notices:
+    """The note on variants that were evaluated without their KL, if any.
+
+    Args:
+        plans: those that were.
+        whose: how a sentence on what was evaluated begins.
+    """
     left_out = list({plan.variant: plan for plan in plans}.values())
     if not left_out:
         return {}
@@ -106,7 +111,10 @@ def without_kl(plans: Iterable[Plan]) -> Notices:
             f"{len(left_out)} variants are evaluated without their KL penalty "
             f"({'; '.join(named)}{more})"
         )
-    return {f"{said}: the records have no log_probs_ref; add that column to include it": None}
+    return {f"{said}: {whose} no log_probs_ref; {_ADVICE}": None}
+
+
+_ADVICE = "add that column (beside ratios: probs_old and probs_ref) to include it"
 
 
 _NAMED = 6

@@ -30,7 +30,7 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
     if any(variant.startswith(f"{name}/") for variant in evaluated):
         return {}
     said = f"the records say that {name} computed them as {loss.partition('@')[0]}"
-    return {f"{said}: -v {named} reproduces it (grpo verify checks how)": None}
+    return {f"{said}: -v {named} is its row (grpo verify takes the records' settings too)": None}
 
 
 @dataclass(frozen=True)

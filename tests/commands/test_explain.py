@@ -241,6 +241,21 @@ def test_a_surrogate_of_log_probs_adds_where_a_is_negative(variant, tmp_path):
     assert "A > 0 take away" in text
 
 
+@pytest.mark.parametrize("batch", ["input", "record"])
+@pytest.mark.parametrize("variant", ["trl/gmpo", "trl/rloo"])
+def test_a_response_without_tokens_counts_by_the_sign_of_its_advantage(variant, batch, tmp_path):
+    """TRL gives it s = A: of two responses with A = ±1, the one without tokens adds ∓1/2."""
+    for sign, full, empty in ((1, "positive", "negative"), (-1, "negative", "positive")):
+        one = {
+            "log_probs_new": [[-0.2, -0.3], []],
+            "log_probs_old": [[-0.2, -0.3], []],
+            "advantages": [sign, -sign],
+        }
+        parts = explained(write(tmp_path / "a", [one]), variant=variant, batch=batch)["parts"]
+        assert parts[f"{full}_advantages"] == pytest.approx(sign / 2, rel=1e-12)
+        assert parts[f"{empty}_advantages"] == pytest.approx(-sign / 2, rel=1e-12)
+
+
 SPIKE = {
     "log_probs_new": [[-0.5, -0.5], [-0.1, -0.5]],
     "log_probs_old": [[-0.5, -0.5], [-6.0, -0.5]],

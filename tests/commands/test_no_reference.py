@@ -34,7 +34,7 @@ LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 
 NOTE = (
     "grpo is evaluated without its KL penalty (k3, β 0.04): the records have no log_probs_ref; "
-    "add that column to include it"
+    "add that column (beside ratios: probs_old and probs_ref) to include it"
 )
 MIXED = (
     "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference, "
@@ -89,7 +89,23 @@ def test_every_level_has_the_numbers_of_beta_0(grpo, write, level):
         assert own == without
 
 
-@pytest.mark.parametrize("command", ["explain", "show", "verify", "split"])
+def test_show_speaks_of_the_one_record_that_it_shows(grpo, write):
+    path = write(PLAIN, WITH)
+    said = NOTE.replace("the records have", "the record has")
+    assert f"note: {said}\n" in grpo("show", path).stderr
+    assert "without its KL" not in grpo("show", path, "--record", "1").stderr
+
+
+def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
+    ratios = {"ratios": [[1.2, 1.1], [0.9, 1.3]], "rewards": [1.0, 0.0]}
+    said = grpo("eval", write(ratios)).stderr
+    halves = [[0.5, 0.5], [0.5, 0.5]]
+    whole = grpo("eval", write(ratios | {"probs_old": halves, "probs_ref": halves}), "--json")
+    assert "(beside ratios: probs_old and probs_ref) to include it" in said
+    assert json.loads(whole.stdout)["total"]["kl"] > 0
+
+
+@pytest.mark.parametrize("command", ["explain", "verify", "split"])
 def test_commands_that_ended_with_an_error(grpo, write, command):
     path = write(PLAIN | {"expected": {"loss": LOSS}})
     more = ["-n", "1"] if command == "split" else []
@@ -123,7 +139,8 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
     assert [row["variant"] for row in document["skipped"]] == ["rloo"]
     assert (
         "note: 2 variants are evaluated without their KL penalty (grpo k3, β 0.04; "
-        "bnpo k3, β 0.04): the records have no log_probs_ref; add that column to include it"
+        "bnpo k3, β 0.04): the records have no log_probs_ref; "
+        "add that column (beside ratios: probs_old and probs_ref) to include it"
     ) in result.stderr
 
 

@@ -121,6 +121,40 @@ def test_fixture_loss(
     assert found.loss == pytest.approx(loss, abs=1e-6)
 
 
+ENTROPIES = [[1.0, 2.0], [0.5, 1.5, 3.0, 1.0]]
+
+
+@pytest.mark.parametrize("row", [row for row in VARIANTS if row.startswith("slime/")])
+@pytest.mark.parametrize(
+    ("stages", "mean"), [({}, (3.0 / 2 + 6.0 / 4) / 2), (PER_TOKEN, (3.0 + 6.0) / 6)]
+)
+def test_slime_takes_the_entropy_off_with_the_reducer_of_its_policy_loss(
+    row: str, stages: dict[str, str], mean: float
+) -> None:
+    """pg_loss - entropy_coef * sum_of_sample_mean(entropy), policy_loss_function @624b824.
+
+    Its icepop_function, its vanilla_tis_function and OPSM leave the reducer's masks as they are.
+    """
+    record = RECORD | {"entropies": ENTROPIES, "rewards": [1.0, 0.0]}
+    plain = evaluate(record, row, stages=stages)
+    given = evaluate(record | {"entropy_coef": 0.1}, row, stages=stages)
+    assert given.loss == pytest.approx(plain.loss - 0.1 * mean, abs=1e-14)
+    assert given.total["entropy"] == pytest.approx(mean, rel=1e-14)
+
+
+def test_slime_entropy_by_hand() -> None:
+    """A = ±0.5 / (σ + 1e-6), σ = √0.5; every ratio is e^0.3, clipped at 1.2 where A > 0."""
+    record = {
+        "log_probs_new": [[-0.2, -0.3], [-0.1, -0.4]],
+        "log_probs_old": [[-0.5, -0.6], [-0.4, -0.7]],
+        "rewards": [1, 0],
+        "entropies": [[1, 1], [1, 1]],
+        "entropy_coef": 0.1,
+    }
+    policy = (1.2 - math.exp(0.3)) / 2 * 0.5 / (math.sqrt(0.5) + 1e-6)
+    assert evaluate(record, "slime/grpo").loss == pytest.approx(-policy - 0.1, abs=1e-14)
+
+
 def test_fixture_clip_and_kl() -> None:
     # OpenRLHF: clip_ratio is the share of tokens that the clip bound, ppo_kl the mean −log ρ
     found = evaluate(RECORD, "openrlhf/ppo")

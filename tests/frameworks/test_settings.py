@@ -97,6 +97,7 @@ PIECES = {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_
 PIECES |= {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.5_2"}
 NUMBERS = {"eps_clip": 0.1, "eps_clip_high": 0.2, "eps_clip_c": 3.0, "kl_loss_coef": 0.4}
 NUMBERS |= {"tis_clip_low": 0.5, "tis_clip": 2, "opsm_delta": 0.6, "opd_kl_coef": 0.7}
+NUMBERS |= {"entropy_coef": 0.8}
 TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slime"}
 
 
@@ -208,7 +209,8 @@ TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slim
             "slime/grpo",
             {"correction": "off-policy-mask-old"},
             {"epsilon_low": 0.1, "epsilon_high": 0.2, "dual_clip": 3.0, "beta": 0.4}
-            | {"is_low": 0.5, "is_high": 2, "off_policy_mask_threshold": 0.6, "opd_kl_coef": 0.7},
+            | {"is_low": 0.5, "is_high": 2, "off_policy_mask_threshold": 0.6, "opd_kl_coef": 0.7}
+            | {"entropy_coef": 0.8},
         ),
         (
             SLIME_NAMED | {"advantage_estimator": "reinforce_plus_plus", "use_opd": True},

@@ -137,9 +137,17 @@ class Facts:
             self.others.setdefault(name, TermTotal()).counted += counted
 
     def _add_policy(self, breakdown: Breakdown, factor: F64) -> None:
-        part = np.repeat(factor, breakdown.batch.responses.lengths) * breakdown.policy.values
-        self.above.add(part[breakdown.advantage > 0])
-        self.below.add(part[breakdown.advantage < 0])
+        """By the sign of A: tokens, and responses without any where these have a term."""
+        lengths = breakdown.batch.responses.lengths
+        self._add_signed(np.repeat(factor, lengths) * breakdown.policy.values, breakdown.advantage)
+        if breakdown.response_advantage is not None:
+            empty = lengths == 0
+            part = factor[empty] * breakdown.policy.sums[empty]
+            self._add_signed(part, breakdown.response_advantage[empty])
+
+    def _add_signed(self, part: F64, advantage: F64) -> None:
+        self.above.add(part[advantage > 0])
+        self.below.add(part[advantage < 0])
         self.size.add(np.abs(part))
 
     def _add_lengths(self, batch: Batch) -> None:

@@ -59,7 +59,7 @@ def show(
         with advising("show", reader, objective):
             breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
         if lacks_kl(breakdown.objective.parts):
-            reader.notices.update(without_kl([plan]))
+            reader.notices.update(without_kl([plan], "the record has"))
         _check(record, breakdown, options)
         without = 0
         with drawings(options.html, options.svg) as (written, drawn):

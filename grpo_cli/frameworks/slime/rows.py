@@ -23,6 +23,7 @@ GRPO = Row(
     kl=use("k1", beta=0.0),
     correction=use("none"),
     aggregate=use("response-mean"),
+    entropy=use("bonus", entropy_coef=0.0),
     reads=_READS,
     checked="executed",
     version="624b824 (2026-08-21)",

@@ -13,6 +13,7 @@ _VALUES = {
     "tis_clip": "is_high",
     "opsm_delta": "off_policy_mask_threshold",
     "opd_kl_coef": "opd_kl_coef",
+    "entropy_coef": "entropy_coef",
 }
 _ADVANTAGES = {
     (True, False): "slime/normalised",
