@@ -71,7 +71,7 @@ PROMPT_TOO = "attention_mask"
 READ_ELSEWHERE = frozenset(
     {
         *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
-        *("iteration", "rollout_id"),
+        *("iteration", "rollout_id", "global_steps"),
         *("truncated", "is_truncated", "finish_reasons", "finish_reason"),
         *("weight_versions", "weight_version", "policy_version", "head_version"),
         *("sampled_token_ids", "sampled_ids", "rollout_token_ids"),
