@@ -157,7 +157,8 @@ def test_a_worker_that_is_killed_before_it_is_given_more(large):
 def test_a_worker_that_is_killed_while_standard_input_is_read(large):
     """141 is for a standard output that was closed, nothing else."""
     data = large.read_bytes()
-    with Run(*EVAL, "-", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
+    words = ("eval", "-v", "dr", "-f", "jsonl", "--jobs", "2")  # rows of tokens would be two passes
+    with Run(*words, "-", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
         run.process.stdin.write(data)
         run.process.stdin.flush()
         assert until(lambda: len(run.workers) == 2 and idle(run.members))
