@@ -16,6 +16,7 @@ pytestmark = pytest.mark.browser
 
 DATA = Path(__file__).parent.parent / "data" / "rollouts" / "trl-1.16.0-grpo.jsonl"
 WIDTHS = (1400, 800, 400)
+LEVEL = ("--level", "token", "-f", "jsonl", "--nest")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def browse(browser, grpo, tmp_path):
 
 
 def evaluated(grpo, path, number: int, *flags: str) -> dict:
-    lines = grpo("eval", str(path), "--level", "token", "-f", "jsonl", "--nest", *flags).stdout
+    lines = grpo("eval", str(path), "--batch", "record", *LEVEL, *flags).stdout
     return json.loads(lines.splitlines()[number])
 
 

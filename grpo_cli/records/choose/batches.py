@@ -137,9 +137,10 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
     found: dict[str, set[Any]] = {}
     for value in _objects(few):
         for above, holder in (("", value), ("meta.", value.get("meta"))):
-            name = next((name for name in STEP_FIELDS if name in (holder or ())), None)
-            if name is not None and isinstance(holder, Mapping):
-                several = holder[name]  # of rows that are one group
+            known = holder if isinstance(holder, Mapping) else {}
+            name = next((name for name in STEP_FIELDS if name in known), None)
+            if name is not None:
+                several = known[name]  # of rows that are one group
                 several = several if isinstance(several, list) else [several]
                 found.setdefault(above + name, set()).update(_scalars(several))
                 break
