@@ -4,6 +4,8 @@
     python tests/house/every_command.py record after.json     # in the tree as it is
     python tests/house/every_command.py compare before.json after.json
 
+Words behind the file's name, as ``record after.json match trend``, keep to commands of these names.
+
 A change that moves code must leave every byte as it was. ``compare`` prints each command whose
 output, messages or exit code differ, and exits with 1 if any does. The version number at the end of
 signatures is not compared.
@@ -83,6 +85,8 @@ def files(folder: Path) -> None:
     single["advantages"] = [0.5, -0.5] * 4
     (folder / "on_policy.json").write_text(json.dumps(single, indent=1))
     single_groups = [json.dumps(made_up(seed, 1)) for seed in range(20, 26)]
+    stepped = [json.dumps(made_up(seed, 1) | {"step": seed // 2}) for seed in range(20, 60)]
+    (folder / "steps.jsonl").write_text("\n".join(stepped) + "\n")
     (folder / "groups.jsonl").write_text("\n".join(single_groups) + "\n")
 
 
@@ -147,6 +151,22 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["show", file, "-v", "dr", "--color", "always"]
         yield ["show", file, "-v", "dr", "--color-by", "ratio", "--html", "page.html"]
         yield ["report", file, "-v", "dr", "--step", "file"]
+        yield ["trend", file, "-v", "dr", "--step", "file", "--json"]
+        yield ["match", file, "--logged", "loss=expected.loss", "--json"]
+        for kind in ("md", "jsonl"):
+            yield ["eval", file, "-v", "dr", "-f", kind, "--batch", "record"]
+    steps = ["samples/run", "steps.jsonl"]
+    for file in steps:
+        for word in ((), ("--json",), ("-f", "csv"), ("-f", "jsonl"), ("-f", "md")):
+            yield ["trend", file, *word]
+            yield ["diff", file, "steps.jsonl", *word]
+        yield ["report", file, "-o", "page.html"]
+        yield ["eval", file, "--batch", "step", "--json"]
+        yield ["compare", file, "-v", "all", "--json"]
+        yield ["explain", file]
+        yield ["check", file, "--json"]
+    for topic in importlib.import_module("grpo_cli.commands.help.topics").topics():
+        yield ["help", topic]
     for file in ("made_up.jsonl", "groups.jsonl", "samples/arithmetic.jsonl"):
         for loss in ("0.0256", "0.012345678", "-0.1"):
             yield ["match", file, "--loss", loss, "--json"]
@@ -210,12 +230,12 @@ def run(command: list[str]) -> tuple[str, dict]:
     }
 
 
-def record(path: str) -> None:
-    """Runs everything and keeps what it printed."""
+def record(path: str, *only: str) -> None:
+    """Runs everything, or some commands, and keeps what they printed."""
     place = Path(path).resolve()
     with tempfile.TemporaryDirectory() as folder:
         files(Path(folder))
-        everything = [*commands(Path(folder))]
+        everything = [one for one in commands(Path(folder)) if not only or one[0] in only]
         with Pool(initializer=_start, initargs=(folder,)) as pool:
             found = dict(pool.map(run, everything, chunksize=8))
     place.write_text(json.dumps(found, indent=0))
@@ -225,6 +245,8 @@ def record(path: str) -> None:
 def compare(before: str, after: str) -> int:
     """Prints what differs; how many commands do."""
     old, new = (json.loads(Path(path).read_text()) for path in (before, after))
+    commands_run = {command.split()[0] for command in new}
+    old = {command: one for command, one in old.items() if command.split()[0] in commands_run}
     differing = 0
     for command in dict.fromkeys([*old, *new]):
         left, right = old.get(command), new.get(command)
@@ -249,6 +271,6 @@ def _first(one: object, other: object) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1] == "record":
-        record(sys.argv[2])
+        record(*sys.argv[2:])
     else:
         sys.exit(compare(sys.argv[2], sys.argv[3]))
