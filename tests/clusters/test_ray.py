@@ -18,7 +18,7 @@ from files import grouped_rows
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.convert.conversion import Conversion
-from grpo_cli.commands.eval.formats.jsonl import LINES
+from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.split.responses import gather
@@ -101,8 +101,8 @@ def test_check_says_the_same(cluster, files):
 
 def test_compare_says_the_same(cluster, files):
     plans = [plan(name) for name in ("grpo", "dr", "gspo", "lite-ppo")]
-    here = Comparison(plans, Reader(files, skip=True)).document()
-    there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).document()
+    here = Comparison(plans, Reader(files, skip=True)).result()
+    there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).result()
     assert there == here
     assert here["variants"][0]["variant"] == "dr"
 
@@ -227,7 +227,7 @@ def test_a_node_is_killed_in_the_middle(cluster, files, variant):
 def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
     node = cluster.add_node(**cluster.node)
     cluster.wait_for_nodes()
-    encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=LINES)
+    encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=JSONL)
     reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
     manifest = Manifest(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
     found = Evaluation(reader, plan("dr"), encode=encode, manifest=manifest)
@@ -246,7 +246,7 @@ def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
 
 def test_parts_in_a_store_whose_connections_fail(cluster, store, files):
     store.share = store.share_written = 0.2
-    encode = partial(encode_lines, level="record", fields=("id", "line", "loss"), lines=LINES)
+    encode = partial(encode_lines, level="record", fields=("id", "line", "loss"), lines=JSONL)
 
     def write(*, resume: bool) -> Manifest:
         reader = Reader(files, skip=True, on="ray", task_bytes=60_000)

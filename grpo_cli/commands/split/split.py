@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.commands.split.answer import SplitAggregate, SplitUp, UnservedAggregate
 from grpo_cli.commands.split.microbatches import AGGREGATES, Cut, of_step, side_by_side
 from grpo_cli.commands.split.responses import Responses
 from grpo_cli.engine.chunk import located
@@ -31,41 +31,41 @@ from grpo_cli.variants.plan import Plan, plan
 _SAME = 1e-9
 """Relative difference below which two values or gradients are the same."""
 
-Row = dict[str, Any]
 
-
-def split(base: Plan, responses: Responses, cutting: Cut) -> dict[str, Any]:
-    """Everything as ``--json`` prints it."""
+def split(base: Plan, responses: Responses, cutting: Cut) -> SplitUp:
+    """The answer: the losses and the updates per aggregation."""
     rows, skipped = _rows(base, responses, cutting)
-    return {
-        "variant": base.variant,
-        "signature": responses.objective.signature,
-        "splits": rows,
-        "skipped": skipped,
-        "responses": cutting.responses,
-        "micro_batch": cutting.micro_batch,
-        "micro_batches": len(cutting.sizes),
-        "accumulate": cutting.accumulate,
-        "ranks": cutting.ranks,
-        "steps": int(cutting.steps[-1]) + 1,
-        "cuts_nothing": cutting.cuts_nothing,
-    }
+    return SplitUp(
+        variant=base.variant,
+        signature=responses.objective.signature,
+        splits=rows,
+        skipped=skipped,
+        responses=cutting.responses,
+        micro_batch=cutting.micro_batch,
+        micro_batches=len(cutting.sizes),
+        accumulate=cutting.accumulate,
+        ranks=cutting.ranks,
+        steps=int(cutting.steps[-1]) + 1,
+        cuts_nothing=cutting.cuts_nothing,
+    )
 
 
-def _rows(base: Plan, responses: Responses, cutting: Cut) -> tuple[list[Row], list[Row]]:
+def _rows(
+    base: Plan, responses: Responses, cutting: Cut
+) -> tuple[list[SplitAggregate], list[UnservedAggregate]]:
     """One row per aggregation, and those that the data cannot serve with the reason.
 
     The advantages are those of the whole batch, as trainers make them before they split it. The
     plan's own aggregation comes first.
     """
-    rows: list[Row] = []
-    skipped: list[Row] = []
+    rows: list[SplitAggregate] = []
+    skipped: list[UnservedAggregate] = []
     for name, made in _plans(base, responses):
         try:
-            rows.append({"aggregate": name, "own": not rows} | _row(made, responses, cutting))
+            rows.append(_row(name, made, responses, cutting, own=not rows))
         except (InputError, HyperparameterError) as error:
             reason = located(error, responses.alone.records[0])
-            skipped.append({"aggregate": name, "reason": str(reason)})
+            skipped.append(UnservedAggregate(name, str(reason)))
     return rows, skipped
 
 
@@ -93,7 +93,7 @@ class Update:
     entropy: F64
 
 
-def _row(made: Plan, responses: Responses, cutting: Cut) -> Row:
+def _row(name: str, made: Plan, responses: Responses, cutting: Cut, *, own: bool) -> SplitAggregate:
     objective = responses.alone.objective(made)
     applied, whole = _updates(objective, responses, cutting)
     square, along = _dot(responses, whole, whole), _dot(responses, applied, whole)
@@ -105,15 +105,17 @@ def _row(made: Plan, responses: Responses, cutting: Cut) -> Row:
     by = None
     if same and not cutting.cuts_nothing:
         by = "formula" if _by_formula(objective, responses, cutting) else "data"
-    return {
-        "reported": -applied.value + 0.0,
-        "global": -whole.value + 0.0,
-        "invariant": None if cutting.cuts_nothing else same,
-        "invariant_by": by,
-        "factor": along / square if square else None,
-        "norm_factor": norm,
-        "gradient_difference": distance,
-    }
+    return SplitAggregate(
+        aggregate=name,
+        own=own,
+        reported=-applied.value + 0.0,
+        global_=-whole.value + 0.0,
+        invariant=None if cutting.cuts_nothing else same,
+        invariant_by=by,
+        factor=along / square if square else None,
+        norm_factor=norm,
+        gradient_difference=distance,
+    )
 
 
 def _updates(objective: Objective, responses: Responses, cutting: Cut) -> tuple[Update, Update]:
