@@ -16,7 +16,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
-from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.batches import steps_in
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.translate import Notices
@@ -208,7 +207,6 @@ class OnPiece(Generic[T]):
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
     by_columns: bool
-    beside: Beside | None
 
     def __call__(self, piece: Piece | Bundle) -> tuple[T, Told]:
         """What a piece comes to, and what is to be told of it once."""
@@ -218,9 +216,7 @@ class OnPiece(Generic[T]):
         """What pieces that follow each other come to as one."""
         told = Told()
         decoded = (
-            self.reading.decoded(
-                piece, told.notices, by_columns=self.by_columns, beside=self.beside
-            )
+            self.reading.decoded(piece, told.notices, by_columns=self.by_columns)
             for piece in pieces
         )
         result = self.work(told.heard(chain.from_iterable(decoded), self.reading.fields))

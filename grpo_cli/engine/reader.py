@@ -25,7 +25,6 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
     PLAIN,
-    Block,
     DecodedChunk,
     Piece,
     Raw,
@@ -34,8 +33,7 @@ from grpo_cli.records import (
     Source,
     record,
 )
-from grpo_cli.records.buffers import Beside
-from grpo_cli.records.choose.batches import STEP_FIELDS, batch_fields
+from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.choose.paths import read_path, spelled
 from grpo_cli.records.choose.where import Condition
 from grpo_cli.records.decode.chunks import one_by_one
@@ -176,10 +174,7 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
-            decoded = self.reading.decoded(
-                piece, self.notices, by_columns=packed, beside=_says_step if packed else None
-            )
+            decoded = self.reading.decoded(piece, self.notices)
             for chunk in chunks(self.told.heard(decoded, self.reading.fields), with_headers=True):
                 read = True
                 if isinstance(chunk, Chunk):
@@ -300,7 +295,6 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
-        beside: Beside | None = None,
         bundles: bool = False,
         manifest: Manifest | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
@@ -311,22 +305,19 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
-            by_columns: whether numbers may come as columns, beside no more of their records than
+            by_columns: whether tables may come as columns, with no more of their records than
                 an evaluation needs, which ``chunks`` understands.
-            beside: which other values of plain lines ``work`` needs, by their keys; then their
-                numbers may come as columns.
             bundles: whether small pieces, as of small files, are worked on together.
             manifest: of the parts to which workers of a cluster write rows.
         """
-        beside = _says_step if by_columns and beside is None else beside
         if self._on is not None:
-            on_piece = OnPiece(work, self.reading, by_columns, beside)
+            on_piece = OnPiece(work, self.reading, by_columns)
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
         each = _before(self._pieces(apart=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
-        on_piece = OnPiece(work, self.reading, by_columns, beside)
+        on_piece = OnPiece(work, self.reading, by_columns)
         for piece, (result, told) in self._shared_out(on_piece, pieces):
             self.told.merge(told)
             yield piece, result
@@ -372,10 +363,6 @@ class Reader:
     def _pieces(self, *, apart: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, apart=apart)
-
-
-def _says_step(key: str) -> bool:
-    return key in STEP_FIELDS
 
 
 def _remove(path: str, owner: int) -> None:
