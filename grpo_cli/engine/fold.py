@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.pieces import Bundle, OnPiece, says_step
+from grpo_cli.engine.pieces import Bundle, OnPiece
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece
-from grpo_cli.records.buffers import Beside
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.manifest import Manifest
@@ -59,14 +58,6 @@ class Accumulator(ABC, Generic[T]):
     def complete(self) -> bool:
         """Whether a first pass need not read the rest of the input."""
         return False
-
-    @property
-    def extra_fields(self) -> Beside | None:
-        """Says of a key of plain lines whether its value is needed; None: all of them are.
-
-        Numbers by token are always read.
-        """
-        return says_step if self.by_columns else None
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds records in order, and yields the errors of those that it leaves out."""
@@ -255,5 +246,5 @@ def _run(
     reader: Reader, work: FoldPiece[A], *, together: bool, manifest: Manifest | None = None
 ) -> Iterator[tuple[Piece | Bundle | Done, Folded[A], InputFacts]]:
     sums = work.make()
-    on_piece = OnPiece(work, reader.reading, sums.by_columns, sums.extra_fields)
+    on_piece = OnPiece(work, reader.reading, sums.by_columns)
     return reader.run(on_piece, together=together, bundles=sums.bundles, manifest=manifest)

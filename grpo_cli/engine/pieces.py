@@ -10,8 +10,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.records import DecodedChunk, Piece, Reading
-from grpo_cli.records.buffers import Beside
-from grpo_cli.records.choose.batches import STEP_FIELDS
 
 T = TypeVar("T")
 
@@ -77,7 +75,6 @@ class OnPiece(Generic[T]):
     work: Callable[[Iterable[DecodedChunk]], T]
     reading: Reading
     by_columns: bool
-    beside: Beside | None
 
     def __call__(self, piece: Piece | Bundle) -> tuple[T, InputFacts]:
         """The result and the facts of a piece."""
@@ -87,17 +84,10 @@ class OnPiece(Generic[T]):
         """The result and the facts of pieces that follow each other, as one."""
         facts = InputFacts()
         decoded = (
-            self.reading.decoded(
-                piece, facts.notices, by_columns=self.by_columns, beside=self.beside
-            )
+            self.reading.decoded(piece, facts.notices, by_columns=self.by_columns)
             for piece in pieces
         )
         result = self.work(facts.collect(chain.from_iterable(decoded), self.reading.fields))
         if (error := getattr(result, "error", None)) is not None:
             facts.stop(error.line, error.path)
         return result, facts
-
-
-def says_step(key: str) -> bool:
-    """Whether a key is one that says a record's step."""
-    return key in STEP_FIELDS

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.pieces import Bundle, OnPiece, bundled, says_step
+from grpo_cli.engine.pieces import Bundle, OnPiece, bundled
 from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
     PLAIN,
-    Block,
     DecodedChunk,
     Piece,
     Raw,
@@ -35,7 +34,6 @@ from grpo_cli.records import (
     Source,
     record,
 )
-from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.choose.paths import read_path, spelled
 from grpo_cli.records.choose.where import Condition
@@ -177,10 +175,7 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
-            decoded = self.reading.decoded(
-                piece, self.notices, by_columns=packed, beside=says_step if packed else None
-            )
+            decoded = self.reading.decoded(piece, self.notices)
             for chunk in chunks(
                 self.facts.collect(decoded, self.reading.fields), with_headers=True
             ):
@@ -303,7 +298,6 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
-        beside: Beside | None = None,
         bundles: bool = False,
         manifest: Manifest | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
@@ -314,15 +308,12 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
-            by_columns: whether numbers may come as columns, beside no more of their records than
+            by_columns: whether tables may come as columns, with no more of their records than
                 an evaluation needs, which ``chunks`` understands.
-            beside: which other values of plain lines ``work`` needs, by their keys; then their
-                numbers may come as columns.
             bundles: whether small pieces, as of small files, are worked on together.
             manifest: of the parts to which workers of a cluster write rows.
         """
-        beside = says_step if by_columns and beside is None else beside
-        on_piece = OnPiece(work, self.reading, by_columns, beside)
+        on_piece = OnPiece(work, self.reading, by_columns)
         found = self.run(on_piece, together=together, bundles=bundles, manifest=manifest)
         for piece, result, facts in found:
             self.facts.merge(facts)

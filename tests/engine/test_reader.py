@@ -86,10 +86,6 @@ def test_small_pieces_come_alone_unless_bundles_are_wanted(tmp_path, shared_out,
 
 
 def test_numbers_come_as_columns_only_where_they_are_wanted(tmp_path):
-    def packed(decoded):
-        return [few.packed is not None for few in decoded]
-
-    path = lines(tmp_path, 3)
     pytest.importorskip("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet
@@ -103,7 +99,6 @@ def test_numbers_come_as_columns_only_where_they_are_wanted(tmp_path):
     reader = Reader([table])
     assert [result for _, result in reader.map(by_columns)] == [[False]]
     assert [result for _, result in reader.map(by_columns, by_columns=True)] == [[True]]
-    assert [result for _, result in Reader([path]).map(packed)] == [[False]]
 
 
 def test_where_reading_fails_what_came_before_is_there(tmp_path):
