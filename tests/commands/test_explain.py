@@ -23,7 +23,7 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.papers import UNSERVED
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.terminal.rounding import adding_up, decimals, equality
+from grpo_cli.terminal.numbers import adding_up, decimals, equality
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 

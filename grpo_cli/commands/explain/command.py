@@ -15,11 +15,10 @@ from grpo_cli.commands.explain.page import page as page_of
 from grpo_cli.commands.explain.view import print_page, print_why
 from grpo_cli.commands.explain.worked_view import print_worked
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.advice import advising
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import ObjectiveOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, advising
 from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.source import LoadingOptions, finish, paths
 from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError

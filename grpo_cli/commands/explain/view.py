@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.grid import column, grid, with_words
-from grpo_cli.terminal.numbers import shown_among
+from grpo_cli.terminal.numbers import adding_up, decimals, equality, fixed, shown_among
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]

@@ -10,9 +10,16 @@ from rich.text import Text
 
 from grpo_cli.objective.kl.estimate import NO_REFERENCE
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, token_text, visible
+from grpo_cli.terminal.numbers import (
+    adding_up,
+    decimals,
+    equality,
+    fixed,
+    shown,
+    token_text,
+    visible,
+)
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
