@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from grpo_cli.batch import Batch
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -69,7 +68,6 @@ class _Packing:
             yield from carefully(self.raws)
             return
         fields, settings = self.shared
-        batch = with_misnamed(batch, fields)
         given = "advantages" in fields.names
         yield Chunk(self.headers, batch, settings, given, self.raws, self.of_batches)
 
@@ -137,17 +135,7 @@ def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
 
     shown = headers(columns) if with_headers else []
     rows: Any = items
-    batch = with_misnamed(columns.batch, columns.fields)
-    return Chunk(shown, batch, columns.settings, columns.advantages_given, rows)
-
-
-def with_misnamed(batch: Batch, fields: Fields) -> Batch:
-    """The batch with the keys that may be columns it lacks, by their names.
-
-    Their values are looked at where an objective needs one of them, record by record.
-    """
-    found = {column: each[0] for column, each in fields.misnamed.items()}
-    return replace(batch, misnamed=found) if found else batch
+    return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)
 
 
 def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:
@@ -155,7 +143,7 @@ def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packin
     packed = pack([raw.value for raw in raws])
     if packed is None:
         return few.items
-    shown = headers(raws, packed, shared[0].names) if with_headers else []
+    shown = headers(raws, packed) if with_headers else []
     for raw in raws:
         raw.drop()
     size, of_batches = sum([raw.size for raw in raws]), [raw.batch for raw in raws if raw.batch]

@@ -150,6 +150,17 @@ class Fields(NamedTuple):
     unknown: tuple[str, ...] = ()
     misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
 
+    @property
+    def first_misnamed(self) -> dict[str, Misnamed]:
+        """The first key that resembles each missing column.
+
+        Values are looked at where an objective needs the column, record by record.
+        """
+        return {column: each[0] for column, each in self.misnamed.items()}
+
+
+NO_FIELDS = Fields({}, (), ())
+
 
 MASKS = ("loss_mask", "response_mask")
 """Masks that stand side by side in some dumps; the first is the one that the loss used."""

@@ -12,7 +12,8 @@ from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.assemble import grouped, layout
+from grpo_cli.records.packed import LOG_PROBS, number_groups
+from grpo_cli.records.parse.assemble import layout
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import read_settings
 
@@ -73,20 +74,17 @@ def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
 
 
 def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
-    counts = np.array(packed.counts, dtype=np.int64)
-    groups, _ = grouped(packed.groups, counts)
-    mask = None if packed.mask is None else np.frombuffer(packed.mask, dtype=np.bool_)
     return View(
         places=[_place(raw) for raw in raws],
         values=[raw.value for raw in raws],
-        counts=counts,
-        widths=np.array(packed.widths, dtype=np.int64),
-        columns={name: np.frombuffer(column) for name, column in packed.columns.items()},
-        mask=mask,
-        groups=groups,
+        counts=packed.counts,
+        widths=packed.widths,
+        columns={name: one for name, one in packed.columns.items() if name in LOG_PROBS},
+        mask=packed.mask,
+        groups=packed.groups,
         names=names,
-        rewards=None if packed.rewards is None else np.frombuffer(packed.rewards),
-        advantages=None if packed.advantages is None else np.frombuffer(packed.advantages),
+        rewards=packed.scores.get("rewards"),
+        advantages=packed.scores.get("advantages"),
         advantages_given="advantages" in names,
     )
 
@@ -149,7 +147,7 @@ def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
             for name in first.columns
         },
         mask=_mask(records),
-        groups=grouped([found.groups for found in records], counts)[0],
+        groups=number_groups([found.groups for found in records], counts)[0],
         names=names,
         derived=first.derived,
         rewards=_scores([found.rewards for found in records]),

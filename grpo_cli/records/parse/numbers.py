@@ -7,11 +7,9 @@ from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.packed import LARGEST
 from grpo_cli.records.parse.columns import Shape
 from grpo_cli.records.places import as_float, count, got, response
-
-LARGEST = 1e100
-"""The largest reward or advantage: beyond it the squares in a variance are not finite."""
 
 WITHIN = f"a number between {-LARGEST:g} and {LARGEST:g}"
 

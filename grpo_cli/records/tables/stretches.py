@@ -11,8 +11,8 @@ import numpy as np
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.batches import STEP_FIELDS
-from grpo_cli.records.fast import PLAIN
 from grpo_cli.records.fields import ACTION, GROUPS, canonical_name, read_fields
+from grpo_cli.records.packed import PLAIN
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import arrow
 from grpo_cli.records.tables.cells import JSON, is_single, rows
