@@ -128,6 +128,26 @@ def test_what_is_empty_is_no_empty_list(tmp_path, key, row):
     assert [error.path for error in found.skipped] == [f"{key}[1]"]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rewards": None, "advantages": None},
+        {"log_probs_old": [[-1.1, -2.1], [-1e300, -0.2]]},
+        {"log_probs_old": [[0.5, -2.0], [-0.5, -0.25]]},
+    ],
+)
+@pytest.mark.parametrize("every", [1, 3])
+def test_many_bad_records_of_many_are_each_left_out(tmp_path, wrong, every):
+    """More than Python's stack has frames."""
+    records = [{**RECORD, "id": at} | (wrong if at % every == 0 else {}) for at in range(1500)]
+    found = run(tmp_path / "a.jsonl", records, level="record")
+    assert [row["id"] for row in found.rows] == [at for at in range(1500) if at % every]
+    assert found.skipped.count == 1500 - len(found.rows)
+    assert [error.line for error in found.skipped.first] == [
+        at + 1 for at in range(1500) if at % every == 0
+    ][: len(found.skipped.first)]
+
+
 def test_a_record_that_is_a_batch_of_its_own_has_its_own_statistics():
     """Beside records with other rewards, and more tokens than responses."""
     other = {**RECORD, "rewards": [7.0, -3.0], "log_probs_new": [[-1.0, -2.0], [-0.5, -4.0]]}
