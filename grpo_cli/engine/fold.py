@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain
 from pickle import PickleBuffer
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
 from grpo_cli.records.choose.batches import steps_in
-from grpo_cli.records.fields import read_fields
+from grpo_cli.records.fields import fields_of, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.trainer import named_row
@@ -135,13 +134,10 @@ class Told:
         self.unread.add(keys, found)
 
 
-@lru_cache(maxsize=1024)
 def _unread(keys: tuple[str, ...]) -> bool:
     """Whether there are any that no part reads."""
-    try:
-        return bool(candidates(read_fields(dict.fromkeys(keys, 0)).unknown))
-    except InputError:
-        return False
+    fields = fields_of(keys)
+    return fields is not None and bool(candidates(fields.unknown))
 
 
 def _named(few: DecodedChunk) -> str:
@@ -152,8 +148,10 @@ def _named(few: DecodedChunk) -> str:
 
 
 def _group_key(few: DecodedChunk) -> str:
-    first = None if few.keys is not None else few.items[0]
-    value = dict.fromkeys(few.keys, 0) if few.keys is not None else getattr(first, "value", None)
+    if few.keys is not None:
+        fields = fields_of(few.keys)
+        return "" if fields is None else fields.names.get("group_ids", "")
+    value = getattr(few.items[0], "value", None)
     if not isinstance(value, dict):
         return ""
     try:

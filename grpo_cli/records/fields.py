@@ -188,6 +188,15 @@ def read_fields(record: Mapping[str, object]) -> Fields:
     return _read_keys(tuple(record), nulls)
 
 
+@lru_cache(maxsize=1024)
+def fields_of(keys: tuple[str, ...]) -> Fields | None:
+    """What keys mean in records of which none has a null; None where they contradict each other."""
+    try:
+        return read_fields(dict.fromkeys(keys, 0))
+    except InputError:
+        return None
+
+
 def _are_labels(value: object) -> bool:
     return isinstance(value, list) and set(map(type, value)) <= {str, int}
 

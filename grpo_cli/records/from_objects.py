@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.records.fields import read_fields
+from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
+from grpo_cli.records.fields import Fields, read_fields
 from grpo_cli.records.packed import (
-    LOG_PROBS,
     PLAIN,
+    PLAIN_COLUMNS,
     Mask,
     Packed,
     Unusual,
@@ -31,10 +33,16 @@ from grpo_cli.records.packed import (
     number_labels,
 )
 from grpo_cli.records.parse.record import record_id
+from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
 from grpo_cli.records.record import Raw, Record, listed
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
+
+
+_REFUSED = (
+    *(Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError),
+)
 
 
 def gather(objects: Objects) -> Batch | None:
@@ -47,7 +55,7 @@ def pack(objects: Objects) -> Packed | None:
     """The columns of records that have the same keys, in the same order; None if not plain."""
     try:
         return _pack_all(objects)
-    except (Unusual, TypeError, ValueError, LookupError, struct.error, OverflowError):
+    except _REFUSED:
         return None
 
 
@@ -59,7 +67,7 @@ def _pack_all(objects: Objects) -> Packed:
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
     widths = list(map(len, _rows(objects, key, counts)))
-    columns = _log_probs(objects, names, counts, widths)
+    columns = _columns(objects, names, counts, widths)
     _check_words(objects, names, counts, widths)
     scores = {"rewards": names["rewards"]} if "rewards" in names else {}
     if "advantages" in names:
@@ -78,6 +86,7 @@ def _pack_all(objects: Objects) -> Packed:
         groups=groups,
         group_count=group_count,
         misnamed=fields.first_misnamed,
+        settings=_settings(objects, fields),
         fields=fields,
     )
 
@@ -94,11 +103,11 @@ def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
     return reduce(iconcat, values, [])
 
 
-def _log_probs(
+def _columns(
     objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
 ) -> dict[str, F64]:
     """The token columns, packed at once, which is faster than one by one."""
-    keys = {name: names[name] for name in LOG_PROBS if name in names}
+    keys = {name: names[name] for name in PLAIN_COLUMNS if name in names}
     # Where a record has no responses this is a LookupError, and it is not plain.
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
@@ -194,6 +203,12 @@ def _groups(
             raise Unusual
         each = [number_labels(one[names["group_ids"]]) for one in objects]
     return number_groups(each, integers(counts))
+
+
+def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]:
+    if "hyperparameters" not in fields.names and not fields.hyperparameters:
+        return [NO_SETTINGS] * len(objects)
+    return [read_settings(one, fields) for one in objects]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:

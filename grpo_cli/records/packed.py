@@ -7,7 +7,7 @@ checked one by one by ``parse/assemble``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import NO_FIELDS, Fields
 from grpo_cli.records.unread import Misnamed
 
@@ -24,8 +25,10 @@ LARGEST = 1e100
 """The largest reward or advantage: beyond it the squares in a variance are not finite."""
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+PLAIN_COLUMNS = (*LOG_PROBS, "entropies", "values", "sum_pi_squared")
+"""Token columns that are read as they are."""
 PLAIN = {
-    *LOG_PROBS,
+    *PLAIN_COLUMNS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
     *("id", "expected", "hyperparameters"),
 }
@@ -60,6 +63,7 @@ class Packed:
         reward_names: the reward functions' names where they have any.
         derived: the columns of log-probs that were computed from probabilities or ratios.
         misnamed: the columns of log-probs that the records lack → the key that resembles each.
+        settings: [M] hyperparameters that each record gives.
         fields: what the records' keys mean.
     """
 
@@ -73,11 +77,31 @@ class Packed:
     reward_names: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     misnamed: Mapping[str, Misnamed] = field(default_factory=dict)
+    settings: Sequence[Mapping[str, Value]] = ()
     fields: Fields = NO_FIELDS
 
     def range_of(self, name: str) -> tuple[float, float]:
         """The smallest and the largest number that a token column may hold."""
         return _BOUNDS.get(name, _ANY) if name not in self.derived else _ANY
+
+    def take(self, records: slice) -> Packed:
+        """Some of the records, which follow each other."""
+        ends = np.append(0, np.cumsum(self.counts))
+        rows = slice(int(ends[records.start]), int(ends[records.stop]))
+        ends = np.append(0, np.cumsum(self.widths))
+        tokens = slice(int(ends[rows.start]), int(ends[rows.stop]))
+        groups = self.groups[rows] - self.groups[rows].min()
+        return replace(
+            self,
+            counts=self.counts[records],
+            widths=self.widths[rows],
+            columns={name: one[tokens] for name, one in self.columns.items()},
+            mask=None if self.mask is None else self.mask[tokens],
+            scores={name: one[rows] for name, one in self.scores.items()},
+            groups=groups,
+            group_count=int(groups.max()) + 1,
+            settings=self.settings[records],
+        )
 
 
 _ANY = (-np.inf, np.inf)

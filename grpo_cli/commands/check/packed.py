@@ -11,11 +11,9 @@ import numpy as np
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
-from grpo_cli.records.fields import read_fields
-from grpo_cli.records.packed import LOG_PROBS, number_groups
+from grpo_cli.records.packed import PLAIN_COLUMNS, number_groups
 from grpo_cli.records.parse.assemble import layout
 from grpo_cli.records.parse.record import record_id
-from grpo_cli.records.parse.settings import read_settings
 
 _TOGETHER = 1 << 20
 """Bytes of text in one view: enough that numpy's overhead is small."""
@@ -58,28 +56,21 @@ def _keys(raw: Raw | InputError) -> tuple[str, ...] | None:
 
 def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
     """Yields views of records with the same keys, packed at once if possible."""
-    packed = None
-    try:
-        fields = read_fields(raws[0].value)
-        if fields.hyperparameters or "hyperparameters" in fields.names:
-            for raw in raws:
-                read_settings(raw.value, read_fields(raw.value))  # errors are found one by one
-        packed = pack([raw.value for raw in raws])
-    except InputError:
-        pass
+    packed = pack([raw.value for raw in raws])
     if packed is None:
         yield from _one_by_one(raws)
     else:
-        yield _of_packed(packed, raws, fields.names)
+        yield _of_packed(packed, raws)
 
 
-def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
+def _of_packed(packed: Packed, raws: Sequence[Raw]) -> View:
+    names = packed.fields.names
     return View(
         places=[_place(raw) for raw in raws],
         values=[raw.value for raw in raws],
         counts=packed.counts,
         widths=packed.widths,
-        columns={name: one for name, one in packed.columns.items() if name in LOG_PROBS},
+        columns={name: one for name, one in packed.columns.items() if name in PLAIN_COLUMNS},
         mask=packed.mask,
         groups=packed.groups,
         names=names,

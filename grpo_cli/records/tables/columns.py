@@ -17,8 +17,8 @@ from grpo_cli.hyperparameters import KNOWN, Value
 from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks
 from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read_fields
 from grpo_cli.records.packed import (
-    LOG_PROBS,
     PLAIN,
+    PLAIN_COLUMNS,
     Packed,
     Unusual,
     lay,
@@ -61,7 +61,8 @@ class Columns:
         self.json = _objects(rows.batch) if JSON in rows.batch.schema.names else None
         self.fields, self.settings = self._meaning()
         self.written = Written(pa, rows, self.fields.names)
-        batch = lay([self._pack()])
+        self.packed = self._pack()
+        batch = lay([self.packed])
         if batch is None:
             raise Unusual
         self.batch = batch
@@ -109,7 +110,7 @@ class Columns:
 
     def _pack(self) -> Packed:
         names, written = self.fields.names, self.written
-        columns = {name: written.numbers(name) for name in LOG_PROBS if name in names}
+        columns = {name: written.numbers(name) for name in PLAIN_COLUMNS if name in names}
         written.check_words()
         scores = {"rewards": written.scores("rewards")} if "rewards" in names else {}
         if "advantages" in names and written.is_by_token():
@@ -126,6 +127,7 @@ class Columns:
             groups=groups,
             group_count=group_count,
             misnamed=self.fields.first_misnamed,
+            settings=[self.settings] * len(written.counts),
             fields=self.fields,
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.records.packed import LOG_PROBS, Packed, Unusual
+from grpo_cli.records.packed import PLAIN_COLUMNS, Packed, Unusual
 
 _EXACT = 2.0**53
 """Integers from here on are no floats; what is that large is looked at as it was written."""
@@ -53,7 +53,7 @@ def _offsets(lengths: I64) -> NDArray[np.int32]:
 def _values(pa: Any, field: Any, records: Sequence[Mapping[str, Any]], packed: Packed) -> Any:
     """What is in a column's lists; None where the records have nothing of this kind."""
     name = field.name
-    if name in LOG_PROBS:
+    if name in PLAIN_COLUMNS:
         return _floats(pa, packed.columns.get(name))
     if name == "mask":
         whole = np.ones(packed.widths.sum(), np.bool_) if packed.mask is None else packed.mask
