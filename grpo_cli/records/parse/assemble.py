@@ -13,7 +13,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import LOG_PROBS, Packed, integers, lay, number_groups
 from grpo_cli.records.parse import mistaken
-from grpo_cli.records.parse.numbers import WITHIN
+from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.record import Record
 
 _EXPECTED = {

@@ -14,7 +14,6 @@ import numpy as np
 from grpo_cli.batch import Segments
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import KNOWN, Value
-from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks
 from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read_fields
 from grpo_cli.records.packed import (
     PLAIN,
@@ -26,7 +25,7 @@ from grpo_cli.records.packed import (
     number_labels,
 )
 from grpo_cli.records.parse.settings import read_settings
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import DecodedChunk, Raw, in_chunks
 from grpo_cli.records.tables.cells import JSON, as_json, listed
 from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.pieces import Rows
