@@ -373,7 +373,7 @@ def test_what_frameworks_write_is_read_in_silence(tmp_path, name):
     path.write_bytes(DATA[name])
     reader = Reader([str(path)], skip=True)
     list(reader.records())
-    assert not reader.told.unread.note()
+    assert not reader.facts.unread.note()
 
 
 @each("value", [dumps.ms_swift(), dumps.roll_columns(), dumps.unipo(), *dumps.texts().values()])
@@ -382,7 +382,7 @@ def test_so_are_the_others(tmp_path, value):
     path.write_text(json.dumps(value))
     reader = Reader([str(path)], skip=True)
     list(reader.records())
-    assert not reader.told.unread.note()
+    assert not reader.facts.unread.note()
 
 
 def test_fields_that_flags_name_are_read(grpo, dump):
