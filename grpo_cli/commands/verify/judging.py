@@ -21,7 +21,7 @@ from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
-from grpo_cli.records.decode.chunks import one_by_one
+from grpo_cli.records.record import one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
