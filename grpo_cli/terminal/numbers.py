@@ -36,6 +36,16 @@ def shown_among(value: Any, size: float | None) -> str:
     return "≈0" if isinstance(value, float) and 0.0 < abs(value) < rounding else shown(value)
 
 
+def brief(value: float) -> str:
+    """A number with 4 significant digits, for axes, legends and spans."""
+    return f"{value:.4g}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count and what is counted: ``1 token``, ``1,024 tokens``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def percent(value: float | None) -> str:
     """A share in percent with two decimals; nothing as a dash."""
     return "–" if value is None else f"{value:.2%}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, shown
 
 
 def notes(total: Mapping[str, Any]) -> list[str]:
@@ -50,4 +50,4 @@ def _on_policy(still: int, records: int, gradient_norm: float) -> str:
 
 
 def _of(part: int, whole: int, name: str) -> str:
-    return f"{part:,} of {whole:,} {name}{'' if whole == 1 else 's'}"
+    return f"{part:,} of {counted(whole, name)}"

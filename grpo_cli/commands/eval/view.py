@@ -23,7 +23,7 @@ from grpo_cli.engine.rows.fields import (
 from grpo_cli.engine.rows.fields import names as names_of
 from grpo_cli.engine.rows.lists import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import aligned, percent, shown, shown_among, token_text
+from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -102,13 +102,8 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
             f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
         )
     yield "gradient_norm", shown(total["gradient_norm"])
-    yield "evaluated", ", ".join(_counts(total))
-
-
-def _counts(total: Row) -> Iterator[str]:
-    for name in ("records", "groups", "responses", "tokens"):
-        count = total[name]
-        yield f"{shown(count)} {name.removesuffix('s') if count == 1 else name}"
+    nouns = ("record", "group", "response", "token")
+    yield "evaluated", ", ".join(counted(total[f"{noun}s"], noun) for noun in nouns)
 
 
 def print_totals(
@@ -145,8 +140,8 @@ def print_batches(
     print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
     if chosen is None:
         loss = shown_among(mean["loss"], mean["gradient_norm"])
-        many = "batches" if len(batches) != 1 else "batch"
-        console.print(Text(f"\nmean loss of {len(batches):,} {many}  {loss}"))
+        many = counted(len(batches), "batch", "batches")
+        console.print(Text(f"\nmean loss of {many}  {loss}"))
         console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.explain.facts import DeadGroups, Facts, Steps
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import brief, counted, shown
 
 _ZERO = 1e-6
 """|J| below this part of the magnitudes that it is made of is 0 but for float32."""
@@ -75,8 +75,7 @@ def _no_advantage(groups: int, dead: DeadGroups) -> str:
     """Why every advantage is 0."""
     though = ""
     if dead.differ:
-        name = "group" if dead.differ == 1 else "groups"
-        though = f", though the rewards differ in {dead.differ:,} {name} of {groups:,}"
+        though = f", though the rewards differ in {counted(dead.differ, 'group')} of {groups:,}"
     if dead.given:
         return f"every advantage in your data is 0{though}"
     if dead.differ:
@@ -301,4 +300,4 @@ def _slope(values: F64) -> float:
 def _ends(values: F64) -> str:
     """About where it begins and ends: the means of the first and the last quarter."""
     quarter = max(len(values) // 4, 1)
-    return f"{values[:quarter].mean():.4g} to {values[-quarter:].mean():.4g}"
+    return f"{brief(values[:quarter].mean())} to {brief(values[-quarter:].mean())}"

@@ -22,6 +22,7 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import unopened
 from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.numbers import counted
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import Plan
 
@@ -250,8 +251,8 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
         return
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 tells all)")
-    count = f"{skipped.count:,}" if of is None else f"{skipped.count:,} of {of:,}"
-    say(f"skipped {count} record{'' if (of or skipped.count) == 1 else 's'}")
+    part = "" if of is None else f"{skipped.count:,} of "
+    say(f"skipped {part}{counted(of or skipped.count, 'record')}")
 
 
 def finish(source: Reader, *plans: Plan, as_json: bool, quiet: bool) -> int:

@@ -11,13 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
     *("codec.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js", "tip.js"),
     *("run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
-STEPS = 5
-"""Colours on either side of none, as in words.js."""
 
 
 def html(

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import percent, shown, visible
+from grpo_cli.terminal.numbers import counted, percent, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -78,13 +78,12 @@ def _name(row: SplitAggregate) -> str:
 
 
 def _cutting(answer: SplitUp) -> str:
-    steps, many = answer.steps, "" if answer.micro_batches == 1 else "es"
+    steps = answer.steps
     return (
         f"{answer.variant}: {shown(answer.responses)} responses in "
-        f"{shown(answer.micro_batches)} micro-batch{many} "
+        f"{counted(answer.micro_batches, 'micro-batch', 'micro-batches')} "
         f"of {shown(answer.micro_batch)}, "
-        f"{shown(answer.accumulate)} accumulated on {shown(answer.ranks)} "
-        f"rank{'' if answer.ranks == 1 else 's'}"
+        f"{shown(answer.accumulate)} accumulated on {counted(answer.ranks, 'rank')}"
         + ("" if steps == 1 else f"; {shown(steps)} optimiser steps, averaged")
     )
 
