@@ -84,7 +84,7 @@ def planned(
     hyperparameters: Mapping[str, Hyperparameter],
     batch: str = "input",
 ) -> Plan:
-    """The objective; a stage among the hyperparameters is told where it goes.
+    """The objective; for a stage among the hyperparameters the error says where it goes.
 
     Raises:
         UsageError: for a name or value that cannot be used.

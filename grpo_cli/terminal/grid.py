@@ -65,7 +65,7 @@ def column(
 
 
 def _header(name: str) -> str:
-    """A name, a word to the line; what is hardly a word stands beside another."""
+    """A name, a word to the line; very short words share a line."""
     lines: list[str] = []
     for word in name.split("_"):
         if lines and min(len(word), len(lines[-1])) <= _HARDLY:

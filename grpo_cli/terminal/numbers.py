@@ -16,7 +16,7 @@ _ROUNDING = 1e-13
 
 
 def shown(value: Any) -> str:
-    """A value in a table's cell: 6 significant digits, thousands apart, nothing as a dash."""
+    """A value in a table's cell: 6 significant digits, thousands with commas, nothing as a dash."""
     if value is None:
         return "–"
     if isinstance(value, int):

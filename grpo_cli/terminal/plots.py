@@ -50,7 +50,7 @@ def ascii_only() -> bool:
 def spark(values: Values, width: int, *, plain: bool = False) -> str:
     """A line of at most ``width`` characters, from the least value to the greatest.
 
-    Where there are more values than characters, each shows the one of its values that lies
+    Where there are more values than characters, each shows the one of its values that is
     furthest from the median of all, so that a spike is never lost. A space: no value.
     """
     blocks = _ASCII_BLOCKS if plain else _BLOCKS

@@ -92,7 +92,7 @@ def _started(size: int | None) -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True, no_color=not colored(terminal=True)),
         transient=True,
-        auto_refresh=False,  # no thread beside the worker processes
+        auto_refresh=False,  # no thread in addition to the worker processes
     )
     progress.add_task("", total=size, rate="")
     progress.start()

@@ -127,7 +127,7 @@ def _print_meaning(console: Console, answer: Compared) -> None:
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:
-    """Says of rows of one family which values tell them apart."""
+    """Prints in which values rows of one family differ."""
     if rows:
         console.print()
     for row in rows:

@@ -20,7 +20,7 @@ Advised = Callable[[GrpoError], GrpoError]
 class Run:
     """Iterates an evaluation; remembers the error that stopped it, and tells of those it skips.
 
-    What came before an error is still printed, so the error is told last (``finish``).
+    What came before an error is still printed, so the error is printed last (``finish``).
     """
 
     def __init__(

@@ -39,7 +39,7 @@ ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "toke
 _LABEL = len("gradient norm") + 2
 _NARROWEST = 20
 SUMS = ("objective", "loss", "policy")
-"""What may be 0 but for rounding, beside a gradient that is not."""
+"""Totals that may be 0 but for rounding while the gradient is not."""
 
 _ALIGNED = (*SUMS, "kl")
 

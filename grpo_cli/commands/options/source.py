@@ -233,15 +233,15 @@ def tell_notes(notes: Iterable[str], *, quiet: bool) -> None:
         say(f"note: {note}")
 
 
-def tell_errors(skipped: Skipped, told: int = 0, *, as_json: bool) -> int:
-    """Tells the errors that are kept, without the first ``told``; returns how many those are."""
-    for error in skipped.first[told:]:
+def tell_errors(skipped: Skipped, start: int = 0, *, as_json: bool) -> int:
+    """Prints the errors that are kept, from ``start`` on; returns how many are kept."""
+    for error in skipped.first[start:]:
         tell(error, as_json=as_json)
     return len(skipped.first)
 
 
 def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
-    """Says how many errors were not told, and how many records were left out.
+    """Says how many errors were not printed, and how many records were skipped.
 
     Args:
         skipped: the records.
@@ -281,7 +281,7 @@ def paths(files: list[str] | None) -> list[str]:
 
 
 def refuse_unopened(places: Sequence[str]) -> None:
-    """Refuses several files of which some cannot be opened; one alone is told where it is read.
+    """Refuses several files of which some cannot be opened; one alone is refused when it is read.
 
     Raises:
         InputError: for all of them.

@@ -58,8 +58,8 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
     words, places = _dictionary(texts)
     prompts = prompts_of(raw, len(row["responses"]))
     head = {
-        **told({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [told(_response(response)) for response in responses],
+        **finite({name: value for name, value in row.items() if name != "responses"}),
+        "responses": [finite(_response(response)) for response in responses],
         "lengths": tokens.responses.lengths.tolist(),
         "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
         "clip_range": clip_range(breakdown),
@@ -102,8 +102,8 @@ def _response(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "tokens"}
 
 
-def told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with numbers that JSON has not as text."""
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with numbers that JSON cannot express as text."""
     return {name: _finite(value) for name, value in row.items()}
 
 

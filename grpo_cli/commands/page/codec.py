@@ -7,7 +7,7 @@ Every column is written in the shortest of these ways that gives the same bits b
 - ``f4``: float32, as log-probs that were computed so;
 - ``f8``: as they are;
 - ``near``: by how many units in the last place they differ from an expression of columns before
-  them, and in full where that is far. So a ratio costs almost nothing beside its log-probs.
+  them, and in full where that is far. So a ratio costs almost nothing more than its log-probs.
 
 Expressions are made of +, −, × and of an exponential that is written out below in these, so that
 IEEE arithmetic gives the same bits here and in any browser.
@@ -128,12 +128,12 @@ def _near_to(expression: Expression, known: Mapping[str, F64]) -> Way:
         with np.errstate(all="ignore"):
             guess = calculated(expression, {name: one[part] for name, one in known.items()})
         # Bits as whole numbers: neighbours differ by 1. The difference may wrap round.
-        apart = values[part].view(np.int64) - guess.view(np.int64)
-        far = (apart >= 2**31) | (apart <= _FAR)
+        steps = values[part].view(np.int64) - guess.view(np.int64)
+        far = (steps >= 2**31) | (steps <= _FAR)
         if np.count_nonzero(far) > len(far) // 2:
             return None
         full = values[part][far]
-        near = np.where(far, _FAR, apart).astype(np.int32)
+        near = np.where(far, _FAR, steps).astype(np.int32)
         spec = {"way": "near", "of": expression, "far": len(full)}
         return spec, planes(near) + planes(full)
 

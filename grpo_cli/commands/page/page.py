@@ -30,7 +30,7 @@ def html(
 ) -> Iterator[str]:
     """The page in parts.
 
-    Nothing of the user's is in it but escaped, or in base64. The browser is told to run this one
+    Nothing of the user's is in it but escaped, or in base64. The browser may only run this one
     script and to fetch nothing.
 
     Args:

@@ -140,8 +140,8 @@ def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> dict[str, N
     """Says that there are more records, where there are; what is wrong with them is not asked."""
     with suppress(GrpoError):
         for _, other in records:
-            told = f"{shown(first.name)} is the first record: --record {shown(other.name)}, …"
-            return {f"{told} shows another": None}
+            first_is = f"{shown(first.name)} is the first record: --record {shown(other.name)}, …"
+            return {f"{first_is} shows another": None}
     return {}
 
 

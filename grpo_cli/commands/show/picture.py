@@ -134,7 +134,7 @@ def picture(
 ) -> Picture:
     """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale.
 
-    Tokens are coloured by ratio unless told otherwise; where all ratios are 1, by gradient.
+    By default tokens are coloured by ratio; where all ratios are 1, by gradient.
     """
     texts, named = texts_of(record["responses"])
     chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
