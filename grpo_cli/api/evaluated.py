@@ -182,7 +182,7 @@ def columns(parts: Sequence[Part], level: Level) -> dict[str, Array]:
     tables = [_OF[level](Source(*part)) for part in parts]
     names = dict.fromkeys(name for table in tables for name in table)
     return {
-        name: _joined([table.get(name, np.full(_rows(table), np.nan)) for table in tables])
+        name: _joined([table.get(name, np.full(len(table["id"]), np.nan)) for table in tables])
         for name in names
     }
 
@@ -198,10 +198,6 @@ def one_column(parts: Sequence[Part], name: str) -> Array:
             for breakdown, values in read
         ]
     )
-
-
-def _rows(table: dict[str, Array]) -> int:
-    return len(table["id"])
 
 
 def _joined(pieces: list[Array]) -> Array:

@@ -106,7 +106,7 @@ def match(
 
 
 def _digits(name: str, number: float | str) -> str:
-    text = number if isinstance(number, str) else _shortest(number)
+    text = number if isinstance(number, str) else str(np.asarray(number)[()])
     try:
         finite = abs(float(text)) < float("inf")
     except ValueError:
@@ -114,11 +114,6 @@ def _digits(name: str, number: float | str) -> str:
     if not finite or "_" in text:
         raise UsageError(f"{name}: expected a finite number, got {number!r}")
     return text
-
-
-def _shortest(number: object) -> str:
-    """The shortest text that is this number, in its own precision where it is numpy's."""
-    return str(np.asarray(number)[()])
 
 
 def verify(

@@ -134,7 +134,14 @@ def print_batches(
     names = printing._replace(level="batch", fields=chosen).names_of_totals(rows)
     columns = [_column(name, rows) for name in names]
     if chosen is None:
-        columns = [one for one in columns if _tells(one.name, rows)]
+        columns = [
+            one
+            for one in columns
+            if (
+                one.name not in ("variant", "signature")
+                and any(row.get(one.name) is not None for row in rows)
+            )
+        ]
     kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
@@ -143,11 +150,6 @@ def print_batches(
         many = counted(len(batches), "batch", "batches")
         console.print(Text(f"\nmean loss of {many}  {loss}"))
         console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
-
-
-def _tells(name: str, rows: Sequence[Row]) -> bool:
-    """Whether a column says anything of these batches."""
-    return name not in ("variant", "signature") and any(row.get(name) is not None for row in rows)
 
 
 _SPARE_TOTALS = (

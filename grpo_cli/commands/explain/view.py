@@ -242,7 +242,18 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
     columns = [
         column("response", [*(str(at) for at in chosen), *tail, "sum"], show=str),
         *(
-            column(header, [*(_shown(name, row) for row in rows), *blank], show=str, numeric=True)
+            column(
+                header,
+                [
+                    *(
+                        (_weight(row[name]) if name == "weight" else shown(row[name]))
+                        for row in rows
+                    ),
+                    *blank,
+                ],
+                show=str,
+                numeric=True,
+            )
             for header, name in _response_columns(record)
         ),
         column(
@@ -253,10 +264,6 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
         ),
     ]
     console.print(grid(columns))
-
-
-def _shown(name: str, row: Entry) -> str:
-    return _weight(row[name]) if name == "weight" else shown(row[name])
 
 
 def _weight(value: float) -> str:

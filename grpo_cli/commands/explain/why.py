@@ -153,7 +153,11 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             "one-token",
             f"one token makes {largest.size / contributions:.0%} of all contributions: "
             f"{largest.place}, ratio {shown(largest.ratio)}, A {shown(largest.advantage)}"
-            + ("; no upper clip acts on a ratio where A < 0" if _free(largest, facts) else ""),
+            + (
+                "; no upper clip acts on a ratio where A < 0"
+                if bool(facts.plain_clip and largest.advantage < 0 and (largest.ratio > 1.2))
+                else ""
+            ),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
     if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
@@ -169,10 +173,6 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             f"ratios reach {shown(total['ratio_max'])}; where A < 0, a plain clip does not "
             "bound them from above (dual_clip and delta do)",
         )
-
-
-def _free(largest: Any, facts: Facts) -> bool:
-    return bool(facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2)
 
 
 def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:

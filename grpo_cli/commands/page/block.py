@@ -59,7 +59,10 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
     prompts = prompts_of(raw, len(row["responses"]))
     head = {
         **finite({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [finite(_response(response)) for response in responses],
+        "responses": [
+            finite({name: value for name, value in response.items() if name != "tokens"})
+            for response in responses
+        ],
         "lengths": tokens.responses.lengths.tolist(),
         "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
         "clip_range": clip_range(breakdown),
@@ -96,10 +99,6 @@ def _tokens(breakdown: Breakdown, kept: Sequence[int]) -> _Tokens:
         columns = {name: values[wanted] for name, values in columns.items()}
         clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
     return _Tokens(responses, clip, columns, breakdown.beta)
-
-
-def _response(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "tokens"}
 
 
 def finite(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,10 @@ def html(
     yield f"<body>\n<header><h1>{_text(title)}</h1><p>{_text(place)}</p>\n"
     yield f"<p><code>{_text(command)}</code><br><code>{_text(signature)}</code></p></header>\n"
     yield "<main><noscript><p>The numbers are drawn by a script.</p></noscript></main>\n"
-    for name, data in (("settings", _json(settings)), *blocks):
+    for name, data in (
+        ("settings", json.dumps(settings, allow_nan=False).replace("<", "\\u003c")),
+        *blocks,
+    ):
         yield f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
     yield f"<script>{script}</script>\n</body></html>\n"
 
@@ -70,11 +73,6 @@ def _colors() -> str:
         if step:
             rules.append(f".s{step + STEPS} {{ background: rgb({color} / {share:.3f}); }}\n")
     return "".join(rules)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element that it stands in."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _text(text: str) -> str:

@@ -33,7 +33,7 @@ def print_splits(console: Console, screen: Screen, answer: SplitUp) -> None:
 def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]) -> None:
     """Prints a line per aggregation, and what the columns mean."""
     columns = [
-        column("aggregate", [_name(row) for row in rows]),
+        column("aggregate", [(f"{row.aggregate} *" if row.own else row.aggregate) for row in rows]),
         column("loss_reported", [row.reported for row in rows]),
         column("loss_global", [row.global_ for row in rows]),
         column("invariant", rows, show=_invariant, style=_style),
@@ -71,10 +71,6 @@ _MEANING = """
 invariant: yes, by its formula; here, no difference on this data;
 along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
-
-
-def _name(row: SplitAggregate) -> str:
-    return f"{row.aggregate} *" if row.own else row.aggregate
 
 
 def _cutting(answer: SplitUp) -> str:
