@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
