@@ -52,7 +52,7 @@ class SourceOptions:
         _option(
             "--from",
             "FORMAT",
-            "Insist on a format; `grpo formats` lists them. Default: told from the content.",
+            "Read the input as FORMAT; `grpo formats` lists them. Default: by the content.",
             autocompletion=complete.among(_FORMATS),
         ),
     ] = None

@@ -26,7 +26,7 @@ def print_splits(console: Console, screen: Screen, answer: SplitUp) -> None:
         _print_rows(console, screen, answer.splits)
     if answer.skipped:
         names = [visible(one.aggregate) for one in answer.skipped]
-        text = f"not tried for want of what they need: {', '.join(names)} (--json says why)"
+        text = f"skipped (missing inputs): {', '.join(names)} (--json says why)"
         console.print(wrapped(Text(text, "dim"), screen.width, 2))
 
 
