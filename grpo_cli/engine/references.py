@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from grpo_cli.engine.chunk import Chunk, located
 from grpo_cli.engine.packing import chunks
 from grpo_cli.objective.inputs import MissingColumnError, missing
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import MIXED, Parts, plain
 from grpo_cli.records import DecodedChunk
