@@ -121,17 +121,17 @@ def none() -> None:
     """No correction: c = 1."""
 
 
-choice("correction", "token-truncate", "tis", "token_truncate", is_low=None, is_high=2.0)(
-    importance(
-        by_token(truncated),
-        """Truncated importance sampling: c = clip(ρₜ, is_low, is_high), token by token.
+token_truncate = importance(
+    by_token(truncated),
+    """Truncated importance sampling: c = clip(ρₜ, is_low, is_high), token by token.
 
-        References:
-            Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training,
-            2025, is_high 2 and no lower bound, as slime, verl and open-instruct have it; OpenRLHF
-            [0.5, 5].
-        """,
-    )
+    References:
+        Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training, 2025,
+        is_high 2 and no lower bound, as slime, verl and open-instruct have it; OpenRLHF [0.5, 5].
+    """,
+)
+choice("correction", "token-truncate", "tis", "token_truncate", is_low=None, is_high=2.0)(
+    token_truncate
 )
 choice("correction", "sequence-truncate", "sequence_truncate", is_low=None, is_high=2.0)(
     importance(

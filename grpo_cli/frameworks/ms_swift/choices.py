@@ -165,31 +165,30 @@ def entropy_mask(
     return Correction(top_entropy(entropies, responses, records, top_entropy_quantile))
 
 
-choice("correction", "ms-swift/off-policy-mask", **MASKS)(
-    chain(
-        """Removes a response where its mean A < 0 and the mean of log μ − log π_θ > threshold.
+all_masks = chain(
+    """Removes a response where its mean A < 0 and the mean of log μ − log π_θ > threshold.
 
-        μ is the rollout engine where its log-probs are given, else the old policy.
+    μ is the rollout engine where its log-probs are given, else the old policy.
 
-        Args:
-            advantage: [N] A.
-            token_log_ratio: [N] log π_θ − log π_old, nats.
-            responses: cuts the tokens into responses.
-            log_probs_new: [N] log π_θ, nats.
-            log_probs_rollout: [N] log μ, nats.
-            entropies: [N] of π_θ at each token, nats.
-            off_policy_mask_threshold: nats per token; None: no mask.
-            top_entropy_quantile: the share of a record's tokens, those of highest entropy, that
-                keep their policy term; 1: all of them.
+    Args:
+        advantage: [N] A.
+        token_log_ratio: [N] log π_θ − log π_old, nats.
+        responses: cuts the tokens into responses.
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_rollout: [N] log μ, nats.
+        entropies: [N] of π_θ at each token, nats.
+        off_policy_mask_threshold: nats per token; None: no mask.
+        top_entropy_quantile: the share of a record's tokens, those of highest entropy, that keep
+            their policy term; 1: all of them.
 
-        References:
-            DeepSeek-V3.2, 2025 (arXiv 2512.02556); ms-swift, off_policy_sequence_mask_delta and
-            top_entropy_quantile.
-        """,
-        off_policy_mask,
-        entropy_mask,
-    )
+    References:
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556); ms-swift, off_policy_sequence_mask_delta and
+        top_entropy_quantile.
+    """,
+    off_policy_mask,
+    entropy_mask,
 )
+choice("correction", "ms-swift/off-policy-mask", **MASKS)(all_masks)
 
 
 def _weighed(name: str, weigh: Weigh, doc: str) -> None:

@@ -111,35 +111,34 @@ def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, s
 
 MASKS: Usual = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
 
-choice("correction", "trl/masks", **MASKS)(
-    chain(
-        """TRL's off-policy sequence mask times its top-entropy mask; neither without its setting.
+masks = chain(
+    """TRL's off-policy sequence mask times its top-entropy mask; neither without its setting.
 
-        c = 1[A ≥ 0 or (1/|oᵢ|) Σₜ (log μ − log π_θ) ≤ threshold] · 1[Hₜ ≥ quantile]. μ is the
-        rollout engine where its log-probs are given, else the old policy. The entropy bonus is
-        taken of the tokens of high entropy alone.
+    c = 1[A ≥ 0 or (1/|oᵢ|) Σₜ (log μ − log π_θ) ≤ threshold] · 1[Hₜ ≥ quantile]. μ is the rollout
+    engine where its log-probs are given, else the old policy. The entropy bonus is taken of the
+    tokens of high entropy alone.
 
-        Args:
-            advantage: [N] A.
-            token_log_ratio: [N] log π_θ − log π_old, nats.
-            responses: cuts the tokens into responses.
-            records: cuts them into records; the quantile is over a record, TRL's micro-batch.
-            log_probs_new: [N] log π_θ, nats.
-            log_probs_rollout: [N] log μ, nats.
-            entropies: [N] of π_θ at each token, nats.
-            off_policy_mask_threshold: nats per token; None: no such mask.
-            top_entropy_quantile: the share of tokens, those of highest entropy, that is kept; 1
-                keeps all of them.
+    Args:
+        advantage: [N] A.
+        token_log_ratio: [N] log π_θ − log π_old, nats.
+        responses: cuts the tokens into responses.
+        records: cuts them into records; the quantile is over a record, TRL's micro-batch.
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_rollout: [N] log μ, nats.
+        entropies: [N] of π_θ at each token, nats.
+        off_policy_mask_threshold: nats per token; None: no such mask.
+        top_entropy_quantile: the share of tokens, those of highest entropy, that is kept; 1 keeps
+            all of them.
 
-        References:
-            DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the sequence mask; Wang et al., 2025 (arXiv
-            2506.01939), for the entropies. ms-swift takes masked rows out of the KL and of the
-            denominators too.
-        """,
-        off_policy_mask,
-        entropy_mask,
-    )
+    References:
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the sequence mask; Wang et al., 2025 (arXiv
+        2506.01939), for the entropies. ms-swift takes masked rows out of the KL and of the
+        denominators too.
+    """,
+    off_policy_mask,
+    entropy_mask,
 )
+choice("correction", "trl/masks", **MASKS)(masks)
 
 
 def _with_ratio(name: str, weigh: Weigh, doc: str) -> None:

@@ -199,8 +199,8 @@ GEOMETRIC = Composed(
     _geometric,
     """``verl/decoupled`` with the geometric mean of each response's weights, as verl's geo_mean.
 
-    With w = π_old/π_rollout, bounded as there, c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over
-    the tokens that are kept.
+    With w = π_old/π_rollout, bounded as there, c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the
+    tokens that are kept.
     """,
 )
 choice("correction", "verl/decoupled-geometric", **_USUAL)(GEOMETRIC)
@@ -208,8 +208,7 @@ BYPASS = _bypassing(
     """``verl/decoupled`` of π_θ/π_rollout, which changes with every update, for bypass mode.
 
     No gradient flows through it, and what is rejected leaves the denominator of the policy term
-    alone: KL and entropy keep every token. verl's batch is the micro-batch here, ours the
-    record.
+    alone: KL and entropy keep every token. verl's batch is the micro-batch here, ours the record.
     """,
     weigh,
     reject,
