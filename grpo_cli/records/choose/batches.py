@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.grouping import hashable
-from grpo_cli.records.choose.membership import BatchFields, MicroBatch
-from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
-from grpo_cli.records.decode.chunks import DecodedChunk, RawLines
+from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw
 
 STEP_FIELDS = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
@@ -131,8 +128,6 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
         name = next((name for name in STEP_FIELDS if name in few.keys), None)
         if name is None:
             return {}
-        if few.shown is not None:
-            return {name: set(_scalars(few.shown.get(name, ())))}
         return {name: set(_scalars(value.get(name) for value in _objects(few)))}
     found: dict[str, set[Any]] = {}
     for value in _objects(few):
@@ -148,12 +143,7 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
 
 
 def _objects(few: DecodedChunk) -> Iterable[Mapping[str, Any]]:
-    items = few.items
-    values = (
-        items.values
-        if isinstance(items, RawLines)
-        else [item.value for item in items if isinstance(item, Raw)]
-    )
+    values = (item.value for item in few.items if isinstance(item, Raw))
     return [value for value in values if isinstance(value, dict)]
 
 
