@@ -66,7 +66,7 @@ def trend(
         reader = reading.reader(places, None)
         log, unread = read_beside(options.log)
         whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
+        run = Run(reader, plan, options.step_source(places), names, one_run=options.one_run)
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
         logged = as_logged(whose, run, steps)
@@ -123,9 +123,11 @@ def _follow(
         raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
-    step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
+    step_source = (
+        options.step_source(expanded(files)) if options.step == "file" else options.step_source(())
+    )
     skip = reading.on_error == "skip"
-    task = Task(evaluator, step_of, skip, logged=False)
+    task = Task(evaluator, step_source, skip, logged=False)
     follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
     flags = flags_of(objective, reading)
     with destination(options.output) as stream:

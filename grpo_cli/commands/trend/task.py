@@ -1,20 +1,23 @@
-"""Records → the sums of their steps: each is evaluated once, those of small steps together."""
+"""Records → the sums of their steps: small steps are evaluated together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.trend.logged_sums import measure_logged
-from grpo_cli.commands.trend.measure import Measured
-from grpo_cli.commands.trend.origins import Origins
-from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_more, tells
-from grpo_cli.commands.trend.sums import Sums
-from grpo_cli.commands.trend.which import StepOf, Told
+from grpo_cli.batch import F64, borders
+from grpo_cli.commands.trend.measure import ChunkNumbers, rewards_of
+from grpo_cli.commands.trend.metadata import (
+    add_metadata,
+    has_metadata,
+    is_metadata,
+    metadata_of,
+    tokens_of,
+)
+from grpo_cli.commands.trend.origins import Origins, RecordStep, StepSource
+from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
@@ -24,23 +27,32 @@ from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records import BatchFields, DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
+
+T = TypeVar("T")
 
 _Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 """What became of a chunk, and [R] its rewards."""
 
 
 @dataclass
-class Part:
-    """What became of a piece of input: sums by step, and what could not be read.
+class RunSums:
+    """The sums of a run by step, and what there is to report of it; it merges.
 
     Attributes:
+        steps: the sums of each step.
+        skipped: the records that could not be used.
+        notices: notes, each printed once.
+        missing: the columns for want of which nothing was evaluated, by the error's text.
+        signatures: of the objectives that ran, each with the first step that has it.
         moved: whether a record that was evaluated has log_probs_old.
+        origins: the files of each step.
+        references: which records have a reference.
     """
 
-    steps: dict[int, Sums] = field(default_factory=dict)
+    steps: dict[int, StepSums] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
@@ -49,241 +61,198 @@ class Part:
     origins: Origins = field(default_factory=Origins)
     references: References = field(default_factory=References)
 
-    def sums(self, told: Told, file: str) -> Sums:
-        """Those of a step; ``file`` has its first record, where it is new."""
-        known = self.steps.get(told.step)
+    def of_step(self, step: RecordStep, file: str) -> StepSums:
+        """The sums of a step; ``file`` has its first record, where the step is new."""
+        known = self.steps.get(step.number)
         if known is None:
-            known = self.steps[told.step] = Sums(file, told.field)
+            known = self.steps[step.number] = StepSums(file, step.field)
         return known
 
+    def merge(self, later: RunSums) -> None:
+        """Adds the records that follow."""
+        for number, sums in later.steps.items():
+            if number in self.steps:
+                self.steps[number].merge(sums)
+            else:
+                self.steps[number] = sums
+        self.skipped.merge(later.skipped)
+        self.notices |= later.notices
+        self.missing = later.missing | self.missing
+        for signature, step in later.signatures.items():
+            self.signatures[signature] = min(step, self.signatures.get(signature, step))
+        self.moved |= later.moved
+        self.origins.merge(later.origins)
+        self.references.merge(later.references)
 
-class _Own(NamedTuple):
-    """A record's step, None beside an error, and what ``measure_said`` adds of the record."""
 
-    told: Told | None
-    said: Mapping[str, Any] | None
+class StepBatch(NamedTuple):
+    """Records that follow each other, and the step of each; None for one that cannot be read."""
 
-    @property
-    def step(self) -> int | None:
-        """Its number."""
-        return None if self.told is None else self.told.step
-
-
-class _Stepped(NamedTuple):
-    """Records that follow each other, and what is known of each."""
-
-    own: list[_Own]
-    few: DecodedChunk
+    steps: list[RecordStep | None]
+    decoded: DecodedChunk
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is done with the records of a piece, in any process.
+    """Adds the records of a piece to the sums of their steps, in any process.
 
     Attributes:
-        evaluator: which objective.
-        step_of: how records say their step.
+        evaluator: which objective; with the statistics of each step, where it wants some.
+        step_source: how the step of a record is found.
         skip: whether to go on behind a record that cannot be read.
         logged: whether the sums of frameworks' metrics are wanted too.
         most_errors: how many errors of such records are kept; 0 for all.
-        measured: the statistics of each step from a first pass, where the plan wants one.
     """
 
     evaluator: Evaluator
-    step_of: StepOf
+    step_source: StepSource
     skip: bool
     logged: bool
     most_errors: int = FEW
-    measured: Mapping[int, BatchStatistics] | None = None
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Part:
-        """Adds records in order; stops at the first bad one unless it is to be skipped."""
-        part = Part(skipped=Skipped(self.most_errors))
-        for own, chunk in self._chunks(decoded, part):
+    def __call__(self, decoded: Iterable[DecodedChunk]) -> RunSums:
+        """The sums of the records in order, up to the first bad one unless it is to be skipped."""
+        sums = RunSums(skipped=Skipped(self.most_errors))
+        for steps, chunk in self._chunks(decoded, sums):
             if isinstance(chunk, InputError):
-                part.skipped.add(chunk)
+                sums.skipped.add(chunk)
             else:
-                self._add(part, own, chunk)
-            if part.skipped and not self.skip:
+                for found in self._each(steps, chunk, self._evaluate):
+                    if isinstance(found, InputError):
+                        sums.skipped.add(found)
+                    else:
+                        self._add(sums, *found)
+            if sums.skipped and not self.skip:
                 break
-        return part
+        return sums
 
-    def beside(self, key: str) -> bool:
-        """Whether what stands under a key is needed beside numbers."""
-        return tells(key) or self.step_of.reads(key)
+    def reads(self, key: str) -> bool:
+        """Whether the value of a key is needed, though it may not be a column of numbers."""
+        return is_metadata(key) or self.step_source.reads(key)
 
-    @property
-    def apart(self) -> bool:
-        """Whether records are evaluated with those of their step alone."""
-        return self.logged or self.evaluator.wants_first_pass
-
-    def measure(self, decoded: Iterable[DecodedChunk]) -> dict[int, BatchStatistics]:
+    def measure(self, decoded: Iterable[DecodedChunk]) -> BatchStatistics:
         """The first pass: the statistics of each step. What cannot be used is left out."""
-        found: dict[int, BatchStatistics] = {}
-        for own, chunk in self._chunks(decoded, Part()):
+        statistics = BatchStatistics()
+        for steps, chunk in self._chunks(decoded, RunSums()):
             if isinstance(chunk, Chunk):
-                step = _told(own[0]).step
-                for one in chunk.each(self.evaluator.measure):
-                    if not isinstance(one, InputError):
-                        found.setdefault(step, BatchStatistics()).merge(one[1])
-        return found
+                for found in self._each(steps, chunk, self.evaluator.measure):
+                    if not isinstance(found, InputError):
+                        statistics.merge(found[2])
+        return statistics
 
-    def _chunks(
-        self, decoded: Iterable[DecodedChunk], part: Part
-    ) -> Iterator[tuple[list[_Own], Chunk | InputError]]:
-        """Records that are evaluated together, with the step of each: small ones of many steps."""
-        runs = (run for few in decoded for run in self._stepped(few, part))
-        if self.apart:
-            runs = (one for run in runs for one in _of_one_step(run))
-        for _, together in groupby(runs, key=lambda run: run.own[0].step if self.apart else None):
-            waiting: list[_Own] = []
-            for chunk in chunks(_noted(together, waiting), with_headers=True):
-                count = len(chunk.records) if isinstance(chunk, Chunk) else 1
-                yield waiting[:count], chunk
-                del waiting[:count]
-
-    def _stepped(self, few: DecodedChunk, part: Part) -> Iterator[_Stepped]:
-        """Records with the step of each; in place of those without one stand their errors."""
-        items = few.items
-        says: Iterable[Any] = repeat(...)
-        if few.shown is not None and all(
-            key in few.shown for key in few.keys or () if self.beside(key)
-        ):
-            says = map(few.said, range(len(items)))
-        found = [self._step(*pair, part) for pair in zip(items, says, strict=False)]
-        _note_order(part, found, items)
-        own = [_Own(one if isinstance(one, Told) else None, None) for one in found]
-        if few.keys is None or says_more(few.keys):
-            for at, item in enumerate(items):
-                if own[at].told is not None and isinstance(item, Raw):
-                    said = item.value if few.shown is None else few.said(at)
-                    own[at] = own[at]._replace(said=more(said))
-        if all(one.told is not None for one in own):
-            yield _Stepped(own, few)
-            return
-        pairs = zip(own, found, items, strict=True)
-        left = [(each, one, item) for each, one, item in pairs if one is not None]
-        kept = [one if isinstance(one, InputError) else item for _, one, item in left]
-        own = [each for each, _, _ in left]
-        keys = None if any(one.told is None for one in own) else few.keys
-        yield _Stepped(own, DecodedChunk(kept, keys))
-
-    def _step(self, item: Raw | InputError, said: Any, part: Part) -> Told | InputError | None:
-        """A record's step; None for what cannot be evaluated, of which the rest is kept."""
+    def _evaluate(self, chunk: Chunk) -> _Evaluated:
         try:
-            if isinstance(item, Raw):
-                return self.step_of.of_record(item, said)
-            if not isinstance(item, NoLogProbsError):
-                return item
-            source, signal = item.source or "", item.signal
-            step = self.step_of.told(signal.step, source, item.line)
-            part.origins.add(step, source, item.line)
-            sums = part.sums(Told(step, None if signal.step is None else signal.key), source)
-            sums.rows.add(signal.rewards, signal.lengths, signal.group)
-            part.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
-        except InputError as error:
-            return error
-        return None
+            breakdown = self.evaluator.evaluate(chunk)
+        except MissingColumnError as missing:
+            return missing, rewards_of(chunk, None)
+        return breakdown, rewards_of(chunk, breakdown)
 
-    def _add(self, part: Part, own: Sequence[_Own], chunk: Chunk) -> None:
-        evaluator = self.evaluator
-        if self.measured is not None:
-            evaluator = replace(evaluator, measured=self.measured.get(_told(own[0]).step))
+    def _each(
+        self, steps: list[RecordStep], chunk: Chunk, work: Callable[[Chunk], T]
+    ) -> Iterator[tuple[list[RecordStep], Chunk, T] | InputError]:
+        """What ``work`` makes of a chunk, each step a batch; of the parts around bad records."""
+        done, evaluator = 0, self.evaluator
+        batched = evaluator.wants_first_pass or evaluator.measured is not None
 
-        def evaluated(one: Chunk) -> _Evaluated:
-            try:
-                breakdown = evaluator.evaluate(one)
-            except MissingColumnError as missing:
-                return missing, rewards_of(one, None)
-            return breakdown, rewards_of(one, breakdown)
+        def by_step(part: Chunk) -> T:
+            if batched:
+                numbers = [step.number for step in steps[done : done + len(part.records)]]
+                part = replace(part, of_batches=[batch_of(number) for number in numbers])
+            return work(part)
 
-        done = 0
-        for found in chunk.each(evaluated):
+        for found in chunk.each(by_step):
             if isinstance(found, InputError):
-                part.skipped.add(found)
+                yield found
                 done += 1
                 continue
-            some, result = found
-            count = len(some.records)
-            self._add_to(part, own[done : done + count], some, result)
+            part, result = found
+            count = len(part.records)
+            yield steps[done : done + count], part, result
             done += count
 
-    def _add_to(self, part: Part, own: Sequence[_Own], chunk: Chunk, result: _Evaluated) -> None:
-        breakdown, rewards = result
-        said = [_told(one) for one in own]
-        known = None if isinstance(breakdown, MissingColumnError) else breakdown
-        if known is not None:
-            part.signatures.setdefault(known.objective.signature, said[0].step)
-            part.references.add(chunk, self.evaluator.plan, known.objective)
-            assumed = on_policy_by_default(known)
-            part.moved |= not assumed
-            part.notices |= {NO_OLD: None} if assumed else {}
-        if isinstance(breakdown, MissingColumnError):
-            part.missing.setdefault(str(breakdown), breakdown)
-        cuts = [*chunk.batch.cuts(_borders([one.step for one in said]))]
-        measured = Measured(chunk, known, rewards, cuts)
+    def _chunks(
+        self, decoded: Iterable[DecodedChunk], sums: RunSums
+    ) -> Iterator[tuple[list[RecordStep], Chunk | InputError]]:
+        """Records that are evaluated together, with the step of each."""
+        waiting: list[Any] = []
+
+        def noted() -> Iterator[DecodedChunk]:
+            for few in decoded:
+                batch = self._with_steps(few, sums)
+                waiting.extend(batch.steps)
+                yield batch.decoded
+
+        for chunk in chunks(noted(), with_headers=True):
+            count = len(chunk.records) if isinstance(chunk, Chunk) else 1
+            yield waiting[:count], chunk
+            del waiting[:count]
+
+    def _with_steps(self, decoded: DecodedChunk, sums: RunSums) -> StepBatch:
+        """The records and their steps, without those that have only rewards, which are added."""
+        items, keys, shown = decoded.items, decoded.keys, decoded.shown
+        all_shown = shown is not None and all(
+            key in shown for key in filter(self.reads, keys or ())
+        )
+        metadata = keys is None or has_metadata(keys)
+        steps: list[RecordStep | None] = []
+        kept: list[Raw | InputError] = []
+        before = None
+        for at, item in enumerate(items):
+            try:
+                if isinstance(item, NoLogProbsError):
+                    self._add_rewards(item, sums)
+                    continue
+                if isinstance(item, InputError):
+                    raise item
+                step = self.step_source.of_record(item, decoded.said(at) if all_shown else ...)
+            except InputError as error:
+                steps.append(None)
+                kept.append(error)
+                continue
+            if metadata:
+                fields = item.value if shown is None else decoded.said(at)
+                step = step._replace(metadata=metadata_of(fields))
+            if step.number != before:
+                sums.origins.add(step.number, item.source, item.line)
+                before = step.number
+            steps.append(step)
+            kept.append(item)
+        if len(kept) == len(items) and None not in steps:
+            return StepBatch(steps, decoded)
+        return StepBatch(steps, DecodedChunk(kept, None if None in steps else keys))
+
+    def _add_rewards(self, item: NoLogProbsError, sums: RunSums) -> None:
+        """Adds a record that has no log-probs."""
+        source, signal = item.source or "", item.signal
+        number = self.step_source.number(signal.step, source, item.line)
+        sums.origins.add(number, source, item.line)
+        step = RecordStep(number, None if signal.step is None else signal.key)
+        sums.of_step(step, source).rows.add(signal.rewards, signal.lengths, signal.group)
+        sums.notices[f"only rewards, and lengths where they are told: {item.message}"] = None
+
+    def _add(self, run: RunSums, steps: list[RecordStep], chunk: Chunk, result: _Evaluated) -> None:
+        evaluated, rewards = result
+        breakdown = None if isinstance(evaluated, MissingColumnError) else evaluated
+        if isinstance(evaluated, MissingColumnError):
+            run.missing.setdefault(str(evaluated), evaluated)
+        else:
+            run.signatures.setdefault(evaluated.objective.signature, steps[0].number)
+            run.references.add(chunk, self.evaluator.plan, evaluated.objective)
+            assumed = on_policy_by_default(evaluated)
+            run.moved |= not assumed
+            run.notices |= {NO_OLD: None} if assumed else {}
+        cuts = [*chunk.batch.cuts(borders([step.number for step in steps]))]
+        numbers = ChunkNumbers(chunk, breakdown, rewards, cuts, logged=self.logged)
         for at, cut in enumerate(cuts):
             first = cut.records.start
-            sums = part.sums(said[first], chunk.records[first].source)
-            measured.add_to(sums, at, self.evaluator.plan.batch)
-            if self.logged:  # then they are of one step
-                measure_logged(sums, chunk, known)
-        for at, (told, one, record) in enumerate(zip(said, own, chunk.records, strict=True)):
-            if one.said is not None:  # what a record says counts where the record does
-                tokens = partial(_tokens, chunk, at)
-                measure_said(part.sums(told, record.source), told.step, one.said, tokens)
+            sums = run.of_step(steps[first], chunk.records[first].source)
+            numbers.add_to(sums, at, self.evaluator.plan.batch)
+        for at, (step, record) in enumerate(zip(steps, chunk.records, strict=True)):
+            if step.metadata is not None:
+                sums = run.of_step(step, record.source)
+                add_metadata(sums, step.number, step.metadata, partial(tokens_of, chunk, at))
 
 
-def _tokens(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
-    """Of each response of a record, how many tokens it has, and the indices of those that count."""
-    batch, first = chunk.batch, int(chunk.batch.records.starts[number])
-    found = []
-    for response, width in enumerate(chunk.records[number].widths, first):
-        start, length = (
-            int(one[response]) for one in (batch.responses.starts, batch.responses.lengths)
-        )
-        kept = range(length) if batch.positions is None else batch.positions[start : start + length]
-        found.append((width, [int(one) for one in kept]))
-    return found
-
-
-def _told(own: _Own) -> Told:
-    """The step of a record that was read."""
-    assert own.told is not None
-    return own.told
-
-
-def _borders(numbers: Sequence[int]) -> list[int]:
-    """Where the step changes, with the beginning and the end."""
-    changes = [at for at, (before, after) in enumerate(pairwise(numbers), 1) if before != after]
-    return [0, *changes, len(numbers)]
-
-
-def _of_one_step(run: _Stepped) -> Iterator[_Stepped]:
-    """The same, cut where the step changes."""
-    if len({one.step for one in run.own}) == 1:
-        yield run
-        return
-    pairs = zip(run.own, run.few.items, strict=True)
-    for _, some in groupby(pairs, key=lambda pair: pair[0].step):
-        own, items = zip(*some, strict=True)
-        yield _Stepped([*own], DecodedChunk([*items], run.few.keys))
-
-
-def _noted(runs: Iterable[_Stepped], waiting: list[_Own]) -> Iterator[DecodedChunk]:
-    """The records alone, what is known of them being noted in ``waiting``."""
-    for own, few in runs:
-        waiting += own
-        yield few
-
-
-def _note_order(
-    part: Part,
-    found: Sequence[Told | InputError | None],
-    items: Sequence[Raw | InputError],
-) -> None:
-    before = None
-    for told, item in zip(found, items, strict=True):
-        if isinstance(told, Told) and told.step != before and isinstance(item, Raw):
-            part.origins.add(told.step, item.source, item.line)
-            before = told.step
+def batch_of(step: int) -> BatchFields:
+    """The batch of the records of a step."""
+    return BatchFields(step=step)
