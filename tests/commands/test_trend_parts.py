@@ -91,14 +91,8 @@ def test_what_says_the_step() -> None:
     """Under which keys it may stand: those that are known, or the one that is asked for."""
     named = StepSource.of_flag("at.update[1]", [])
     assert named.field == ("at", "update", 1)
-    assert (named.reads("at"), named.reads("step"), named.reads("update")) == (True, False, False)
     usual = StepSource.of_flag(None, ["a"])
     assert usual == StepSource()
-    assert (usual.reads("step"), usual.reads("rollout_id"), usual.reads("at")) == (
-        True,
-        True,
-        False,
-    )
     assert StepSource.of_flag("file", ["b", "a"]).files == {"b": 0, "a": 1}
 
 

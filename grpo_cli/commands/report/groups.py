@@ -12,8 +12,7 @@ import numpy as np
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.report.choose import FOUND, WORST, Choice, Group, Kept, sample
 from grpo_cli.commands.trend.measure import rewards_of
-from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.task import batch_of
+from grpo_cli.commands.trend.origins import RecordStep, StepSource
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import InputError
@@ -93,7 +92,7 @@ class Keeper:
     def _evaluated(self, chunk: Chunk, step: int) -> Breakdown | None:
         """The record on its own; None where the objective needs what it has not."""
         try:
-            chunk = replace(chunk, of_batches=[batch_of(step)])
+            chunk = replace(chunk, of_batches=[RecordStep(step)])
             return chunk.run(Evaluator(self.plan, self.statistics).evaluate)
         except InputError:
             return None

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from grpo_cli.commands.trend.metrics import StepValues
-from grpo_cli.commands.trend.origins import Origins, two_runs
+from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
 from grpo_cli.commands.trend.run import make_step
+from grpo_cli.commands.trend.run_sums import RunSums
 from grpo_cli.commands.trend.step import Step, with_equal_metrics
 from grpo_cli.commands.trend.sums import StepSums
-from grpo_cli.commands.trend.task import RunSums, Task
-from grpo_cli.engine.fold import Told
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.fold import FoldPiece
 from grpo_cli.engine.references import References, without_kl
+from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
 from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.folders import files
 from grpo_cli.records.open.streams import plain, shown, split
 from grpo_cli.records.translate import Notices
+from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
@@ -63,16 +68,24 @@ class Follow:
     """
 
     def __init__(
-        self, paths: Sequence[str], reading: Reading, task: Task, *, one_run: bool = False
+        self,
+        paths: Sequence[str],
+        reading: Reading,
+        plan: Plan,
+        step_source: StepSource,
+        *,
+        skip: bool = False,
+        one_run: bool = False,
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say."""
-        self._paths, self._reading, self._task = paths, reading, task
-        self._one_run = one_run or task.step_source.files is not None
+        self._paths, self._reading, self._skip = paths, reading, skip
+        self._evaluator, self._step_source = Evaluator(plan), step_source
+        self._one_run = one_run or step_source.files is not None
         self._origins = Origins()
         self._references = References()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
-        self._told = Told()
+        self._facts = InputFacts()
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -151,18 +164,20 @@ class Follow:
     def _add(self, known: _File, piece: object) -> None:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
-        part = self._task(self._told.heard(decoded, self._reading.fields))
-        other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
-        self.notices |= notices | self._told.unread.note() | other | part.notices
+        plan = self._evaluator.plan
+        work = FoldPiece(partial(RunSums, self._evaluator, self._step_source), self._skip, FEW)
+        folded = work(self._facts.collect(decoded, self._reading.fields))
+        if folded.error is not None:
+            raise folded.error
+        part = folded.sums
+        other = other_row(self._facts.named, (plan.variant,))
+        self.notices |= notices | self._facts.unread.note() | other | part.notices
         self.notices |= {f"no columns of the update: {error}": None for error in part.missing}
-        if part.skipped and not self._task.skip:
-            raise part.skipped.first[0]
         self.notices |= dict.fromkeys(part.origins.returns())
         self._references.merge(part.references)
         if self._references.error is not None:
             self._start_again()
             return
-        plan = self._task.evaluator.plan
         self.notices |= without_kl([plan] if self._references.lacking is not None else [])
         self._origins.merge(part.origins)
         if self._origins.clash is not None and not self._one_run:
@@ -171,8 +186,7 @@ class Follow:
 
     def _start_again(self) -> None:
         """Reads the files from their start: some records have a reference, so no KL is left out."""
-        evaluator = replace(self._task.evaluator, needs_reference=True)
-        self._task = replace(self._task, evaluator=evaluator)
+        self._evaluator = replace(self._evaluator, needs_reference=True)
         self._origins, self._references = Origins(), References()
         self._files.clear()
 

@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.records import Raw
+from grpo_cli.records import BatchFields, Raw
 from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
@@ -35,18 +35,24 @@ _COUNTED = re.compile(
 _OF_A_RUN = re.compile(r"(?:run|seed|exp(?:eriment)?|trial|try|job|v(?:ersion)?)[_-]?$", re.I)
 
 
-class RecordStep(NamedTuple):
-    """The step of a record.
+class RecordStep(BatchFields):
+    """The step of a record, which is the batch that it belongs to.
 
     Attributes:
-        number: the step.
         field: the field of the file that holds it; None where the file's name does, or --step file.
         metadata: what ``add_metadata`` reads of the record; None where there is nothing.
     """
 
-    number: int
-    field: str | None = None
-    metadata: Mapping[str, Any] | None = None
+    def __init__(self, number: int, field: str | None = None) -> None:
+        super().__init__(step=number)
+        self.field = field
+        self.metadata: Mapping[str, Any] | None = None
+
+    @property
+    def number(self) -> int:
+        """The step."""
+        number: int = self["step"]
+        return number
 
 
 @dataclass(frozen=True)
@@ -74,17 +80,13 @@ class StepSource:
             return cls(files={place: at for at, place in enumerate(places)})
         return cls(field=read_path(field, "--step"))
 
-    def of_record(self, raw: Raw, value: Any = ...) -> RecordStep:
+    def of_record(self, raw: Raw) -> RecordStep:
         """The record's step, and the field that holds it.
-
-        Args:
-            raw: the record.
-            value: its non-numeric fields, where these are already known.
 
         Raises:
             InputError: if nothing gives the step.
         """
-        value = raw.value if value is ... else value
+        value = raw.value
         given, path = self._look_up(value) if isinstance(value, dict) else (None, ())
         step = self.number(given, raw.source, raw.line, raw.prefix)
         if given is None or self.files is not None:
@@ -93,10 +95,6 @@ class StepSource:
         return RecordStep(
             step, field if raw.origin is None else raw.origin.spelled.get(field, field)
         )
-
-    def reads(self, key: str) -> bool:
-        """Whether the step may be under a key."""
-        return key in STEP_FIELDS if self.field is None else key == self.field[0]
 
     def number(self, given: int | None, source: str, line: int | None, prefix: str = "") -> int:
         """The step that a record gives itself, or else that of its file.

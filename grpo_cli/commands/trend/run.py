@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 
 from grpo_cli.commands.trend.metrics import StepValues, values
 from grpo_cli.commands.trend.names import Read
 from grpo_cli.commands.trend.origins import StepSource, changes, two_runs
+from grpo_cli.commands.trend.run_sums import RunSums, StepStatistics
 from grpo_cli.commands.trend.step import Step, with_equal_metrics
-from grpo_cli.commands.trend.task import RunSums, Task
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import first_pass, fold_pieces
 from grpo_cli.engine.references import without_kl
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
@@ -57,44 +57,33 @@ class Run:
             InputError: at the first record that cannot be used, unless it is to be skipped.
             UsageError: where files are of several runs.
         """
-        reader, plan = self._reader, self._plan
+        plan = self._plan
         if plan.leaves_kl_out():
-            reader.keep_input()
+            self._reader.keep_input()
         found = self._sums(Evaluator(plan))
         error = found.references.error
         if error is not None:  # some records have a reference, so the KL is not left out
             found = self._sums(Evaluator(plan, needs_reference=True))
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
-        self.skipped, self.missing = found.skipped, found.missing
+        self.skipped, self.missing = self._reader.skipped, found.missing
         self.signatures, self.moved = found.signatures, found.moved
         notes = [*found.origins.returns(), *changes(found.signatures)]
-        kl_left_out = error is None and found.references.lacking is not None
         self.notices: Notices = found.notices | dict.fromkeys(notes)
-        self.notices |= without_kl([plan] if kl_left_out else [])
+        self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         return self._steps(found)
 
     def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
-        reader = self._reader
-        task = Task(
-            evaluator, self._step_source, reader.skip, self._names is not None, reader.most_errors
-        )
         if evaluator.wants_first_pass:
-            reader.keep_input()
-            self.statistics = BatchStatistics()
-            for _, statistics in reader.map(task.measure, bundles=True):
-                self.statistics.merge(statistics)
-            task = replace(task, evaluator=evaluator.after(self.statistics))
-        run = RunSums(skipped=Skipped(reader.most_errors))
-        for _, part in reader.map(task, beside=task.reads, bundles=True):
-            run.merge(part)
+            statistics = partial(StepStatistics, evaluator, step_source=self._step_source)
+            self.statistics = first_pass(self._reader, statistics).found
+            evaluator = evaluator.after(self.statistics)
+        make = partial(RunSums, evaluator, self._step_source, logged=self._names is not None)
+        run = make()
+        for run in fold_pieces(self._reader, make):
             if run.origins.clash is not None and not self._one_run:
-                raise two_runs(run.origins.clash, reader.paths, self._command)
-            if part.skipped and not reader.skip:
-                raise part.skipped.first[0]
-        if reader.reading.selects and not run.steps and not run.skipped:
-            raise reader.nothing()
+                raise two_runs(run.origins.clash, self._reader.paths, self._command)
         return run
 
     def _steps(self, run: RunSums) -> list[Step]:
