@@ -19,7 +19,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.variants.plan import Plan
