@@ -16,7 +16,7 @@ from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, Record, record
-from grpo_cli.records.decode.chunks import one_by_one
+from grpo_cli.records.record import one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
