@@ -64,7 +64,10 @@ def read(
             grouping=_grouping([group_by] if isinstance(group_by, str) else group_by, group_size),
             record=None if record is None else str(record),
         )
-        reader = Reader(_paths(files), reading)
+        given = [files] if isinstance(files, str | os.PathLike) else list(files)
+        if not given:
+            raise UsageError("files: expected a path or several, got none")
+        reader = Reader(expanded(os.fspath(path) for path in given), reading)
         for place, (raw, _) in enumerate(reader.records()):
             yield canonical(raw, place)
 
@@ -156,10 +159,3 @@ def plain(value: Any) -> Any:
 
 
 _AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
-
-
-def _paths(files: Path | Iterable[Path]) -> list[str]:
-    given = [files] if isinstance(files, str | os.PathLike) else list(files)
-    if not given:
-        raise UsageError("files: expected a path or several, got none")
-    return expanded(os.fspath(path) for path in given)

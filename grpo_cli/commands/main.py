@@ -208,7 +208,7 @@ def _meant(message: str) -> str:
         return ""
     if word in _WORDS:
         return f"type: grpo {_WORDS[word]}"
-    from grpo_cli.commands.help.topics import topics
+    from grpo_cli.commands.help.view import topics
     from grpo_cli.variants import NAMES
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):

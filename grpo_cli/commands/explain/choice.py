@@ -44,7 +44,11 @@ def _described(place: str, name: str) -> dict[str, Any]:
         "description": description,
         "symbols": symbols(place, description, choice.hyperparameters),
         "hyperparameters": {one: HYPERPARAMETERS[one].meaning for one in choice.hyperparameters},
-        "variants": [row for row, variant in VARIANTS.items() if _makes(variant, place, name)],
+        "variants": [
+            row
+            for row, variant in VARIANTS.items()
+            if isinstance(bound := getattr(variant, place), Bound) and bound.name == name
+        ],
     }
 
 
@@ -53,11 +57,6 @@ def _paragraphs(doc: str) -> list[str]:
     sections = [section.replace("``", "") for section in doc.split("\n\n")]
     wanted = [one for one in sections if not one.startswith(("Args:", "Returns:", "Raises:"))]
     return [" ".join(one.split()) for one in wanted]
-
-
-def _makes(variant: object, place: str, name: str) -> bool:
-    bound = getattr(variant, place)
-    return isinstance(bound, Bound) and bound.name == name
 
 
 def print_choice(console: Console, screen: Screen, page: dict[str, Any]) -> None:
