@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.hyperparameters import Value
 
@@ -64,3 +64,15 @@ class Row(Generic[T]):
     checked: str = "paper"
     version: str = ""
     until: str = ""
+
+    def named(
+        self, title: str, note: str, *, paper: str | None = None, aliases: tuple[str, ...] = ()
+    ) -> Row[T]:
+        """The row under another title; without a ``paper`` it keeps its own."""
+        paper = self.paper if paper is None else paper
+        return replace(self, title=title, note=note, paper=paper, aliases=aliases)
+
+
+def vary(row: Row[T], **changes: Any) -> Row[T]:
+    """The row with other stages or attributes, and without its aliases."""
+    return replace(row, aliases=(), **changes)
