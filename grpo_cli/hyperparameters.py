@@ -37,7 +37,7 @@ class Hyperparameter(NamedTuple):
         integer: whether only whole numbers are allowed; without ``high``, those of 64 bits.
         words: the words it may be, for one that is not a number.
         several: whether it may be several of the words, or numbers, joined by commas; a list too.
-        form: a regular expression of the texts that it may be beside a number.
+        form: a regular expression of the texts that it may be instead of a number.
         said: what such a text is, for messages.
         optional: whether None ("off") is allowed.
         called: the frameworks' names for the same thing, in one text.
@@ -479,7 +479,7 @@ KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     """Checks hyperparameters and returns them under their canonical names.
 
-    A name that sets several (``epsilon``) gives way to the particular ones beside it; an
+    A name that sets several (``epsilon``) gives way to the particular ones; an
     ``epsilon_high`` of null is not set.
 
     Raises:

@@ -41,7 +41,7 @@ class Row(Generic[T]):
         note: where the literature and the frameworks disagree with this row.
         aliases: other names it answers to.
         checked: how the row was checked: "paper" (against the paper's formula), "executed" (the
-            framework's own code ran beside ours), "golden" (its executed numbers), or "read".
+            framework's own code ran with ours), "golden" (its executed numbers), or "read".
         version: the framework's version that the row reproduces; "" for a paper.
         until: the framework and the last release that has it, as ``trl 1.7.1``, where a newer
             one has it no more; else "".

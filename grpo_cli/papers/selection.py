@@ -1,4 +1,4 @@
-"""Papers that learn from some of the responses only, or weigh good and bad ones apart."""
+"""Papers that learn from some of the responses only, or weigh good and bad ones differently."""
 
 from __future__ import annotations
 
