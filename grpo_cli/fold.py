@@ -199,7 +199,7 @@ def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN)
         reading: how they become records; it says what a group is.
     """
     for path in paths:
-        yield from reading.pieces(path, size, apart=True)
+        yield from reading.pieces(path, size, as_spans=True)
 
 
 def _decoded(
