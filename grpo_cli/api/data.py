@@ -83,7 +83,7 @@ def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
 
 
 def reader_of(data: Data, jobs: int | None = 1) -> tuple[Reader, list[str]]:
-    """What reads the data, and the words that a command line would have for it."""
+    """A reader of the data, and the words that a command line would have for it."""
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True)), [_NAMELESS]
     given = [data] if isinstance(data, str | os.PathLike) else _listed(data)
@@ -129,7 +129,7 @@ class Held(Reading):
     def pieces(
         self, source: str | Source, size: int = 0, *, as_spans: bool = False
     ) -> Iterator[Piece]:
-        """One piece, which stands for all of them."""
+        """Yields one piece for all of them."""
         del source, size, as_spans
         yield Block(_MEMORY, 1, [])
 

@@ -56,7 +56,7 @@ class Evaluated:
         return f"Evaluated(objective={self.objective!r}, signature={self.signature!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The totals as a table, for notebooks."""
         shown = [(name, value) for name, value in self.total.items() if value is not None]
         return html_page([html_table(("", "batch"), shown)], [self.signature, *self.notices])
 
@@ -132,7 +132,7 @@ class Evaluated:
 
     @property
     def weight(self) -> list[F64]:
-        """What the aggregation gives each token."""
+        """The aggregation's weight of each token."""
         return self._tokens("weight")
 
     @property

@@ -31,7 +31,7 @@ class Answer:
         return cls(**{name: _made(hint, named[name]) for name, hint in hints.items()})
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: lists of rows as tables, the other fields below them."""
+        """HTML for notebooks: lists of rows as tables, the other fields below them."""
         named = self.document()
         rows = {name: value for name, value in named.items() if _is_rows(value)}
         rest = [f"{name}: {value}" for name, value in named.items() if name not in rows and value]

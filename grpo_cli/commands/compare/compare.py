@@ -96,7 +96,7 @@ def _unserved(variant: str, reason: InputError) -> Unserved:
 
 
 _IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"
-"""What begins a path where records are of an array or a table: the record's place."""
+"""The path of a field: the record's place, where records are in an array or a table; its name."""
 
 
 # ---- which variants -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What each variant comes to on a piece of the data, batch by batch, and how pieces merge."""
+"""Sums of each variant over a piece of the data, batch by batch; they merge."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BatchSide:
             self.dots.setdefault(pair, ExactSum()).merge(dot)
 
     def scale(self, part: str) -> float:
-        """What a part of the gradient is still to be multiplied by."""
+        """The factor that a part of the gradient still lacks."""
         return 1.0 / self.totals.count(part)
 
     def cosine(self, first: BatchSide) -> float | None:
@@ -256,9 +256,9 @@ class Sides(VariantSums[Side]):
                 batch.meet(gradient, first, chunk)
 
 
-def _has_batch_fields(few: DecodedChunk) -> bool:
+def _has_batch_fields(chunk: DecodedChunk) -> bool:
     """Whether its records say which batch they belong to."""
-    return few.keys is None and few.columns is None and any(map(_batch_key, few.items))
+    return chunk.keys is None and chunk.columns is None and any(map(_batch_key, chunk.items))
 
 
 def _batch_key(item: Raw | InputError) -> Hashable:

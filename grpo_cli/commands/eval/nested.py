@@ -51,7 +51,7 @@ def encode_nested(
 
 
 def _fitted(piece: bytes) -> bytes:
-    """The same bytes in no more memory than they need; orjson leaves room for 8 KiB."""
+    """Copies bytes to no more memory than they need; orjson leaves room for 8 KiB."""
     return memoryview(piece).tobytes() if len(piece) < _LARGE else piece
 
 

@@ -1,4 +1,4 @@
-"""An evaluation whose errors are told at its end, with notes on what its totals hide."""
+"""An evaluation that prints its errors at its end, with notes on what its totals hide."""
 
 from __future__ import annotations
 

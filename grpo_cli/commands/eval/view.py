@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 Size = Callable[[Row], float]
 
 ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
-"""What the rows of a level are called, and counted as in the totals."""
+"""The level → the key of the totals that counts its rows."""
 
 
 # ---- totals ------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ _SPARE_TOTALS = (
     *("clip_fraction_high", "ratio_min", "denominator", "dead_groups", "groups", "ratio_max"),
     *("policy", "ratio_mean", "responses", "kl", "objective", "tokens", "clip_fraction"),
 )
-"""What a narrow terminal leaves out of a batch's line, the first to go first."""
+"""Columns that a narrow terminal leaves out of a batch's line, the first to go first."""
 
 
 def print_rows(

@@ -32,8 +32,8 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
     total, parts = document["total"], document["parts"]
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
-    whose = f" of the batch: {counts}" if total["records"] > 1 else ""
-    console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), whose))
+    batch = f" of the batch: {counts}" if total["records"] > 1 else ""
+    console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), batch))
     width = screen.reading
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
@@ -282,8 +282,8 @@ def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iter
     else:
         yield f"J = Σ contributions = {total}"
     yield from _terms(record, places)
-    whose = " of this record alone" if records > 1 else ""
-    yield f"loss{whose} = −J = {fixed(record['loss'], places)}"
+    alone = " of this record alone" if records > 1 else ""
+    yield f"loss{alone} = −J = {fixed(record['loss'], places)}"
 
 
 def _terms(record: Entry, places: int) -> Iterator[str]:

@@ -135,10 +135,10 @@ def _tokens(chunk: Chunk, breakdown: Breakdown, at: int) -> tuple[list[Row], Row
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
-    few = responses.total <= SMALL or length <= 2 * TOP
+    all_shown = responses.total <= SMALL or length <= 2 * TOP
     size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
     order = np.argsort(-size, kind="stable")
-    kept = np.arange(length) if few else np.sort(order[:TOP])
+    kept = np.arange(length) if all_shown else np.sort(order[:TOP])
     words = chunk.records[0].tokens
     rows = []
     for token in kept.tolist():

@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def laid_out(screen: Screen, page: str) -> str:
-    """A page for a terminal, whose examples keep their lines; in a pipe it is as it was written."""
+    """A page for a terminal, whose examples keep their lines; in a pipe it is unchanged."""
     if not (screen.terminal or screen.color):
         return page
     console = screen.console()
