@@ -39,15 +39,14 @@ from grpo_cli.records.choose.batches import STEP_FIELDS, batch_fields
 from grpo_cli.records.choose.paths import read_path, spelled
 from grpo_cli.records.choose.where import Condition
 from grpo_cli.records.decode.chunks import one_by_one
-from grpo_cli.records.open.address import Version, is_remote
-from grpo_cli.records.open.ranges import version_of
-from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.open.remote import Version, is_remote
+from grpo_cli.records.open.streams import BLOCK, version_of
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
@@ -302,7 +301,7 @@ class Reader:
         by_columns: bool = False,
         beside: Beside | None = None,
         bundles: bool = False,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -316,7 +315,7 @@ class Reader:
             beside: which other values of plain lines ``work`` needs, by their keys; then their
                 numbers may come as columns.
             bundles: whether small pieces, as of small files, are worked on together.
-            manifest: of the parts to which workers of a cluster write rows.
+            manifest: the folder to which workers of a cluster write rows.
         """
         beside = _says_step if by_columns and beside is None else beside
         if self._on is not None:
@@ -334,7 +333,7 @@ class Reader:
             raise faults[0]
 
     def _on_cluster(
-        self, work: OnPiece[T], *, together: bool, manifest: Manifest | None
+        self, work: OnPiece[T], *, together: bool, manifest: PartFolder | None
     ) -> Iterator[tuple[Done, T]]:
         from grpo_cli.engine.cluster.run import on_ray  # an extra
 

@@ -2,19 +2,10 @@
 
 from grpo_cli.records.choose.batches import key_of
 from grpo_cli.records.choose.membership import BatchFields, MicroBatch
+from grpo_cli.records.decode.blocks import raws, read, record, records
 from grpo_cli.records.decode.chunks import DecodedChunk
 from grpo_cli.records.fast import Packed, gather, headers, lay, pack
-from grpo_cli.records.open.blocks import (
-    Block,
-    Source,
-    Span,
-    cut,
-    raws,
-    read,
-    record,
-    records,
-    spans,
-)
+from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
 from grpo_cli.records.parse.assemble import assemble, layout
 from grpo_cli.records.parse.record import parse
 from grpo_cli.records.reading import PLAIN, Piece, Reading

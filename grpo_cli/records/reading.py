@@ -16,9 +16,13 @@ from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
 from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
 from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
 from grpo_cli.records.choose.where import Condition
+from grpo_cli.records.decode.blocks import decoded, raws
 from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks, one_by_one
 from grpo_cli.records.decode.text import decode
-from grpo_cli.records.open.blocks import Block, Source, Span, cut, decoded, raws, spans
+from grpo_cli.records.formats.unipo import header_of, with_header
+from grpo_cli.records.open.blocks import Block, Source, Span, cut, first_line, spans
+from grpo_cli.records.open.ranges import Range, ranges
+from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.pieces import Rows, slices
@@ -78,8 +82,25 @@ class Reading:
             return rows
         if self.grouping is not None:
             return self._groups(source, size)
-        found = spans(source, size) if apart else None
-        return cut(source, size) if found is None else found
+        first = first_line(source) if apart and not is_remote(source.path) else None
+        if first is None or header_of(first):
+            return with_header(cut(source, size))
+        return spans(source, size)
+
+    def ranges(self, source: Source, size: int) -> list[Range] | list[Rows] | None:
+        """Cuts a file for workers that read it from anywhere; None where it cannot be cut.
+
+        Args:
+            source: the file.
+            size: bytes of a range; parts of tables are as large as they were written.
+        """
+        if self.grouping is not None:
+            return None
+        rows = slices(source, grouping=None, whole=False)
+        if rows is not None:
+            return list(rows)
+        first = first_line(source)
+        return None if first is None or header_of(first) else ranges(source, size)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -222,7 +243,7 @@ class Reading:
     def _groups(self, source: Source, size: int) -> Iterator[Block]:
         """Blocks that end where a group ends."""
         assert self.grouping is not None
-        blocks = cut(source, size)
+        blocks = with_header(cut(source, size))
         first = next(blocks)
         if first.document:
             yield first

@@ -122,7 +122,7 @@ def cost(
     from grpo_cli.commands.trend.findings import findings
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.engine import Evaluation, Reader, memory
-    from grpo_cli.records.open import blocks
+    from grpo_cli.records.decode import blocks
     from grpo_cli.records.open.folders import files
     from grpo_cli.variants.plan import plan
 

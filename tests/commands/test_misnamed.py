@@ -369,7 +369,7 @@ def test_the_extra_that_reads_numbers_from_text_says_the_same(tmp_path, monkeypa
 
     found = []
     for decoder in (Watched(simdjson.Parser), None):
-        monkeypatch.setattr("grpo_cli.records.open.blocks.decoder", lambda made=decoder: made)
+        monkeypatch.setattr("grpo_cli.records.decode.blocks.decoder", lambda made=decoder: made)
         found.append(outcome([str(path)], row))
     assert served
     assert all(served)

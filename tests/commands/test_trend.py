@@ -41,7 +41,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw
 from grpo_cli.records.buffers import Decoder
-from grpo_cli.records.open import blocks
+from grpo_cli.records.decode import blocks
 from grpo_cli.records.open.folders import files
 from grpo_cli.variants.plan import Plan, plan
 

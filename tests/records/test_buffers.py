@@ -258,7 +258,7 @@ def test_it_is_tried_again_less_and_less_often():
 
 def evaluated(monkeypatch, path, *flags: str, fast: bool) -> tuple[int, str, str]:
     decoder = Decoder(simdjson.Parser) if fast else None
-    monkeypatch.setattr("grpo_cli.records.open.blocks.decoder", lambda: decoder)
+    monkeypatch.setattr("grpo_cli.records.decode.blocks.decoder", lambda: decoder)
     result = CliRunner().invoke(app, ["eval", str(path), *flags])
     return result.exit_code, result.stdout, result.stderr
 

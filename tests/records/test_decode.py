@@ -5,10 +5,9 @@ import pytest
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Raw, read, records
-from grpo_cli.records.decode import chunks
+from grpo_cli.records.decode import blocks, chunks
 from grpo_cli.records.decode.chunks import DecodedChunk, RawLines, keys_in_common
 from grpo_cli.records.decode.text import decode
-from grpo_cli.records.open import blocks
 from grpo_cli.records.record import DROPPED
 
 

@@ -10,7 +10,7 @@ from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, paths
 from grpo_cli.commands.options.output import Json, Quiet, output_option
-from grpo_cli.commands.options.place import Resume, check_parts, destination, manifest
+from grpo_cli.commands.options.place import Resume, check_parts, destination, part_folder
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     RecordOption,
@@ -76,7 +76,7 @@ def convert(
             from grpo_cli.engine.cluster.parts import Parts  # of a cluster
 
             parts = Parts(str(output), f".{kind}", PACKS[kind])
-            run.write_parts(manifest(parts, reader, {"convert": kind}, resume=resume))
+            run.write_parts(part_folder(parts, reader, {"convert": kind}, resume=resume))
         else:
             _check_table(kind, work)
             with destination(output) as stream:

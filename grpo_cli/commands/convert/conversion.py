@@ -14,7 +14,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.records.tables.parquet import Table
 
 
@@ -82,7 +82,7 @@ class Conversion:
             for pieces in self._pieces():
                 place = _add(table, pieces, place)
 
-    def write_parts(self, listed: Manifest) -> None:
+    def write_parts(self, listed: PartFolder) -> None:
         """Has them written to parts by the workers of a cluster."""
         complete = False
         try:
@@ -95,7 +95,7 @@ class Conversion:
             kept = f"{listed.kept} parts were there, and are in no number told here"
             self._reader.notices[kept] = None
 
-    def _pieces(self, listed: Manifest | None = None) -> Iterator[list[Any]]:
+    def _pieces(self, listed: PartFolder | None = None) -> Iterator[list[Any]]:
         whole = self._whole
         for _, part in self._reader.map(self._work, manifest=listed):
             whole.merge(part)

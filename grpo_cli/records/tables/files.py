@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import Address
+from grpo_cli.records.open.remote import Address
 from grpo_cli.records.open.streams import opened
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.open.remote import Address
 from grpo_cli.records.record import Raw
 
 _WHOLE = ("npz", "safetensors", "torch")
