@@ -7,10 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from grpo_cli.api.answers import Checked, Compared, Matched, SplitUp, Verified
 from grpo_cli.api.data import Data, reader_of
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
 from grpo_cli.api.words import speaking_of_arguments
+from grpo_cli.commands.check.answer import Checked
+from grpo_cli.commands.compare.answer import Compared
+from grpo_cli.commands.match.matched import Matched
+from grpo_cli.commands.split.answer import SplitUp
+from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
 
 Stages = Mapping[str, str] | None
@@ -45,7 +49,7 @@ def compare(
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
         made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data)
-        return Compared.from_document(Comparison(made, reader).document())
+        return Comparison(made, reader).result()
 
 
 def match(
@@ -215,4 +219,4 @@ def split(
         reader, _ = reader_of(data)
         responses = gather(plan, reader)
         cutting = cut(responses.count, micro_batch, accumulate, ranks)
-        return SplitUp.from_document(split_up(plan, responses, cutting))
+        return split_up(plan, responses, cutting)

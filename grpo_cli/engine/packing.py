@@ -13,7 +13,6 @@ from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
-from grpo_cli.records.decode.chunks import Joined, RawLines
 from grpo_cli.records.fields import GROUPS, Fields, read_fields
 from grpo_cli.records.parse.settings import read_settings
 
@@ -35,7 +34,7 @@ class _Packing:
     """Records that follow each other with the same keys and hyperparameters.
 
     Attributes:
-        raws: the records, piece by piece, of which the texts are kept where those say it all.
+        raws: the records, of which the texts are kept where those say it all.
         shared: what their keys mean, and their hyperparameters.
         packed: their columns, piece by piece.
         headers: what a report shows of them beside their numbers; empty where none is wanted.
@@ -43,7 +42,7 @@ class _Packing:
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
-    raws: list[Sequence[Raw]]
+    raws: list[Raw]
     shared: Shared
     packed: list[Packed]
     headers: list[Record]
@@ -67,12 +66,12 @@ class _Packing:
         """The records side by side; one by one where a value is out of range."""
         batch = lay(self.packed)
         if batch is None:
-            yield from carefully(Joined(self.raws))
+            yield from carefully(self.raws)
             return
         fields, settings = self.shared
         batch = with_misnamed(batch, fields)
         given = "advantages" in fields.names
-        yield Chunk(self.headers, batch, settings, given, Joined(self.raws), self.of_batches)
+        yield Chunk(self.headers, batch, settings, given, self.raws, self.of_batches)
 
 
 def chunks(
@@ -152,22 +151,15 @@ def with_misnamed(batch: Batch, fields: Fields) -> Batch:
 
 
 def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:
-    raws: Sequence[Raw] = few.items  # type: ignore[assignment]  # with keys in common: no error
-    packed = few.packed or pack(_values(raws))
+    raws: list[Raw] = few.items  # type: ignore[assignment]  # with keys in common: no error
+    packed = pack([raw.value for raw in raws])
     if packed is None:
         return few.items
-    shown = headers(raws, packed, shared[0].names, few.shown) if with_headers else []
-    if isinstance(raws, RawLines):
-        raws.drop()
-        return _Packing([raws], shared, [packed], shown, raws.size)
+    shown = headers(raws, packed, shared[0].names) if with_headers else []
     for raw in raws:
         raw.drop()
     size, of_batches = sum([raw.size for raw in raws]), [raw.batch for raw in raws if raw.batch]
-    return _Packing([raws], shared, [packed], shown, size, of_batches)
-
-
-def _values(raws: Sequence[Raw]) -> Sequence[Any]:
-    return raws.values if isinstance(raws, RawLines) else [raw.value for raw in raws]
+    return _Packing([*raws], shared, [packed], shown, size, of_batches)
 
 
 def _shared(raw: Raw | InputError) -> Shared | None:

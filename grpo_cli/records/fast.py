@@ -9,7 +9,7 @@ agree with bit for bit, look at the records one at a time.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, islice
@@ -311,27 +311,18 @@ def numbered(labels: list[Any]) -> list[int] | None:
     return [numbers[label] for label in labels] if len(numbers) > 1 else None
 
 
-def headers(
-    raws: Sequence[Raw],
-    packed: Packed,
-    names: Mapping[str, str],
-    shown: Mapping[str, Sequence[Any]] | None = None,
-) -> list[Record]:
+def headers(raws: Sequence[Raw], packed: Packed, names: Mapping[str, str]) -> list[Record]:
     """What a report shows of plain records beside their numbers.
 
     Args:
         raws: the records.
         packed: the same, packed.
         names: canonical name → the key that they have.
-        shown: what they say beside numbers by token, by their keys; None: they say it themselves.
     """
-    values: Iterable[Any] = (raw.value for raw in raws)
-    if shown is not None and ("token_ids" not in names or names["token_ids"] in shown):
-        values = [{key: each[at] for key, each in shown.items()} for at in range(len(raws))]
     widths = iter(packed.widths)
     return [
-        _header(raw, value, list(islice(widths, count)), names)
-        for raw, value, count in zip(raws, values, packed.counts, strict=True)
+        _header(raw, raw.value, list(islice(widths, count)), names)
+        for raw, count in zip(raws, packed.counts, strict=True)
     ]
 
 

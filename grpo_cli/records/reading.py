@@ -9,7 +9,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.buffers import Beside
 from grpo_cli.records.choose import select, where
 from grpo_cli.records.choose.batches import batch_of
 from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
@@ -121,16 +120,14 @@ class Reading:
         notices: Notices,
         *,
         by_columns: bool = False,
-        beside: Beside | None = None,
     ) -> Iterator[DecodedChunk]:
         """The records of a piece; in the place of one that cannot be read stands its error.
 
         Args:
             piece: what ``pieces`` gave.
             notices: what is to be told once is added here.
-            by_columns: whether numbers may come as columns, beside no more of the records than an
+            by_columns: whether a table may come as columns, with no more of its records than an
                 evaluation needs.
-            beside: which other values are needed; numbers of lines may come as columns then.
         """
         if by_columns and isinstance(piece, Rows) and piece.is_table:
             found = self._by_columns(piece, notices)
@@ -138,8 +135,7 @@ class Reading:
                 return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        read = decoded(piece, by_columns=by_columns or beside is not None, beside=beside)
-        return chain.from_iterable(_known(few, notices) for few in read)
+        return chain.from_iterable(_known(few, notices) for few in decoded(piece))
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
         """The same one by one."""
@@ -355,8 +351,6 @@ PLAIN = Reading()
 
 def _known(few: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
     """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
-    if few.packed is not None:  # only records under canonical names are
-        return iter((few,))
     first = few.items[0] if few.keys is not None else None
     if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
         return iter((few,))

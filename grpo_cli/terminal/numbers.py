@@ -24,7 +24,7 @@ def shown(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, dict):
         return " ".join(f"{visible(name)}={shown(one)}" for name, one in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return " ".join(map(shown, value))
     return shortened(visible(value if isinstance(value, str) else orjson.dumps(value).decode()))
 
@@ -33,6 +33,11 @@ def shown_among(value: Any, size: float | None) -> str:
     """As ``shown``; ≈0 where it is what rounding leaves of 0 in a sum of terms of that size."""
     rounding = _ROUNDING * (size or 0.0)
     return "≈0" if isinstance(value, float) and 0.0 < abs(value) < rounding else shown(value)
+
+
+def percent(value: float | None) -> str:
+    """A share in percent with two decimals; nothing as a dash."""
+    return "–" if value is None else f"{value:.2%}"
 
 
 def visible(text: str) -> str:

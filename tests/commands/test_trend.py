@@ -40,8 +40,6 @@ from grpo_cli.commands.trend.which import run_of as name_of_run
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw
-from grpo_cli.records.buffers import Decoder
-from grpo_cli.records.decode import blocks
 from grpo_cli.records.open.folders import files
 from grpo_cli.variants.plan import Plan, plan
 
@@ -580,44 +578,6 @@ def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
     assert found.metrics["repetition"] == (0.0 + 1 / 2) / 2
     path.write_text(json.dumps(rows[0] | {"rewards": [1.0, 0.0]}))
     assert steps(Reader([str(path)]), plan("dr"))[0].metrics["repetition"] is None
-
-
-@pytest.mark.parametrize(
-    ("more", "step_of"),
-    [
-        ({"token_ids": [[1, 2, 1, 2, 1, 2], [3] * 4]}, StepOf()),
-        ({"finish_reasons": ["stop", "length"], "policy_version": 4, "step": None}, StepOf()),
-        ({"rewards/a": [0.5, None], "meta": {"head_version": 3}}, StepOf()),
-        ({"group_ids": ["x", "y"], "at": {"update": 3}}, StepOf(("at", "update"))),
-        ({"group_ids": [8, 9]}, StepOf(("group_ids", 0))),
-    ],
-)
-def test_the_same_steps_whoever_decodes_the_lines(
-    more: dict[str, Any], step_of: StepOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The extra ``fast`` hands out numbers by columns, and beside them what steps are made of."""
-    simdjson = pytest.importorskip("simdjson")
-    rows = {"log_probs": [[-1.0, -0.5, -2.0, -1.0, -0.1, -3.0], [-1.0] * 4]}
-    rows |= {"log_probs_rollout": [[-1.5, -0.5, -2.0, -1.0, -0.2, -3.0], [-1.1] * 4]}
-    lines = [
-        json.dumps({"id": at, "step": at // 2, "rewards": [0.0, 1.0], **rows, **more})
-        for at in range(6)
-    ]
-    (tmp_path / "step_3.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    served: list[Any] = []
-
-    class Noted(Decoder):
-        def served(self, *given: Any) -> Any:
-            served.append(super().served(*given))
-            return served[-1]
-
-    monkeypatch.setattr(blocks, "decoder", lambda: Noted(simdjson.Parser))
-    places = [str(tmp_path / "step_3.jsonl")]
-    by_columns = steps(Reader(places), no_kl(), step_of)
-    assert [one is not None for one in served] == [True]
-    monkeypatch.setattr(blocks, "decoder", lambda: None)
-    assert steps(Reader(places), no_kl(), step_of) == by_columns
-    assert len(by_columns) == (3 if step_of == StepOf() and "step" not in more else 1)
 
 
 def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:

@@ -98,14 +98,8 @@ def test_what_says_the_step() -> None:
     """Under which keys it may stand: those that are known, or the one that is asked for."""
     named = StepOf.named("at.update[1]", [])
     assert named.field == ("at", "update", 1)
-    assert (named.reads("at"), named.reads("step"), named.reads("update")) == (True, False, False)
     usual = StepOf.named(None, ["a"])
     assert usual == StepOf()
-    assert (usual.reads("step"), usual.reads("rollout_id"), usual.reads("at")) == (
-        True,
-        True,
-        False,
-    )
     assert StepOf.named("file", ["b", "a"]).files == {"b": 0, "a": 1}
 
 

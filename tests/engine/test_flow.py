@@ -25,7 +25,7 @@ from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run, tasks
 from grpo_cli.engine.cluster.run import Flow
 from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, portions
-from grpo_cli.engine.fold import Told
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import PLAIN, Reading, Source
@@ -248,7 +248,7 @@ class MadeUp(Played):
     """Answers that nobody has worked for."""
 
     def evaluate(self, number, portion) -> int:
-        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), Told())]))
+        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), InputFacts())]))
 
 
 def made_up(count: int) -> Iterator[Files]:

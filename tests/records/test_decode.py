@@ -6,7 +6,7 @@ import pytest
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Raw, read, records
 from grpo_cli.records.decode import blocks, chunks
-from grpo_cli.records.decode.chunks import DecodedChunk, RawLines, keys_in_common
+from grpo_cli.records.decode.chunks import keys_in_common
 from grpo_cli.records.decode.text import decode
 from grpo_cli.records.record import DROPPED
 
@@ -136,31 +136,12 @@ def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected
     ]
 
 
-def test_what_packed_records_say_beside_their_numbers():
-    shown = {"id": ["a", "b"], "step": [1, 2]}
-    assert DecodedChunk([], shown=shown).said(1) == {"id": "b", "step": 2}
-    assert DecodedChunk([]).said(1) == {}
-
-
 def test_a_mistake_is_of_its_own_chunk(monkeypatch):
     monkeypatch.setattr(blocks, "CHUNK_BYTES", 4)
     found = list(blocks.raws(Block("d", 3, [b"[1]", b"{]", b"", b" ", b"5", b"6"])))
     assert [(one.line, isinstance(one, InputError)) for one in found] == [
         *((3, False), (4, True)), *((7, False), (8, False)),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_lines_are_decoded_when_they_are_asked_for(kept):
-    lines = RawLines("d", [b"[1]", b"2"], [4, 6], [[1], 2] if kept else None)
-    assert (lines.values, lines.size, len(lines)) == ([[1], 2], 4, 2)
-    assert [raw.value for raw in lines] == [raw.value for raw in lines[:]] == [[1], 2]
-    assert [(raw.kept is DROPPED, raw.line, raw.size) for raw in lines] == [
-        *[(not kept, 4, 3)], *[(not kept, 6, 1)],
-    ]  # fmt: skip
-    lines.drop()
-    assert lines[0].kept is DROPPED
-    assert lines.values == [[1], 2]
 
 
 def test_what_is_dropped_is_decoded_again_from_its_text():

@@ -12,7 +12,7 @@ from grpo_cli.commands.check.run import check as look
 from grpo_cli.commands.check.view import print_codes, print_findings
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import Files, ReadingOptions, paths
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
     RecordOption,
     tell_errors,

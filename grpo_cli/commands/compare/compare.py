@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial as bound
-from typing import Any
 
+from grpo_cli.commands.compare.answer import Compared, Unserved
 from grpo_cli.commands.compare.families import differences, replaced
 from grpo_cli.commands.compare.sides import Partial, S, Side, Work
 from grpo_cli.engine import Reader
@@ -83,49 +83,28 @@ class Comparison:
                 found[name] = sums
         return found
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One line per variant that the data serves, in the order asked for, batch by batch."""
-        lines = [side.rows(self.sides[0]) for side in self.sides]
-        return [line for batch in zip(*lines, strict=True) for line in batch]
-
-    def reasons(self) -> list[dict[str, Any]]:
-        """The variants that the data cannot serve, in the order asked for.
-
-        ``missing`` is the column or the setting that would serve it, ``place`` the first record
-        without it, ``advice`` what is said of it.
-        """
-        return [
-            {"variant": name, "reason": str(reason), **_lack(reason)}
-            for name in self._order
-            if (reason := self.skipped.get(name)) is not None
-        ]
-
-    def document(self) -> dict[str, Any]:
-        """Everything as ``--json`` prints it."""
-        return {
-            "variants": self.rows(),
-            "differences": differences(self.sides),
-            "replaced": replaced(self.sides),
-            "skipped": self.reasons(),
-            **self.counts,
-        }
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Records, groups, responses and tokens of the data."""
-        names = ("records", "groups", "responses", "tokens")
+    def result(self) -> Compared:
+        """The answer: lines in the order of the variants, batch by batch."""
+        lines = [side.results(self.sides[0]) for side in self.sides]
         batches = self.sides[0].batches.values() if self.sides else ()
-        return {name: sum(getattr(one.totals, name) for one in batches) for name in names}
+        names = ("records", "groups", "responses", "tokens")
+        return Compared(
+            variants=[line for batch in zip(*lines, strict=True) for line in batch],
+            differences=differences(self.sides),
+            replaced=replaced(self.sides),
+            skipped=[_unserved(it, self.skipped[it]) for it in self._order if it in self.skipped],
+            **{name: sum(getattr(one.totals, name) for one in batches) for name in names},
+        )
 
 
-def _lack(reason: InputError) -> dict[str, str | None]:
-    before, _, said = reason.message.partition("missing; ")
-    if before or not said:
-        return {"missing": None, "place": None, "advice": None}
-    what = said.partition(" needs ")[2].removeprefix("it: ") or said
+def _unserved(variant: str, reason: InputError) -> Unserved:
+    before, _, about = reason.message.partition("missing; ")
+    if before or not about:
+        return Unserved(variant, str(reason), None, None, None)
+    advice = about.partition(" needs ")[2].removeprefix("it: ") or about
     place = str(reason).removesuffix(f": {reason.path}: {reason.message}")
     inside, name = re.fullmatch(_IN_ARRAY, reason.path).groups()  # type: ignore[union-attr]
-    return {"missing": name, "place": f"{place}: {inside}" if inside else place, "advice": what}
+    return Unserved(variant, str(reason), name, f"{place}: {inside}" if inside else place, advice)
 
 
 _IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.compare.answer import ComparedVariant
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator, without_misnamed
@@ -26,7 +27,7 @@ from grpo_cli.records.decode.chunks import in_chunks, one_by_one
 
 NUMBERS = (
     *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
-    *("clip_fraction_high", "ratio_mean", "gradient_norm"),
+    *("clip_fraction_high", "ratio_mean", "gradient_norm", "denominator", "denominator_of"),
 )
 """The totals that a row of the comparison has."""
 
@@ -82,18 +83,18 @@ class BatchSide:
         norm = self.totals.row()["gradient_norm"]
         return float(norm) if isinstance(norm, float) else 0.0
 
-    def row(self, first: BatchSide) -> dict[str, Any]:
-        """The variant's line of the comparison of this batch."""
-        total = self.totals.row()
-        return {
-            "variant": self.plan.variant,
-            "signature": self.totals.signature(),
+    def result(self, first: BatchSide, batch: Mapping[str, Any]) -> ComparedVariant:
+        """The variant's line of the comparison; ``batch`` has the fields that name the batch."""
+        total: Mapping[str, Any] = self.totals.row()
+        shares: Mapping[str, Any] = self.shares.read(self.scale)
+        return ComparedVariant(
+            variant=self.plan.variant,
+            signature=self.totals.signature(),
             **{name: total[name] for name in NUMBERS},
-            "cosine": self.cosine(first),
-            **self.shares.read(self.scale),
-            "denominator": total["denominator"],
-            "denominator_of": total["denominator_of"],
-        }
+            cosine=self.cosine(first),
+            **shares,
+            batch=batch,
+        )
 
 
 class Side:
@@ -155,10 +156,10 @@ class Side:
         """The pieces of the signature; a value that differs between batches reads ``mixed``."""
         return common([batch.totals.signed for batch in self.batches.values()])
 
-    def rows(self, first: Side) -> list[dict[str, Any]]:
+    def results(self, first: Side) -> list[ComparedVariant]:
         """The variant's lines of the comparison, one for each batch."""
         return [
-            {**self.names.get(key, {}), **batch.row(first.of(key))}
+            batch.result(first.of(key), self.names.get(key, {}))
             for key, batch in self.batches.items()
         ]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from grpo_cli.commands.convert.work import Convert, Converted, Together, Unnamed, blaming
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import Pieces
+from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical

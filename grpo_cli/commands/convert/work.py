@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from grpo_cli.engine.fold import Pieces
 from grpo_cli.engine.packing import alike
+from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record

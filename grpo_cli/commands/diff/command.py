@@ -11,7 +11,7 @@ from rich.text import Text
 from grpo_cli.commands.diff.diff import Answer, Parting, compare
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.objective import paths, refuse_unopened
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, tell_notes
 from grpo_cli.commands.options.values import number
 from grpo_cli.commands.trend.which import StepOf

@@ -44,8 +44,8 @@ def evaluate(
         wanted = printing.printing(tuple(map(spelled, batch_fields(plan.batch))))
         places = paths(files)
         reader = reading.reader(places, chosen.record)
-        bar = Bar(places, wanted=printing.bar(format), nodes=lambda: reader.nodes)
-        encode = printing.encode(format, wanted)
+        bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
+        encode = None if wanted.level == "batch" else format.encode(wanted)
         manifest = None
         if check_parts(printing.output, reader, resume=printing.resume):
             from grpo_cli.commands.eval.parts import folder_of, write_parts  # of a cluster

@@ -1,19 +1,19 @@
 """Rows → lines of text, one per record, response or token, in any format that has lines.
 
-A format says how a value is written and how the values of a line are put together. What encodes is
-picklable, so that worker processes can call it.
+``encode_lines`` can be pickled, so that worker processes can call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, pairwise, repeat
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from grpo_cli.commands.emit import TextFormat
 from grpo_cli.commands.eval.numbers import END, Column, Sides, neighbours
-from grpo_cli.commands.eval.spans import Span, spans
 from grpo_cli.engine.rows.fields import (
     RECORD_CONTEXT,
     RESPONSE,
@@ -36,31 +36,13 @@ Cells = str | Column
 """A column of cells: one for all lines, or one for each."""
 
 
-class Lines(NamedTuple):
-    """A format whose rows are lines.
-
-    Attributes:
-        cell: a value as text.
-        line: a line of cells, beside the names of its fields, without its end.
-        infinite: whether it can say that a number is infinite.
-        as_json: whether it writes numbers as JSON does.
-        quoted: whether a cell may hold the ends of lines.
-    """
-
-    cell: Callable[[Any], str]
-    line: Callable[[Sequence[str], Sequence[str]], str]
-    infinite: bool
-    as_json: bool = True
-    quoted: bool = False
-
-
 def encode_lines(
     records: Sequence[Record],
     breakdown: Breakdown,
     *,
     level: Level,
     fields: tuple[str, ...],
-    lines: Lines,
+    lines: TextFormat,
 ) -> list[bytes]:
     """The lines of each record, each line with its end.
 
@@ -77,13 +59,13 @@ def encode_lines(
     return list(_PIECES[level](source, fields, lines))
 
 
-def _records(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
+def _records(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     columns = _read(source.record_fields, fields, source)
     for row in zip(*(columns[name] for name in fields), strict=True):
-        yield _line(row, fields, lines)
+        yield lines.row(row, fields)
 
 
-def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
+def _responses(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     columns = _read(RESPONSE, fields, source)
     about = [field for field in source.record_fields if field.name not in columns]
     shared = _read(about, fields, source)
@@ -92,10 +74,10 @@ def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterato
             columns[name][begin:end] if name in columns else repeat(shared[name][at], end - begin)
             for name in fields
         ]
-        yield b"".join(_line(row, fields, lines) for row in zip(*own, strict=True))
+        yield b"".join(lines.row(row, fields) for row in zip(*own, strict=True))
 
 
-def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
+def _tokens(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     columns, shared = _token_columns(source, fields), _shared(source, fields, lines)
     ends = bounds(source.summary.record_tokens)
     pieces: list[list[bytes]] = [[] for _ in source.records]
@@ -118,7 +100,7 @@ def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
     return columns | {"clip": source.breakdown.clip}
 
 
-def _shared(source: Source, fields: tuple[str, ...], lines: Lines) -> dict[str, list[str]]:
+def _shared(source: Source, fields: tuple[str, ...], lines: TextFormat) -> dict[str, list[str]]:
     """[R] the cells of what a record, or a response, says of all its tokens."""
     counts = source.summary.records.lengths.tolist()
     about = _read(_of(source.record_fields, (*source.by, *RECORD_CONTEXT)), fields, source)
@@ -153,11 +135,7 @@ def _read(table: Sequence[Field], wanted: Sequence[str], source: Source) -> Colu
     return {field.name: field.read(source) for field in table if field.name in wanted}
 
 
-def _line(row: Sequence[Any], fields: Sequence[str], lines: Lines) -> bytes:
-    return lines.line([lines.cell(value) for value in row], fields).encode() + b"\n"
-
-
-def _cells(column: Any, begin: int, end: int, lines: Lines) -> Cells:
+def _cells(column: Any, begin: int, end: int, lines: TextFormat) -> Cells:
     """A part of a column of tokens: one cell for all, or one for each."""
     if column is None:
         return lines.cell(None)
@@ -181,7 +159,7 @@ _CELL = "\0"
 
 
 def _together(
-    cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: Lines
+    cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: TextFormat
 ) -> Iterator[bytes]:
     """So many lines each time, with their ends, of columns."""
     line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
@@ -210,3 +188,66 @@ def _rows(columns: Sequence[Sequence[bytes] | bytes], between: Sequence[bytes]) 
         each = column.split(END) if isinstance(column, bytes) else column
         parts += [each] if text == comma else [inner, each]
     return map(comma.join, zip(*parts, strict=False))
+
+
+# ---- tokens whose lines are made together ------------------------------------------------------
+
+_TOKENS = 1 << 14
+"""Tokens whose cells are held as text at once: ten and more objects each."""
+_LONG = 64
+"""Tokens of a response from which on a look at what they have in common is worth it."""
+_SHORT = _TOKENS // _LONG
+"""Shorter responses whose tokens are held as text at once."""
+
+
+class Span(NamedTuple):
+    """Tokens that become text together: a part of a long response, or several short ones.
+
+    Attributes:
+        first: the first response.
+        lengths: how many tokens of it and of those after it.
+        begin: the first token.
+    """
+
+    first: int
+    lengths: list[int]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        """Behind the last token."""
+        return self.begin + sum(self.lengths)
+
+    def sizes(self, ends: Sequence[int]) -> list[tuple[int, int]]:
+        """The records that its tokens are of, and how many are of each.
+
+        Args:
+            ends: where each record's tokens begin, and where those of the last one end.
+        """
+        first, last = bisect_right(ends, self.begin) - 1, bisect_left(ends, self.end)
+        cuts = [self.begin, *ends[first + 1 : last], self.end]
+        return [(first + at, b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
+
+
+def spans(starts: Sequence[int]) -> Iterator[Span]:
+    """Those of each long response, and of many short ones in a row; none is without tokens.
+
+    Args:
+        starts: where each response's tokens begin, and where those of the last one end.
+    """
+    lengths = [end - begin for begin, end in pairwise(starts)]
+    for long, row in groupby(range(len(lengths)), lambda response: lengths[response] >= _LONG):
+        responses = list(row)
+        if long:
+            for response in responses:
+                yield from _parts(response, starts[response], starts[response + 1])
+            continue
+        for at in range(0, len(responses), _SHORT):
+            together = responses[at : at + _SHORT]
+            begin, end = starts[together[0]], starts[together[-1] + 1]
+            if end > begin:
+                yield Span(together[0], [lengths[response] for response in together], begin)
+
+
+def _parts(response: int, begin: int, end: int) -> Iterator[Span]:
+    return (Span(response, [min(_TOKENS, end - cut)], cut) for cut in range(begin, end, _TOKENS))

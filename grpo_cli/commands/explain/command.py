@@ -19,7 +19,7 @@ from grpo_cli.commands.options.advice import advising
 from grpo_cli.commands.options.bundle import bundled
 from grpo_cli.commands.options.loading import LoadingOptions, finish
 from grpo_cli.commands.options.objective import ObjectiveOptions, paths
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError

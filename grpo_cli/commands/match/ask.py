@@ -58,7 +58,7 @@ def ask(
         if first is None:
             raise InputError("no record can be read")
         questions = [Question(target, data, first, others)]
-    recorded = source.told.named or ""
+    recorded = source.facts.named or ""
     answer = Search(plan, betas, _large(places), recorded).answer(questions)
     asked = questions[-1]
     found = [*answer.matches, *answer.nearest]

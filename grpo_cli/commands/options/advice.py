@@ -36,7 +36,7 @@ def advised(
         return error
     typed = _typed(command, reader.paths)
     said, mark, keys = error.message.partition("; keys that mean nothing here")
-    ways = [f"{typed} {flags}" for flags in _ways(reader.told.named)]
+    ways = [f"{typed} {flags}" for flags in _ways(reader.facts.named)]
     message = f"{said}: {', or '.join(ways)}{mark}{keys}"
     return MissingColumnError(message, path=error.path, source=error.source, line=error.line)
 

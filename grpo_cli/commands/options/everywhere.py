@@ -6,12 +6,14 @@ import functools
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from grpo_cli.commands.options.output import keep_input
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.display import Display, When, displaying
 from grpo_cli.terminal.messages import failures
 
@@ -56,7 +58,7 @@ def displayed(command: Callable[..., None]) -> Callable[..., None]:
         display = Display(given["color"], full=given["full"], pager=not given["no_pager"])
         with displaying(display):
             with failures(as_json=bool(values.get("json") or values.get("as_json"))):
-                keep_input(values)
+                refuse_input_as_output(values)
             command(**values)
 
     parameters = [
@@ -77,3 +79,27 @@ def displayed(command: Callable[..., None]) -> Callable[..., None]:
 def command_line() -> str:
     """``grpo`` and its arguments, as a shell takes them."""
     return shlex.join(["grpo", *sys.argv[1:]])
+
+
+_FLAGS = {"output": "-o", "html": "--html", "svg": "--svg"}
+
+
+def refuse_input_as_output(values: Mapping[str, Any]) -> None:
+    """Refuses to write a result over a file that is read.
+
+    ``convert``, which has ``to``, may do so: what it writes evaluates to the same numbers.
+
+    Raises:
+        UsageError: for an option that names such a file.
+    """
+    if "to" in values:
+        return
+    for name, flag in _FLAGS.items():
+        target = values.get(name)
+        if isinstance(target, str) and Path(target).is_file():
+            from grpo_cli.records.open.folders import files as expanded  # numpy comes with it
+
+            with suppress(InputError):  # of what cannot be read the command says more
+                for path in expanded(values.get("files") or []):
+                    if Path(path).exists() and Path(path).samefile(target):
+                        raise UsageError(f"{flag} {target} is the input: name another file")

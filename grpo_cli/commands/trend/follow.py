@@ -16,7 +16,7 @@ from grpo_cli.commands.trend.run import step_from
 from grpo_cli.commands.trend.step import Step, alike
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.task import Part, Task
-from grpo_cli.engine.fold import Told
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
@@ -71,7 +71,7 @@ class Follow:
         self._references = References()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
-        self._told = Told()
+        self._told = InputFacts()
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -150,7 +150,7 @@ class Follow:
     def _add(self, known: _File, piece: object) -> None:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
-        part = self._task(self._told.heard(decoded, self._reading.fields))
+        part = self._task(self._told.collect(decoded, self._reading.fields))
         other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
         self.notices |= notices | self._told.unread.note() | other | part.notices
         self.notices |= {f"no columns of the update: {said}": None for said in part.missing}

@@ -79,9 +79,7 @@ class Run:
         if plan.leaves_kl_out():
             self._reader.keep_input()
         task = self._task = self._with_statistics()
-        for _, part in self._reader.map(
-            task, beside=None if task.apart else task.beside, bundles=True
-        ):
+        for _, part in self._reader.map(task, bundles=True):
             self._origins.merge(part.origins, self._shelf.file)
             self._references.merge(part.references)
             if self._origins.clash is not None and not self._one_run:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, pairwise, repeat
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.logged_sums import measure_logged
 from grpo_cli.commands.trend.measure import Measured
 from grpo_cli.commands.trend.origins import Origins
-from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_more, tells
+from grpo_cli.commands.trend.said import measure_said, more, rewards_of, says_more
 from grpo_cli.commands.trend.sums import Sums
 from grpo_cli.commands.trend.which import StepOf, Told
 from grpo_cli.engine.chunk import Chunk
@@ -108,10 +108,6 @@ class Task:
                 break
         return part
 
-    def beside(self, key: str) -> bool:
-        """Whether what stands under a key is needed beside numbers."""
-        return tells(key) or self.step_of.reads(key)
-
     @property
     def apart(self) -> bool:
         """Whether records are evaluated with those of their step alone."""
@@ -145,19 +141,13 @@ class Task:
     def _stepped(self, few: DecodedChunk, part: Part) -> Iterator[_Stepped]:
         """Records with the step of each; in place of those without one stand their errors."""
         items = few.items
-        says: Iterable[Any] = repeat(...)
-        if few.shown is not None and all(
-            key in few.shown for key in few.keys or () if self.beside(key)
-        ):
-            says = map(few.said, range(len(items)))
-        found = [self._step(*pair, part) for pair in zip(items, says, strict=False)]
+        found = [self._step(item, part) for item in items]
         _note_order(part, found, items)
         own = [_Own(one if isinstance(one, Told) else None, None) for one in found]
         if few.keys is None or says_more(few.keys):
             for at, item in enumerate(items):
                 if own[at].told is not None and isinstance(item, Raw):
-                    said = item.value if few.shown is None else few.said(at)
-                    own[at] = own[at]._replace(said=more(said))
+                    own[at] = own[at]._replace(said=more(item.value))
         if all(one.told is not None for one in own):
             yield _Stepped(own, few)
             return
@@ -168,11 +158,11 @@ class Task:
         keys = None if any(one.told is None for one in own) else few.keys
         yield _Stepped(own, DecodedChunk(kept, keys))
 
-    def _step(self, item: Raw | InputError, said: Any, part: Part) -> Told | InputError | None:
+    def _step(self, item: Raw | InputError, part: Part) -> Told | InputError | None:
         """A record's step; None for what cannot be evaluated, of which the rest is kept."""
         try:
             if isinstance(item, Raw):
-                return self.step_of.of_record(item, said)
+                return self.step_of.of_record(item)
             if not isinstance(item, NoLogProbsError):
                 return item
             source, signal = item.source or "", item.signal

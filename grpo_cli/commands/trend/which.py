@@ -71,27 +71,19 @@ class StepOf:
         """
         return self.of_record(raw).step
 
-    def of_record(self, raw: Raw, value: Any = ...) -> Told:
+    def of_record(self, raw: Raw) -> Told:
         """The record's step, and what says it.
-
-        Args:
-            raw: the record.
-            value: what it says beside numbers by token, where that is known already.
 
         Raises:
             InputError: where nothing says it.
         """
-        value = raw.value if value is ... else value
+        value = raw.value
         own, path = self._own(value) if isinstance(value, dict) else (None, ())
         step = self.told(own, raw.source, raw.line, raw.prefix)
         if own is None or self.files is not None:
             return Told(step, None)
         field = spelled(path)
         return Told(step, field if raw.origin is None else raw.origin.spelled.get(field, field))
-
-    def reads(self, key: str) -> bool:
-        """Whether a record's step may stand under a key."""
-        return key in STEP_FIELDS if self.field is None else key == self.field[0]
 
     def told(self, own: int | None, source: str, line: int | None, prefix: str = "") -> int:
         """The step that an object says itself, or else its file.

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.variants.changes import changed
 from grpo_cli.commands.variants.view import (
     print_all,

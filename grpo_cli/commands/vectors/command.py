@@ -10,7 +10,7 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import destination

@@ -16,7 +16,7 @@ from grpo_cli.commands.options.objective import (
     VariantOption,
     paths,
 )
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import RecordOption
 from grpo_cli.commands.options.values import tolerance
 from grpo_cli.commands.verify.compare import Tolerance

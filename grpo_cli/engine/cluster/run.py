@@ -25,7 +25,7 @@ from grpo_cli.engine.cluster.tasks import (
     portions,
     versions,
 )
-from grpo_cli.engine.fold import OnPiece
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Source
 from grpo_cli.records.open.ranges import Range, look

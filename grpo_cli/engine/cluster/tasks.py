@@ -12,7 +12,8 @@ import orjson
 
 from grpo_cli.engine import memory
 from grpo_cli.engine.cluster.parts import Parts
-from grpo_cli.engine.fold import OnPiece, Told
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Reading, Source
 from grpo_cli.records.open.ranges import Bytes, Range, blocks_of
@@ -93,7 +94,7 @@ class Result(NamedTuple):
 
     done: Done
     value: Any
-    told: Told
+    told: InputFacts
 
 
 class Answer(NamedTuple):

@@ -11,7 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import hashable
 from grpo_cli.records.choose.membership import BatchFields, MicroBatch
 from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
-from grpo_cli.records.decode.chunks import DecodedChunk, RawLines
+from grpo_cli.records.decode.chunks import DecodedChunk
 from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw
 
@@ -131,8 +131,6 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
         name = next((name for name in STEP_FIELDS if name in few.keys), None)
         if name is None:
             return {}
-        if few.shown is not None:
-            return {name: set(_scalars(few.shown.get(name, ())))}
         return {name: set(_scalars(value.get(name) for value in _objects(few)))}
     found: dict[str, set[Any]] = {}
     for value in _objects(few):
@@ -148,12 +146,7 @@ def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
 
 
 def _objects(few: DecodedChunk) -> Iterable[Mapping[str, Any]]:
-    items = few.items
-    values = (
-        items.values
-        if isinstance(items, RawLines)
-        else [item.value for item in items if isinstance(item, Raw)]
-    )
+    values = (item.value for item in few.items if isinstance(item, Raw))
     return [value for value in values if isinstance(value, dict)]
 
 

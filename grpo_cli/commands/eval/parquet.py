@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from grpo_cli.commands.eval.format import Format, Printing, limited, totals_of
+from grpo_cli.commands.eval.formats import limited, totals_of
+from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.tables import batch_of, column, none_of, row_of, texts
@@ -15,7 +16,12 @@ from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.sink import Sink
 
 
-def _encode(printing: Printing) -> Encode:
+def encode(printing: Printing) -> Encode:
+    """The encoder of records as Arrow batches.
+
+    Raises:
+        UsageError: where pyarrow is missing.
+    """
     try:
         package()
     except InputError as error:
@@ -23,7 +29,8 @@ def _encode(printing: Printing) -> Encode:
     return partial(batch_of, level=printing.level, fields=printing.names)
 
 
-def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+def write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+    """Writes the batches; those of an evaluation that stops early are no file."""
     with Sink(stream) as sink:
         schema = None
         for pieces in limited(run, printing, _first_rows):
@@ -37,26 +44,25 @@ def _write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None
 
 
 def write_batches(batches: Sequence[Any], stream: BinaryIO) -> None:
-    """Writes some rows as a file of their own."""
+    """Writes some batches as a file of their own."""
     with Sink(stream) as sink:
         _add(sink, batches, None)
 
 
 def _add(sink: Sink, batches: Sequence[Any], schema: Any) -> Any:
-    """Appends batches with the columns of the first of all, which are returned."""
+    """Appends batches with the columns of the first of all; returns these."""
     for batch in batches:
-        fitted = batch if schema is None else _fitted(batch, schema)
+        fitted = batch if schema is None else _cast(batch, schema)
         schema = fitted.schema
         sink.add(fitted)
     return schema
 
 
 def _first_rows(batch: Any, most: int) -> tuple[Any, int]:
-    """The first rows of a batch."""
     return batch.slice(0, most), min(most, batch.num_rows)
 
 
-def _fitted(batch: Any, schema: Any) -> Any:
+def _cast(batch: Any, schema: Any) -> Any:
     """A batch with the columns of the first one; what was text there is text.
 
     Raises:
@@ -65,13 +71,13 @@ def _fitted(batch: Any, schema: Any) -> Any:
     if batch.schema == schema:
         return batch
     columns = [
-        one if one.type == field.type else _column(field, one)
-        for field, one in zip(schema, batch.columns, strict=True)
+        values if values.type == field.type else _cast_column(field, values)
+        for field, values in zip(schema, batch.columns, strict=True)
     ]
     return package().record_batch(columns, schema=schema)
 
 
-def _column(field: Any, values: Any) -> Any:
+def _cast_column(field: Any, values: Any) -> Any:
     pa = package()
     encoded = isinstance(field.type, pa.DictionaryType)
     wanted = field.type.value_type if encoded else field.type
@@ -85,6 +91,3 @@ def _column(field: Any, values: Any) -> Any:
             "choose --fields without it, or another format"
         ) from None
     return made.dictionary_encode().cast(field.type) if encoded else made
-
-
-FORMAT = Format(_encode, _write)

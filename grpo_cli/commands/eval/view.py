@@ -1,16 +1,16 @@
-"""The rows of a table: records, responses, or the tokens of each response."""
+"""An evaluation as tables: the totals, the rows, and notes on what the totals hide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from grpo_cli.commands.eval.format import Printing
-from grpo_cli.commands.eval.totals_view import SUMS, chosen, summary
+from grpo_cli.commands.eval.notes import notes
+from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
@@ -23,7 +23,7 @@ from grpo_cli.engine.rows.fields import (
 from grpo_cli.engine.rows.fields import names as names_of
 from grpo_cli.engine.rows.lists import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, shown_among, token_text
+from grpo_cli.terminal.numbers import aligned, percent, shown, shown_among, token_text
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -32,6 +32,83 @@ Size = Callable[[Row], float]
 
 ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
 """What the rows of a level are called, and counted as in the totals."""
+
+
+# ---- totals ------------------------------------------------------------------------------------
+
+_LABEL = len("gradient norm") + 2
+_NARROWEST = 20
+SUMS = ("objective", "loss", "policy")
+"""What may be 0 but for rounding, beside a gradient that is not."""
+
+_ALIGNED = (*SUMS, "kl")
+
+
+def summary(total: Row, signature: str, width: int | None = None) -> Table:
+    """The totals in words and numbers, the signature, and what they hide."""
+    lines = _lines()
+    room = None if width is None else max(width - _LABEL, _NARROWEST)
+    numbers = aligned([_signed(_number(total, name)) for name in _ALIGNED])
+    for name, number in zip(_ALIGNED, numbers, strict=True):
+        lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
+    for name, text in _details(total):
+        lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
+    lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
+    for note in notes(total):
+        lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
+    return lines
+
+
+def _number(total: Row, name: str) -> str:
+    return shown_among(total[name], total["gradient_norm"] if name in SUMS else None)
+
+
+def chosen(total: Row, names: Sequence[str]) -> Table:
+    """The totals that were asked for, by name."""
+    lines = _lines()
+    for name in names:
+        lines.add_row(_label(name), Text(shown(total[name])))
+    return lines
+
+
+def _lines() -> Table:
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(no_wrap=True)
+    return lines
+
+
+def _label(name: str) -> Text:
+    return Text(name.replace("_", " "), "cyan")
+
+
+def _signed(number: str) -> str:
+    return number if number.startswith("-") else f" {number}"
+
+
+def _details(total: Row) -> Iterator[tuple[str, str]]:
+    if total["entropy"] is not None:
+        yield "entropy", shown(total["entropy"])
+    yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
+    if total["tokens"]:
+        yield (
+            "clip_fraction",
+            f"{shown(total['clip_fraction'])} "
+            f"(low {shown(total['clip_fraction_low'])}, high {shown(total['clip_fraction_high'])})",
+        )
+        yield (
+            "ratio",
+            f"mean {shown(total['ratio_mean'])}, "
+            f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
+        )
+    yield "gradient_norm", shown(total["gradient_norm"])
+    yield "evaluated", ", ".join(_counts(total))
+
+
+def _counts(total: Row) -> Iterator[str]:
+    for name in ("records", "groups", "responses", "tokens"):
+        count = total[name]
+        yield f"{shown(count)} {name.removesuffix('s') if count == 1 else name}"
 
 
 def print_totals(
@@ -59,7 +136,7 @@ def print_batches(
     of_batches = printing.level == "batch"
     chosen = printing.fields if of_batches else None
     rows = batches[: printing.limit or None] if of_batches else batches
-    names = replace(printing, level="batch", fields=chosen).names_of_totals(rows)
+    names = printing._replace(level="batch", fields=chosen).names_of_totals(rows)
     columns = [_column(name, rows) for name in names]
     if chosen is None:
         columns = [one for one in columns if _tells(one.name, rows)]
@@ -229,7 +306,7 @@ def _share(gradients: Sequence[float], whole: float, tokens: int) -> Column:
     """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
     parts = [abs(one) / whole if whole else 0.0 for one in gradients]
     style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
-    return column("share", parts, show=lambda part: f"{part:.2%}", style=style, numeric=True)
+    return column("share", parts, show=percent, style=style, numeric=True)
 
 
 def _share_style(times_usual: float) -> str:
