@@ -150,6 +150,17 @@ class Fields(NamedTuple):
     unknown: tuple[str, ...] = ()
     misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
 
+    @property
+    def first_misnamed(self) -> dict[str, Misnamed]:
+        """The first key that resembles each missing column.
+
+        Values are looked at where an objective needs the column, record by record.
+        """
+        return {column: each[0] for column, each in self.misnamed.items()}
+
+
+NO_FIELDS = Fields({}, (), ())
+
 
 MASKS = ("loss_mask", "response_mask")
 """Masks that stand side by side in some dumps; the first is the one that the loss used."""
@@ -175,6 +186,15 @@ def read_fields(record: Mapping[str, object]) -> Fields:
     if GROUPS in record and not _are_labels(record[GROUPS]):
         nulls += (GROUPS,)
     return _read_keys(tuple(record), nulls)
+
+
+@lru_cache(maxsize=1024)
+def fields_of(keys: tuple[str, ...]) -> Fields | None:
+    """What keys mean in records of which none has a null; None where they contradict each other."""
+    try:
+        return read_fields(dict.fromkeys(keys, 0))
+    except InputError:
+        return None
 
 
 def _are_labels(value: object) -> bool:

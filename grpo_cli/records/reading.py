@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING, Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose import select, where
 from grpo_cli.records.choose.batches import batch_of
-from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
-from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
-from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
-from grpo_cli.records.choose.where import Condition
-from grpo_cli.records.decode.blocks import decoded, raws
-from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks, one_by_one
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.choose.grouping import (
+    Group,
+    Grouping,
+    Items,
+    Unknown,
+    apart,
+    blamed,
+    grouped,
+    merged,
+    whole,
+)
+from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
+from grpo_cli.records.decode import decode
 from grpo_cli.records.formats.unipo import header_of, with_header
+from grpo_cli.records.objects import decoded, raws
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, first_line, spans
 from grpo_cli.records.open.ranges import Range, ranges
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
 from grpo_cli.records.tables.pieces import Rows, slices
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
 

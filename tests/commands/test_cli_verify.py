@@ -112,13 +112,12 @@ def differing(count):
         yield orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def test_company_changes_no_answer(grpo, tmp_path, monkeypatch):
-    """What many records alike are told at once is what each is told alone."""
+def test_no_answer_depends_on_what_is_evaluated_together(grpo, tmp_path, monkeypatch):
     path = tmp_path / "many.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in differing(48)))
     words = ("verify", str(path), "--json", "--causes", "5")
     together = json.loads(grpo(*words).stdout)
-    monkeypatch.setattr("grpo_cli.commands.verify.judging._MANY", 1)
+    monkeypatch.setattr("grpo_cli.engine.chunk._TOKENS", 1)
     alone = json.loads(grpo(*words).stdout)
     assert together == alone
     assert len({row["first"]["cause"] for row in alone["records"] if row["first"]}) >= len(WRONG)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged import explain_one
 
-from grpo_cli.commands.verify.causes.search import causes
-from grpo_cli.commands.verify.company import Asked, Company, explained
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.commands.verify.verdict import Verdict
 from grpo_cli.errors import InputError
 from grpo_cli.records import cut, parse, raws
 from grpo_cli.variants.trainer import choose, completed
@@ -38,11 +37,7 @@ def verify(row: Row, variant: str | None = None, rtol: float = 1e-4, **flags: An
         stages=stages,
         hyperparameters=flags,
     )
-    verdict = judge(record, plan, Tolerance(rtol))
-    if verdict.agrees:
-        return verdict
-    asked = Asked(Company([record], plan, Tolerance(rtol)), 0)
-    return explained(verdict, asked, lambda one: causes(one.case))
+    return explain_one(record, plan, Tolerance(rtol))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -82,7 +82,7 @@ def test_records_with_the_same_settings_of_their_own_are_evaluated_together(tmp_
     assert [chunk.settings.get("epsilon_low") for chunk in chunks] == [None, 0.1, 0.3, None]
     raws = DecodedChunk([raw for raw, _ in Reader([str(path)]).records()])
     runs = [(len(items), packed is not None) for items, packed in alike(raws)]
-    assert runs == [(size, True) for size in sizes]
+    assert runs == [(2, True), (3, True), (1, True)]  # settings do not part what is converted
     named = raws._replace(items=raws.items[2:4], keys=(*RECORD, "epsilon"))
     assert [(len(items), packed is not None) for items, packed in alike(named)] == [(2, True)]
 
@@ -126,6 +126,26 @@ def test_what_is_empty_is_no_empty_list(tmp_path, key, row):
     found = run(tmp_path / "data.jsonl", [good, {**good, key: [RECORD[key][0], row]}], level=None)
     assert found.total["records"] == 1
     assert [error.path for error in found.skipped] == [f"{key}[1]"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rewards": None, "advantages": None},
+        {"log_probs_old": [[-1.1, -2.1], [-1e300, -0.2]]},
+        {"log_probs_old": [[0.5, -2.0], [-0.5, -0.25]]},
+    ],
+)
+@pytest.mark.parametrize("every", [1, 3])
+def test_many_bad_records_of_many_are_each_left_out(tmp_path, wrong, every):
+    """More than Python's stack has frames."""
+    records = [{**RECORD, "id": at} | (wrong if at % every == 0 else {}) for at in range(1500)]
+    found = run(tmp_path / "a.jsonl", records, level="record")
+    assert [row["id"] for row in found.rows] == [at for at in range(1500) if at % every]
+    assert found.skipped.count == 1500 - len(found.rows)
+    assert [error.line for error in found.skipped.first] == [
+        at + 1 for at in range(1500) if at % every == 0
+    ][: len(found.skipped.first)]
 
 
 def test_a_record_that_is_a_batch_of_its_own_has_its_own_statistics():

@@ -17,10 +17,8 @@ from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.main import app
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
-from grpo_cli.records.choose.gathered import apart, whole
-from grpo_cli.records.choose.grouping import Group, Grouping, _label, hashable
-from grpo_cli.records.choose.paths import read_path
-from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.choose.grouping import Group, Grouping, _label, apart, whole
+from grpo_cli.records.choose.where import hashable, read_conditions, read_path
 from grpo_cli.variants.plan import plan
 
 

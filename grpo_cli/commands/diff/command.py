@@ -17,7 +17,7 @@ from grpo_cli.commands.options.values import number
 from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
-from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import read_path
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shown

@@ -1,27 +1,23 @@
-"""What is done with the records of a piece, in whatever process: each beside what it expects."""
+"""Judges the records of a piece of input, in any process: those alike together."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.differing import differing
-from grpo_cli.commands.verify.together import agreeing, kind
-from grpo_cli.commands.verify.verdict import Verdict, Wanted, agreed, judge, read_expectations
-from grpo_cli.engine.chunk import Chunk
+from grpo_cli.commands.verify.expected import Wanted, read_expectations
+from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import References
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
-from grpo_cli.records.decode.chunks import one_by_one
+from grpo_cli.records.record import one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
@@ -33,12 +29,10 @@ class Judged:
     Attributes:
         verdict: what became of it; where it differs, without a cause as yet.
         plan: what it was evaluated as.
-        company: the number of those of its piece that it was evaluated with; None where alone.
     """
 
     verdict: Verdict
     plan: Plan
-    company: int | None = None
 
 
 @dataclass
@@ -50,17 +44,28 @@ class Outcome:
     references: References = field(default_factory=References)
 
 
-class Ready(NamedTuple):
-    """A record that can be judged, and what it must share to be judged beside others."""
+class Question(NamedTuple):
+    """A record and what it expects.
+
+    Attributes:
+        record: the record.
+        plan: what it is evaluated as.
+        wanted: what it expects.
+    """
 
     record: Record
     plan: Plan
     wanted: Wanted
-    key: Hashable | None
+
+    @property
+    def kind(self) -> Hashable:
+        """What records must share to be compared together."""
+        expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
+        return id(self.plan), tuple(expected), layout(self.record), self.record.mask is None
 
 
-_MANY = 64
-"""Records that are evaluated together."""
+Plans = dict[tuple[str, bool], Plan]
+"""(framework, whether advantages are given) → its plan."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,10 @@ class Judging:
     """The part of the work that runs in any process.
 
     Attributes:
-        variant: the variant for all records; "" takes what each says of its framework.
+        variant: the variant for all records; "" takes the one of each record's framework.
         stages, hyperparameters: what the flags change in it.
         within: when two numbers agree.
-        skip: whether to go on behind a bad record.
+        skip: whether to continue after a bad record.
         most_errors: how many errors of such records are kept; 0 for all.
     """
 
@@ -83,7 +88,7 @@ class Judging:
     most_errors: int = FEW
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Outcome:
-        """Judges records in order; stops at the first bad one unless it is to be skipped."""
+        """Judges records in order; stops at the first bad one unless such records are skipped."""
         outcome = Outcome(skipped=Skipped(self.most_errors))
         for item in self._each(decoded, outcome.references):
             if not isinstance(item, InputError):
@@ -98,17 +103,16 @@ class Judging:
         self, decoded: Iterable[DecodedChunk], references: References
     ) -> Iterator[Judged | InputError | None]:
         plans: Plans = {}
-        numbers = count()
         items = (self._read(raw, plans, references) for raw in one_by_one(decoded))
-        for key, group in groupby(items, lambda item: getattr(item, "key", None)):
-            if key is None:
-                yield from (self._alone(item) for item in group)
+        for kind, group in groupby(items, lambda item: getattr(item, "kind", None)):
+            if kind is None:
+                yield from (item for item in group if not isinstance(item, Question))
             else:
-                yield from self._together(list(group), numbers)
+                yield from self._judged([item for item in group if isinstance(item, Question)])
 
     def _read(
         self, raw: Raw | InputError, plans: Plans, references: References
-    ) -> Ready | InputError | None:
+    ) -> Question | InputError | None:
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             return read
@@ -123,55 +127,25 @@ class Judging:
         if "log_probs_ref" in read.columns:
             references.merge(References(first={True: 0}))
         elif references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
-            with suppress(InputError):  # said where the record is judged
+            with suppress(InputError):  # which is raised again where the record is evaluated
                 alone = Chunk.of([read])
                 references.add(alone, plan, alone.objective(plan))
-        alike = kind(wanted[0])
-        if any(one.level == "record" and np.isnan(one.values[0]) for one in wanted[0]):
-            alike = None  # a NaN may be of a mean over nothing, which is not compared
-        key = None if alike is None else (id(plan), alike, layout(read), read.mask is None)
-        return Ready(read, plan, wanted, key)
+        return Question(read, plan, wanted)
 
-    def _alone(self, item: Ready | InputError | None) -> Judged | InputError | None:
-        if not isinstance(item, Ready):
-            return item
-        try:
-            return Judged(judge(item.record, item.plan, self.within), item.plan)
-        except InputError as error:
-            return error
+    def _judged(self, questions: Sequence[Question]) -> Iterator[Judged | InputError]:
+        """Yields what became of records of one kind, which are evaluated together."""
+        plan = questions[0].plan
+        wanted = {id(question.record): question.wanted for question in questions}
 
-    def _together(
-        self, items: Sequence[Any], numbers: Iterator[int]
-    ) -> Iterator[Judged | InputError | None]:
-        """Records alike: those of which the verdict is sure at once, the others one by one."""
-        for start in range(0, len(items), _MANY):
-            few: Sequence[Ready] = items[start : start + _MANY]
-            company = next(numbers)
-            for item, verdict in zip(few, self._sure(few), strict=True):
-                if verdict is None:
-                    yield self._alone(item)
-                else:
-                    yield Judged(verdict, item.plan, company)
+        def judge_chunk(chunk: Chunk) -> list[Verdict | InputError]:
+            breakdown = Evaluator(plan).evaluate(chunk)
+            expected = [wanted[id(each)] for each in chunk.records]
+            return judge(chunk.records, expected, breakdown, self.within, plan.variant)
 
-    def _sure(self, few: Sequence[Ready]) -> Sequence[Verdict | None]:
-        """The verdicts that are sure; none where one of the records cannot be evaluated."""
-        records, plan = [item.record for item in few], few[0].plan
-        try:
-            breakdown = Evaluator(plan).evaluate(Chunk.of(records))
-        except (InputError, HyperparameterError):
-            return [None] * len(few)
-        wanted = [item.wanted for item in few]
-        sure = agreeing(records, [one[0] for one in wanted], breakdown, self.within)
-        if sure.all():
-            verdicts: list[Verdict | None] = [None] * len(few)
-        else:
-            verdicts = differing(records, wanted, plan, breakdown, self.within)
-        signature = breakdown.objective.signature
-        keys = tuple(one.key for one in wanted[0][0])  # the same of all
-        return [
-            agreed(item.record, plan, signature, keys, item.wanted[1]) if agrees else verdict
-            for item, agrees, verdict in zip(few, sure.tolist(), verdicts, strict=True)
-        ]
+        for part in assembled(question.record for question in questions):
+            for found in [part] if isinstance(part, InputError) else part.each(judge_chunk):
+                for verdict in [found] if isinstance(found, InputError) else found[1]:
+                    yield Judged(verdict, plan) if isinstance(verdict, Verdict) else verdict
 
     def _plan(self, raw: Raw, read: Record, plans: Plans) -> Plan:
         settings = None if self.variant else raw.value.get("framework")
@@ -193,7 +167,3 @@ class Judging:
         except InputError as error:
             path = read.prefix + error.path
             raise InputError(error.message, path=path, source=read.source, line=read.line) from None
-
-
-Plans = dict[tuple[str, bool], Plan]
-"""(framework, whether advantages are given) → its plan."""

@@ -1,23 +1,27 @@
-"""Whether one record evaluates to what it expects."""
+"""Judges records of one layout: which of them evaluate to what they expect."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Cause
-from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
-from grpo_cli.commands.verify.expected import METRIC, Expectation, expectations
-from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.commands.verify.compare import (
+    Column,
+    Difference,
+    Tolerance,
+    column_of,
+    deciding,
+    differences,
+)
+from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import Record
-from grpo_cli.variants.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,17 @@ class Verdict:
         record: the record.
         variant, signature: what it was evaluated as.
         compared: the keys that were compared, in the order of the stages.
-        ignored: the keys of ``expected`` that say nothing of this objective.
+        ignored: the keys of ``expected`` that this objective has no number for.
         first: where it first differs; None where everything agrees.
         also: the other keys that differ.
-        metrics: where what the trainer logged beside its loss differs. It decides nothing where the
-            record expects anything else: a metric is often defined otherwise than its name says.
+        metrics: where what the trainer logged besides its loss differs. It decides nothing where
+            the record expects anything else: a metric is often defined otherwise than its name
+            suggests.
         pattern: what is known of the difference where no cause explains it.
         undefined: keys whose value is NaN because no token counts (0/0), where grpo has 0; they
             are not compared.
-        rounded: keys that agree as far as the half precision goes that they were rounded to.
-        causes: why, the simplest first; all of them explain everything that is expected.
+        rounded: keys that were rounded to half precision, and to which.
+        causes: why, the simplest first; each of them explains everything that is expected.
     """
 
     record: Record
@@ -59,7 +64,7 @@ class Verdict:
         return self.first is None
 
     def row(self) -> dict[str, Any]:
-        """The verdict as JSON."""
+        """Returns the verdict as JSON."""
         record, first = self.record, None
         if self.first is not None:
             words = [cause.words for cause in self.causes]
@@ -79,83 +84,132 @@ class Verdict:
             "first": first,
             "also": list(self.also),
             "metrics": [
-                {"key": one.key, "expected": one.expected, "got": one.got} for one in self.metrics
+                {"key": metric.key, "expected": metric.expected, "got": metric.got}
+                for metric in self.metrics
             ],
             "rounded": dict(self.rounded),
         }
 
 
-def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
-    """Evaluates a record and compares it with what it expects, in the order of the stages.
+def judge(
+    records: Sequence[Record],
+    wanted: Sequence[Wanted],
+    breakdown: Breakdown,
+    tolerance: Tolerance,
+    variant: str,
+) -> list[Verdict | InputError]:
+    """Compares records with what they expect, in the order of the stages.
 
-    Raises:
-        InputError: where the record cannot be evaluated, or what it expects cannot be read.
+    Args:
+        records: records of one layout, masked or not.
+        wanted: what each of them expects: the same keys at the same levels.
+        breakdown: what they evaluate to, each a batch of its own.
+        tolerance: when two numbers agree.
+        variant: what they were evaluated as.
+
+    Returns:
+        [M] the verdicts; an error for a record of which nothing can be compared.
     """
-    breakdown, columns, ignored = compared(record, plan)
-    undefined = tuple(one.of.key for one in columns if _is_undefined(one.of, breakdown))
-    columns = [one for one in columns if one.of.key not in undefined]
-    if not columns and not undefined:
-        raise _nothing(record, ignored)
-    found = (difference(one, breakdown, tolerance) for one in columns)
-    differing = [one for one in found if one is not None]
-    metrics: list[Difference] = []
-    if deciding(columns) != columns:
-        metrics = [one for one in differing if one.stage == METRIC]
-        differing = [one for one in differing if one.stage != METRIC]
-    return Verdict(
-        record,
-        plan.variant,
-        breakdown.objective.signature,
-        tuple(one.of.key for one in columns),
-        tuple(ignored),
-        first=differing[0] if differing else None,
-        also=tuple(one.key for one in differing[1:]),
-        metrics=tuple(metrics),
-        undefined=undefined,
-        rounded={one.of.key: one.precision for one in columns if one.precision},
-    )
+    keys = [_compare(records, each, breakdown, tolerance) for each in _by_key(wanted)]
+    signature = breakdown.objective.signature
+    return [
+        _verdict(at, record, ignored, keys, variant=variant, signature=signature)
+        for at, (record, (_, ignored)) in enumerate(zip(records, wanted, strict=True))
+    ]
 
 
-def deciding(columns: list[Column]) -> list[Column]:
-    """The columns that say whether a record agrees: metrics only where there are no others."""
-    return [one for one in columns if one.of.stage != METRIC] or columns
+class _Compared(NamedTuple):
+    """What some records expect under one key, compared.
+
+    Attributes:
+        key: what ``expected`` calls it.
+        column: their values; None where the objective has no such quantity.
+        absent: [M] the records that have no such quantity.
+        undefined: [M] the records that expect NaN of a mean over nothing.
+        differences: record → where it differs.
+    """
+
+    key: str
+    column: Column | None
+    absent: Flags
+    undefined: Flags
+    differences: Mapping[int, Difference]
 
 
-def agreed(
-    record: Record, plan: Plan, signature: str, compared: tuple[str, ...], ignored: list[str]
-) -> Verdict:
-    """The verdict on a record that is known to agree in what was compared."""
-    return Verdict(record, plan.variant, signature, compared, tuple(ignored), first=None)
+def _by_key(wanted: Sequence[Wanted]) -> Iterator[tuple[Expectation, ...]]:
+    return zip(*(expectations for expectations, _ in wanted), strict=True)
 
 
-def compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
-    """What the record evaluates to, what it expects of that, and what it cannot expect."""
-    wanted, ignored = read_expectations(record)
-    breakdown = _evaluate(record, plan)
-    columns = []
-    for one in wanted:
-        if one.told.any() and one.of(breakdown) is not None:
-            columns.append(column(one, record, breakdown))
-        else:
-            ignored.append(one.key)
-    return breakdown, columns, ignored
+def _compare(
+    records: Sequence[Record],
+    expectations: Sequence[Expectation],
+    breakdown: Breakdown,
+    tolerance: Tolerance,
+) -> _Compared:
+    first = expectations[0]
+    found = first.evaluated(breakdown) if first.given.any() else None
+    none = np.zeros(len(records), dtype=np.bool_)
+    if found is None:
+        return _Compared(first.key, None, ~none, none, {})
+    column = column_of(records, expectations, breakdown)
+    absent = np.isnan(found) if first.level == "record" else none
+    undefined = _are_undefined(column, breakdown) & ~absent
+    differing = dict(differences(column, found, breakdown, tolerance))
+    return _Compared(first.key, column, absent, undefined, differing)
 
 
-def _is_undefined(one: Expectation, breakdown: Breakdown) -> bool:
-    """Whether a NaN is expected of a mean over nothing, which is 0 here.
+def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
+    """[M] whether a NaN is expected of a mean over nothing, which is 0 here.
 
     verl's means divide 0 by 0 where no token counts, in the batch or after rejection.
     """
-    if one.level != "record" or not (np.isnan(one.values[0]) and one.told[0]):
-        return False
-    named = {"policy": [POLICY], "kl": [KL]}.get(one.stage, [])
+    stage, level = column.expectation.stage, column.expectation.level
+    none = np.zeros(len(column.counts), dtype=np.bool_)
+    if level != "record" or not np.isnan(column.values).any():
+        return none
+    named = {"policy": [POLICY], "kl": [KL]}.get(stage, [])
     terms = [term for term in breakdown.terms if term.name in named] or breakdown.active
-    counted = [term.weights for term in terms if term.weights.counts is not None]
-    return any(not breakdown.count(weights).any() for weights in counted)
+    for term in terms:
+        if term.weights.counts is not None:
+            none |= breakdown.count(term.weights) == 0
+    undefined: Flags = none & np.isnan(column.values) & column.given
+    return undefined
 
 
-def _nothing(record: Record, ignored: list[str]) -> InputError:
-    """Nothing was compared: that is no agreement."""
+def _verdict(
+    at: int,
+    record: Record,
+    ignored: Sequence[str],
+    keys: Sequence[_Compared],
+    *,
+    variant: str,
+    signature: str,
+) -> Verdict | InputError:
+    ignored = (*ignored, *(each.key for each in keys if each.absent[at]))
+    undefined = tuple(each.key for each in keys if each.undefined[at])
+    compared = [each for each in keys if each.key not in (*ignored, *undefined)]
+    if not compared and not undefined:
+        return _nothing(record, ignored)
+    columns = [each.column for each in compared if each.column is not None]
+    decide = {column.key for column in deciding(columns)}
+    differing = [each.differences[at] for each in compared if at in each.differences]
+    decisive = [difference for difference in differing if difference.key in decide]
+    return Verdict(
+        record,
+        variant,
+        signature,
+        compared=tuple(each.key for each in compared),
+        ignored=ignored,
+        first=decisive[0] if decisive else None,
+        also=tuple(difference.key for difference in decisive[1:]),
+        metrics=tuple(difference for difference in differing if difference.key not in decide),
+        undefined=undefined,
+        rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
+    )
+
+
+def _nothing(record: Record, ignored: Sequence[str]) -> InputError:
+    """Returns the error for a record of which nothing was compared: that is no agreement."""
     why = f"{', '.join(ignored)} cannot be" if ignored else "nothing is there to be"
     return InputError(
         f"{why} compared; put what your own loss returned there, as "
@@ -164,28 +218,3 @@ def _nothing(record: Record, ignored: list[str]) -> InputError:
         source=record.source,
         line=record.line,
     )
-
-
-Wanted = tuple[list[Expectation], list[str]]
-"""What a record expects, and the keys that say nothing here."""
-
-
-def read_expectations(record: Record) -> Wanted:
-    """What the record expects.
-
-    Raises:
-        InputError: where it cannot be read, with its place.
-    """
-    try:
-        return expectations(record)
-    except InputError as error:
-        raise InputError(
-            error.message,
-            path=record.prefix + error.path,
-            source=record.source,
-            line=record.line,
-        ) from None
-
-
-def _evaluate(record: Record, plan: Plan) -> Breakdown:
-    return Chunk.of([record]).run(Evaluator(plan).evaluate)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.causes.memory import Memory
-from grpo_cli.commands.verify.company import Asked, Company, explained
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.search import Memory, pattern
 from grpo_cli.commands.verify.compare import Difference
 from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.verdict import Verdict
 from grpo_cli.engine import Reader
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.engine.skipped import Skipped
@@ -49,7 +51,7 @@ class Metric:
 
 
 class Verification:
-    """The records of files, each judged; remembers what there is to tell afterwards.
+    """Judges the records of files; remembers what there is to say afterwards.
 
     Causes are searched for here, in the order of the records, so that what is remembered from one
     to the next does not depend on how the work was shared out.
@@ -60,7 +62,7 @@ class Verification:
         self._reader = reader
         self._memory = Memory(most)
         self._good = 0
-        self.silent = 0
+        self.without_expected = 0
         self.undefined = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
@@ -70,48 +72,41 @@ class Verification:
         self.metrics: dict[str, Metric] = {}
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The verdict of each record that expects anything."""
+        """Yields the verdict of each record that expects anything."""
         for _, outcome in self._reader.map(self._judging):
             self._references.merge(outcome.references)
             self._references.check()
             self._reader.leave_out(outcome.skipped)
-            companies = self._companies(outcome.items)
-            for at, item in enumerate(outcome.items):
+            for item in outcome.items:
                 self._good += 1
                 if item is None:
-                    self.silent += 1
+                    self.without_expected += 1
                     continue
                 self.undefined += bool(item.verdict.undefined)
                 if item.verdict.compared:
-                    yield self._row(item, companies.get(at))
+                    yield self._row(item)
         if not self._count and self._reader.reading.selects:
             raise self._reader.nothing()
 
-    def _companies(self, items: Sequence[Judged | None]) -> dict[int, Asked]:
-        """The records that differ, by their place, each in the company that it was judged in."""
-        found: dict[int, Asked] = {}
-        far = [(at, item) for at, item in enumerate(items) if item and not item.verdict.agrees]
-        together = groupby(far, _company)
-        for _, group in together:
-            members = [*group]
-            records = [item.verdict.record for _, item in members]
-            company = Company(records, members[0][1].plan, self._judging.within)
-            found |= {at: Asked(company, number) for number, (at, _) in enumerate(members)}
-        return found
-
-    def _row(self, item: Judged, asked: Asked | None) -> dict[str, Any]:
-        verdict = item.verdict
+    def _row(self, item: Judged) -> dict[str, Any]:
+        verdict, plan = item.verdict, item.plan
         if NO_REFERENCE.name in verdict.signature:
-            self._without_kl.append(item.plan)
-        if asked is not None:
-            verdict = explained(verdict, asked, self._memory.causes)
-        words = shlex.join(item.plan.words)
+            self._without_kl.append(plan)
+        words = shlex.join(plan.words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
-        for one in verdict.metrics:
-            self.metrics.setdefault(one.key, Metric(one, verdict.record.name)).count += 1
-        return verdict.row()
+        for metric in verdict.metrics:
+            self.metrics.setdefault(metric.key, Metric(metric, verdict.record.name)).count += 1
+        return (verdict if verdict.agrees else self._explained(verdict, plan)).row()
+
+    def _explained(self, verdict: Verdict, plan: Plan) -> Verdict:
+        """Adds why a record differs, or what is known of that."""
+        case = Case.of(verdict.record, plan, self._judging.within)
+        with np.errstate(all="ignore"):  # what is tried need not make sense for this record
+            found = self._memory.causes(case)
+            known = pattern(case) if found == [] else ""
+        return replace(verdict, causes=tuple(found or ()), pattern=known)
 
     @property
     def skipped(self) -> Skipped:
@@ -124,7 +119,7 @@ class Verification:
         return self._good + len(self.skipped)
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
-        """Says what was taken for granted."""
+        """Prints notes on what was assumed, skipped and ignored."""
         tell_errors(self.skipped, as_json=as_json)
         tell_skipped(self.skipped, self._count)
         tell_notes(self._reader.notes() | without_kl(self._without_kl), quiet=quiet)
@@ -132,8 +127,8 @@ class Verification:
             return
         if not self._judging.variant:
             self._tell_rows()
-        if self.silent and self.silent < self._count:
-            say(f'note: {self.silent} of {self._count} records have no "expected"')
+        if self.without_expected and self.without_expected < self._count:
+            say(f'note: {self.without_expected} of {self._count} records have no "expected"')
         if self.undefined:
             some = "1 record" if self.undefined == 1 else f"{self.undefined} records"
             say(f"note: no token counts in {some}: your loss is NaN (0/0), grpo's 0; not compared")
@@ -153,14 +148,14 @@ class Verification:
             say(f"note: … and {more} more otherwise (see the signatures of --json)")
 
     def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Everything as ``--json`` prints it."""
+        """Returns everything as ``--json`` prints it."""
         return {
             "agrees": all(row["agrees"] for row in rows),
             "rtol": self._judging.within.rtol,
             "atol": self._judging.within.atol,
             "verified": len(rows),
             "differing": sum(not row["agrees"] for row in rows),
-            "without_expected": self.silent,
+            "without_expected": self.without_expected,
             "metrics_differ": {key: metric.count for key, metric in self.metrics.items()},
             "undefined": self.undefined,
             "records": rows,
@@ -171,9 +166,3 @@ class Verification:
         if not all(row["agrees"] for row in rows):
             return NO
         return InputError.exit_code if self.skipped else 0
-
-
-def _company(one: tuple[int, Judged]) -> tuple[int | None, int | None]:
-    """The number of its company, or its own place where it is alone."""
-    at, item = one
-    return item.company, at if item.company is None else None

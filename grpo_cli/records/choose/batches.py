@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.grouping import hashable
-from grpo_cli.records.choose.membership import BatchFields, MicroBatch
-from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
-from grpo_cli.records.decode.chunks import DecodedChunk
+from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw
 
 STEP_FIELDS = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),

@@ -1,4 +1,4 @@
-"""Which rows are one group: ``--group-by FIELD`` or ``--group-size N``.
+"""Which rows are one group (``--group-by``, ``--group-size``), and the records made of them.
 
 The reader cuts its blocks at the ends of groups and says in each block where they are, so that the
 groups are the same whatever the size of a block, and any process can read one. For this it looks
@@ -7,19 +7,20 @@ at the key of every line, which is seen in most texts without decoding them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.paths import Path, spelled
+from grpo_cli.records.choose.rows import merge
+from grpo_cli.records.choose.where import Path, spelled
+from grpo_cli.records.open.blocks import Block, Cut
+from grpo_cli.records.record import Raw
 
 T = TypeVar("T")
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 class Grouping(NamedTuple):
@@ -145,17 +146,101 @@ def _label(key: Key) -> object:
     return "/".join("…" if isinstance(one, bytes) else str(one) for one in key)
 
 
-def hashable(value: Any) -> Key:
-    """A field's value as a part of a key.
+Items = Iterator[Raw | InputError]
+
+
+def whole(source: str, groups: Iterable[Group[tuple[int, bytes]]], size: int) -> Iterator[Block]:
+    """Blocks of at least ``size`` bytes that end where a group ends; lines have their numbers.
 
     Raises:
-        InputError: for one that is nested too deeply.
+        InputError: where reading fails, behind the groups before, whatever the size is.
     """
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return str(value)  # which JSON can be written of
-    if not isinstance(value, list | dict | np.ndarray):
-        return value
+    block = _Building(source)
+    fault: InputError | None = None
     try:
-        return orjson.dumps(value, default=str, option=_OPTIONS)
-    except orjson.JSONEncodeError:
-        raise InputError("expected a field to group by, got one nested too deeply") from None
+        for group in groups:
+            block.add(group)
+            if block.size >= size:
+                yield block.done()
+    except InputError as error:
+        fault = error
+    if block.lines:
+        yield block.done()
+    if fault is not None:
+        raise fault
+
+
+@dataclass
+class _Building:
+    """A block of whole groups."""
+
+    source: str
+    lines: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, group: Group[tuple[int, bytes]]) -> None:
+        self.cuts.append(Cut(len(group.items), group.label, group.fault))
+        for number, text in group.items:
+            self.numbers.append(number)
+            self.lines.append(text)
+            self.size += len(text) + 1
+
+    def done(self) -> Block:
+        lines, numbers, cuts = self.lines, self.numbers, self.cuts
+        self.lines, self.numbers, self.cuts, self.size = [], [], [], 0
+        return Block(self.source, numbers[0], lines, numbers=numbers, groups=cuts)
+
+
+def apart(
+    block: Block, read: Callable[[Block], list[Raw | InputError]]
+) -> Iterator[Group[Raw | InputError]]:
+    """The groups that a block was cut into."""
+    assert block.groups is not None
+    assert block.numbers is not None
+    at = 0
+    for size, label, fault in block.groups:
+        numbers = block.numbers[at : at + size]
+        part = Block(block.source, numbers[0], block.lines[at : at + size], numbers=numbers)
+        yield Group(read(part), label, fault)
+        at += size
+
+
+def blamed(
+    groups: Iterable[Group[Raw | InputError]], faults: Mapping[int, InputError]
+) -> Iterator[Group[Raw | InputError]]:
+    """The same groups, with what is wrong with some of them, by their numbers."""
+    for number, group in enumerate(groups):
+        group.fault = group.fault or faults.get(number)
+        yield group
+
+
+def merged(groups: Iterable[Group[Raw | InputError]], grouping: Grouping, source: str) -> Items:
+    """A record of each group; in the place of one that cannot be put together stands its error."""
+    for group in groups:
+        try:
+            if group.items or group.fault is not None:
+                yield _one(group, grouping)
+        except InputError as error:
+            error.source = error.source or source
+            yield error
+
+
+def _one(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
+    rows = []
+    for one in group.items:
+        if isinstance(one, InputError):
+            raise one
+        rows.append(one)
+    if group.fault is not None:
+        raise group.fault
+    for raw in rows:
+        if raw.key is None:
+            message = f"expected {grouping.named} to group by, found none"
+            path = raw.prefix.rstrip(".")
+            raise InputError(message, path=path, source=raw.source, line=raw.line)
+        if raw.key != rows[0].key and grouping.by:
+            message = f"records of several groups in one line, after lines of one {grouping.named}"
+            raise InputError(message, source=raw.source, line=raw.line)
+    return merge(rows, group.label, by_size=bool(grouping.size))

@@ -9,18 +9,19 @@ from itertools import accumulate, compress
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode.chunks import (
+from grpo_cli.records.decode import decode
+from grpo_cli.records.formats.unipo import headed_objects
+from grpo_cli.records.open.blocks import Block, Span, cut
+from grpo_cli.records.parse.record import parse
+from grpo_cli.records.record import (
     CHUNK_BYTES,
     DecodedChunk,
+    Raw,
+    Record,
     in_chunks,
     keys_in_common,
     one_by_one,
 )
-from grpo_cli.records.decode.text import decode
-from grpo_cli.records.formats.unipo import headed_objects
-from grpo_cli.records.open.blocks import Block, Span, cut
-from grpo_cli.records.parse.record import parse
-from grpo_cli.records.record import Raw, Record
 
 _LARGE = 16 << 20
 _OBJECTS = 8

@@ -1,4 +1,4 @@
-"""JSON text → objects, leniently about NaN and in plain words about everything else."""
+"""Text → decoded objects, many at once; lenient about NaN, in plain words about all else."""
 
 from __future__ import annotations
 
