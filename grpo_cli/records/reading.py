@@ -31,7 +31,8 @@ from grpo_cli.records.open.ranges import Range, ranges
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
-from grpo_cli.records.tables.pieces import Rows, slices
+from grpo_cli.records.tables import pieces as tables
+from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Reading:
         """
         source = Source.of(source) if isinstance(source, str) else source
         grouping = self.grouping if self._takes_all else None
-        rows = slices(source, grouping=grouping, whole=self.grouping is not None)
+        rows = tables.slices(source, grouping=grouping, whole=self.grouping is not None)
         if rows is not None:
             return rows
         if self.grouping is not None:
@@ -102,7 +103,7 @@ class Reading:
         """
         if self.grouping is not None:
             return None
-        rows = slices(source, grouping=None, whole=False)
+        rows = tables.slices(source, grouping=None, whole=False)
         if rows is not None:
             return list(rows)
         first = first_line(source)
@@ -152,11 +153,11 @@ class Reading:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
             groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
             return self._selected(merged(groups, self.grouping, piece.source))
-        objects = (
-            piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
-        )
-        faults = piece.cut.faults if isinstance(piece, Rows) and piece.cut is not None else {}
-        return self.made_of(objects, piece.source, notices, faults)
+        if not isinstance(piece, Rows):
+            objects = one_by_one(decoded(piece, self._wanted))
+            return self.made_of(objects, piece.source, notices)
+        faults = _NO_FAULTS if piece.cut is None else piece.cut.faults
+        return self.made_of(tables.raws(piece), piece.source, notices, faults)
 
     def made_of(
         self,

@@ -121,9 +121,8 @@ def _at(raw: Raw, field: Path, message: str) -> InputError:
 def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
     """Returns a field that says steps → the steps of some records, as they have them."""
     if few.columns is not None:
-        rows = few.columns.rows.batch
-        name = next((name for name in STEP_FIELDS if name in rows.schema.names), None)
-        return {} if name is None else {name: set(_scalars(rows[name].unique().to_pylist()))}
+        column = few.columns.values(STEP_FIELDS)
+        return {} if column is None else {column[0]: set(_scalars(column[1]))}
     if few.keys is not None:
         name = next((name for name in STEP_FIELDS if name in few.keys), None)
         if name is None:
