@@ -17,7 +17,7 @@ from grpo_cli.commands.verify.verdict import Judged
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.variants.plan import Plan
