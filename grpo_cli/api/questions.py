@@ -85,13 +85,14 @@ def match(
         InputError: for data that cannot be read.
     """
     from grpo_cli.commands.match.ask import ask
+    from grpo_cli.commands.match.matched import matched
 
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
         plan = planned(variant, stages, hyperparameters, batch)
         reader, words = reader_of(data, jobs=None)
-        return Matched.from_document(
+        return matched(
             ask(
                 plan,
                 reader,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_cli.commands.answer import Answer
 
@@ -57,3 +58,16 @@ class Matched(Answer):
     tried: int
     released: Released
     not_tried: Mapping[str, str]
+
+
+def matched(document: Mapping[str, Any]) -> Matched:
+    """The answer from its JSON."""
+
+    def rows(name: str) -> list[Convention]:
+        return [Convention(**row) for row in document[name]]
+
+    both = {name: document["released"][name] for name in ("nearest", "recorded")}
+    known = {name: None if row is None else Convention(**row) for name, row in both.items()}
+    released = Released(tried=document["released"]["tried"], **known)
+    lists = {"matches": rows("matches"), "nearest": rows("nearest"), "released": released}
+    return Matched(**{**document, **lists})
