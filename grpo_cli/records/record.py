@@ -1,4 +1,4 @@
-"""One record, decoded and checked, ready to be laid beside others in a batch."""
+"""A record as it was decoded, and one that was checked and is ready to become part of a batch."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Raw:
         return listed(self.value) if self.arrays else self.value
 
     def with_lists(self) -> Raw:
-        """The same with its value of lists only."""
+        """Returns itself, its value turned into lists only."""
         if self.arrays:
             self.kept, self.arrays = self.plain(), False
         return self
@@ -246,21 +246,21 @@ class DecodedChunk(NamedTuple):
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
     """Puts objects together as they come."""
-    few: list[Raw | InputError] = []
+    waiting: list[Raw | InputError] = []
     room = CHUNK_BYTES
     for item in items:
-        few.append(item)
+        waiting.append(item)
         room -= item.size if isinstance(item, Raw) else 0
         if room <= 0:
-            yield DecodedChunk(few)
-            few, room = [], CHUNK_BYTES
-    if few:
-        yield DecodedChunk(few)
+            yield DecodedChunk(waiting)
+            waiting, room = [], CHUNK_BYTES
+    if waiting:
+        yield DecodedChunk(waiting)
 
 
 def one_by_one(decoded: Iterable[DecodedChunk]) -> Iterator[Raw | InputError]:
-    """The same one by one."""
-    return chain.from_iterable(few.items for few in decoded)
+    """The records of chunks, one by one."""
+    return chain.from_iterable(chunk.items for chunk in decoded)
 
 
 def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:

@@ -41,14 +41,39 @@ def shown(path: str) -> str:
     return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def read_head(path: str) -> bytes:
+    """The first bytes of a file, all of a small one; nothing of what can be read only once."""
+    if isinstance(path, Address):
+        return path.head
+    try:
+        if path == "-" or not Path(path).is_file():
+            return b""
+        with Path(path).open("rb", 0) as stream:
+            return stream.read(remote.HEAD)
+    except OSError:
+        return b""  # whoever opens it to read all of it says what is wrong
+
+
+def is_whole(head: bytes) -> bool:
+    """Whether these first bytes of a file are all that it has."""
+    return 0 < len(head) < remote.HEAD
+
+
 @contextmanager
-def unpacked(path: str) -> Iterator[io.BufferedReader]:
+def unpacked(path: str, head: bytes = b"") -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a file, or of standard input for ``-``.
+
+    Args:
+        path: the file.
+        head: its first bytes, where they were read; one that is all in them is not opened again.
 
     Raises:
         InputError: (without its source) for a file that cannot be opened, read or unpacked.
     """
     try:
+        if is_whole(head):
+            yield _unpacked(io.BufferedReader(io.BytesIO(head)), path)
+            return
         with _opened(path) as stream:
             yield _unpacked(stream, path)
     except (OSError, EOFError, zlib.error) as error:
