@@ -172,7 +172,7 @@ class Reader:
         self.keep_input()
         self.skipped = Skipped(self.most_errors)
         read = False
-        for piece in self._pieces(apart=False):
+        for piece in self._pieces(as_spans=False):
             decoded = self.reading.decoded(piece, self.notices)
             for chunk in chunks(
                 self.facts.collect(decoded, self.reading.fields), with_headers=True
@@ -193,7 +193,7 @@ class Reader:
         """
         self.skipped = Skipped(self.most_errors)
         read = False
-        for piece in self._pieces(apart=False):
+        for piece in self._pieces(as_spans=False):
             decoded = self.reading.decoded(piece, self.notices)
             for raw in one_by_one(self.facts.collect(decoded, self.reading.fields)):
                 read = True
@@ -337,7 +337,7 @@ class Reader:
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
-        each = _before(self._pieces(apart=self._jobs != 1), faults)
+        each = _before(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
         for piece, (result, facts) in self._shared_out(on_piece, pieces):
             yield piece, result, facts
@@ -377,9 +377,9 @@ class Reader:
             return ((piece, work(piece)) for piece in pieces)
         return in_order(work, pieces, jobs)
 
-    def _pieces(self, *, apart: bool) -> Iterator[Piece]:
+    def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
         for source in self._sources:
-            yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+            yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
 
 
 def _remove(path: str, owner: int) -> None:

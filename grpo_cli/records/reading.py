@@ -70,14 +70,14 @@ class Reading:
         return bool(self.where or self.record is not None or self.group is not None)
 
     def pieces(
-        self, source: str | Source, size: int = BLOCK, *, apart: bool = False
+        self, source: str | Source, size: int = BLOCK, *, as_spans: bool = False
     ) -> Iterator[Piece]:
         """Cuts a file into pieces that can be read in any process.
 
         Args:
             source: the file; ``-`` is standard input.
             size: what a piece has at least, in bytes.
-            apart: whether other processes will read them, and may fetch them themselves.
+            as_spans: whether other processes will read them, and may fetch them themselves.
         """
         source = Source.of(source) if isinstance(source, str) else source
         grouping = self.grouping if self._takes_all else None
@@ -87,7 +87,7 @@ class Reading:
             return rows
         if self.grouping is not None:
             return self._groups(source, size, head)
-        if apart and not is_remote(source.path) and not (is_whole(head) and len(head) <= size):
+        if as_spans and not is_remote(source.path) and not (is_whole(head) and len(head) <= size):
             first = first_line(source.path, head)
             if first is not None and not header_of(first):
                 return spans(source, size)

@@ -552,7 +552,7 @@ def test_the_header_of_unipo_reaches_the_objects_of_an_array(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps([header, step, own]))
     wanted = {"gamma": 1.0, "epsilon_low": 0.3, "epsilon_high": 0.3}
-    (block,) = PLAIN.pieces(str(path), 1000, apart=True)
+    (block,) = PLAIN.pieces(str(path), 1000, as_spans=True)
     found = [record(raw).hyperparameters for raw in PLAIN.raws(block, {})]
     half = len(found) // 2
     assert half
@@ -566,7 +566,7 @@ def test_the_header_of_unipo_reaches_its_lines(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(lines([header, *({**step, "step": at} for at in range(8))]))
     settings = {"gamma": 1.0, "epsilon_low": 0.3, "epsilon_high": 0.3}
-    pieces = list(PLAIN.pieces(str(path), 1000, apart=True))
+    pieces = list(PLAIN.pieces(str(path), 1000, as_spans=True))
     assert len(pieces) > 3
     assert PLAIN.ranges(Source.of(str(path)), 1000) is None  # one task of a cluster reads it
     for piece in pieces:

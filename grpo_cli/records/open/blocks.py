@@ -30,7 +30,7 @@ from grpo_cli.records.open.streams import (
 Lines = tuple[int, list[bytes]]
 
 _JOINED = 1 << 16
-_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes beside its own
+_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes more than its text
 _FETCH = 1 << 18  # read at once where spans are cut
 
 
@@ -124,7 +124,7 @@ class Source(NamedTuple):
 
 
 def cut(source: str | Source, size: int = BLOCK, head: bytes = b"") -> Iterator[Block]:
-    """Cuts a file (``-`` for standard input) into blocks; JSON and JSONL are told apart by content.
+    """Cuts a file (``-`` for standard input) into blocks; the content decides whether it is JSON or JSONL.
 
     Args:
         source: the file.

@@ -32,7 +32,7 @@ _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _STEP = 128 << 10  # unpacked at once
 _SHORT = 64  # bytes of a line that is short
 _SHORT_BLOCK = 1 << 19  # bytes of short lines
-_FIRST = 1 << 14  # bytes by which lines are told to be short
+_FIRST = 1 << 14  # bytes that decide whether lines are short
 _BUFFER = 1 << 20  # of packed data; no more is read at once, so that a fault takes nothing with it
 
 
@@ -319,7 +319,7 @@ def _fill(stream: Any, data: bytearray, held: int) -> tuple[int, Exception | Non
 def _parts(data: bytearray, end: int) -> Iterator[tuple[bytearray, int]]:
     """The first ``end`` bytes, whole lines; where some are short, so many as memory has room for.
 
-    A line is an object of some 50 bytes beside its own: 4 MiB of ``{}`` would take 80 MB.
+    A line is an object of some 50 bytes more than its text: 4 MiB of ``{}`` would take 80 MB.
     """
     start = 0
     if any(_are_short(data, at, end) for at in range(0, end, _SHORT_BLOCK)):
