@@ -124,7 +124,7 @@ class Source(NamedTuple):
 
 
 def cut(source: str | Source, size: int = BLOCK, head: bytes = b"") -> Iterator[Block]:
-    """Cuts a file (``-`` for standard input) into blocks; the content decides whether it is JSON or JSONL.
+    """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
 
     Args:
         source: the file.
