@@ -123,11 +123,11 @@ def alike(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
 
     Those are the unusual ones, and those among which a value is out of range.
     """
-    for items, packed in _packed(few):
+    for items, packed in packed_runs(few):
         yield items, None if packed is None or lay([packed]) is None else packed
 
 
-def _packed(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+def packed_runs(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
     """Runs of objects with the same fields, and their columns; None where they are unusual."""
     if few.keys is not None and GROUPS not in few.keys:
         runs: Iterable[tuple[Fields | None, Iterable[Any]]] = [(fields_of(few.keys), few.items)]
@@ -155,7 +155,7 @@ def _parts(
     if few.columns is not None:
         yield _of_columns(few.columns, few.items, with_headers=with_headers)
         return
-    for items, packed in _packed(few):
+    for items, packed in packed_runs(few):
         if packed is None:
             yield items
             continue
