@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grpo_cli.commands.check.view import Place, View
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, record
