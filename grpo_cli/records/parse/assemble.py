@@ -113,7 +113,7 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     kind = kind if np.isfinite(value) else "a finite number"
     message = f"expected {kind}, got {places.got(value)}"
     if name in LOG_PROBS:
-        message += mistaken.values(own)  # of the record alone, whatever stands beside it
+        message += mistaken.values(own)  # of the record alone, whatever it is assembled with
     place = places.index(at, record.nested, record.widths, record.shape)
     name = "advantages" if name == "token_advantages" else name
     path = f"{record.prefix}{record.names.get(name, name)}{place}"
