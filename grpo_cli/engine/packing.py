@@ -121,11 +121,11 @@ def alike(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
 
     Those are the unusual ones, and those among which a value is out of range.
     """
-    for items, packed in _packed(chunk):
+    for items, packed in packed_runs(chunk):
         yield items, None if packed is None or lay([packed]) is None else packed
 
 
-def _packed(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+def packed_runs(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
     """Runs of objects with the same fields, and their columns; None where they are unusual."""
     if chunk.keys is not None and GROUPS not in chunk.keys:
         runs: Iterable[tuple[Fields | None, Iterable[Any]]] = [(fields_of(chunk.keys), chunk.items)]
@@ -153,7 +153,7 @@ def _parts(
     if chunk.columns is not None:
         yield _of_columns(chunk.columns, chunk.items, with_headers=with_headers)
         return
-    for items, packed in _packed(chunk):
+    for items, packed in packed_runs(chunk):
         if packed is None:
             yield items
             continue
