@@ -48,13 +48,14 @@ def assemble(records: Sequence[Record]) -> Batch:
         InputError: for the first record with a value that counts and is out of range; its
             ``record`` is the index in ``records``.
     """
-    batch = lay([_pack(records)])
+    batch = lay([pack_records(records)])
     if batch is None:
         raise min(find_faults(records).items())[1]
     return batch
 
 
-def _pack(records: Sequence[Record]) -> Packed:
+def pack_records(records: Sequence[Record]) -> Packed:
+    """The columns of records of one layout, masked tokens included."""
     first = records[0]
     counts = integers([len(record.widths) for record in records])
     columns = {name: _join([record.columns[name] for record in records]) for name in first.columns}
@@ -80,6 +81,7 @@ def _pack(records: Sequence[Record]) -> Packed:
         reward_names=first.reward_names,
         derived=first.derived,
         misnamed=first.misnamed,
+        settings=[record.hyperparameters for record in records],
     )
 
 
@@ -89,7 +91,7 @@ def _join(parts: Sequence[Any]) -> F64:
 
 def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
     """What is wrong with each of some records of one layout whose values are out of range."""
-    packed = _pack(records)
+    packed = pack_records(records)
     ends = np.cumsum([sum(record.widths) for record in records])
     found: dict[int, InputError] = {}
     for name, column in packed.columns.items():
