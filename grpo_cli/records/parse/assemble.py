@@ -26,7 +26,7 @@ _EXPECTED = {
 
 
 def layout(record: Record) -> Hashable:
-    """What records must have in common to be assembled together."""
+    """The key that records must have in common to be assembled together."""
     rewards = record.rewards
     first = rewards[0] if rewards else None
     return (
@@ -90,7 +90,7 @@ def _join(parts: Sequence[Any]) -> F64:
 
 
 def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
-    """What is wrong with each of some records of one layout whose values are out of range."""
+    """The errors of those of some records of one layout whose values are out of range."""
     packed = pack_records(records)
     ends = np.cumsum([sum(record.widths) for record in records])
     found: dict[int, InputError] = {}
@@ -108,7 +108,7 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
 
 
 def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Packed) -> InputError:
-    """What is wrong with a record: the number at ``at`` of its ``own`` ones of a column."""
+    """The error for the number at ``at`` of a record's ``own`` ones of a column."""
     value = float(own[at])
     kind = _EXPECTED.get(name, "a number") if name not in packed.derived else "a number"
     kind = kind if np.isfinite(value) else "a finite number"

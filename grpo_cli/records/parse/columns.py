@@ -59,11 +59,11 @@ class Shape:
 
     @property
     def doubt(self) -> str:
-        """What to add where something else has a level less than the column."""
+        """Advice where something else has a level less than the column."""
         return mistaken.rows(self.key, self.value, self.rows, deep=self.nested == 3)
 
     def place(self, flat: int) -> str:
-        """Where the token with a flat index stands."""
+        """The place of the token with a flat index, for messages."""
         return places.index(flat, self.nested, self.rows, self.outer)
 
 

@@ -1,4 +1,4 @@
-"""What a column of log-probs seems to hold where its values are none."""
+"""Guesses at what a column of log-probs holds where its values are none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDE = 1000
 
 
 def values(column: F64) -> str:
-    """What a record's column seems to hold, where that is no log-probs."""
+    """Names what a record's column seems to hold, where that is no log-probs."""
     numbers = column[np.isfinite(column)]
     if numbers.size < _ENOUGH or np.mean(numbers > 0.0) < _MANY:
         return ""
@@ -28,7 +28,7 @@ def values(column: F64) -> str:
 
 
 def rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> str:
-    """What a column seems to hold that is nested a level deeper than others.
+    """Names what a column seems to hold that is nested a level deeper than others.
 
     Args:
         key: the column as written.

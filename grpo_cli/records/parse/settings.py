@@ -51,7 +51,7 @@ _VERL_SIDES = ("clip_ratio_low", "clip_ratio_high")
 
 
 def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, Value]:
-    """What each of several reward functions counts, where the record's ``framework`` says it.
+    """The weights of several reward functions, where the record's ``framework`` gives them.
 
     That is how TRL's settings say it. Rewards that are one number have the weights in them already.
 
