@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import iconcat
 from typing import Any
@@ -35,8 +35,6 @@ class Shape:
         rows: how long each of the innermost lists is.
         outer: the number of responses of each group, for 3 levels.
         single: whether a flat list is the tokens of one response.
-        filled: whether none of the lists is empty.
-        size: the number of tokens as written, N.
     """
 
     key: str
@@ -45,12 +43,6 @@ class Shape:
     rows: list[int]
     outer: list[int] | None = None
     single: bool = False
-    filled: bool = field(init=False)
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.filled = 0 not in self.rows
-        self.size = sum(self.rows)
 
     @property
     def widths(self) -> list[int]:
@@ -115,7 +107,8 @@ def flatten(key: str, value: object, shape: Shape) -> list[Any]:
     """
     try:
         rows = _rows(value, shape)
-        if list(map(len, rows)) == shape.rows and (shape.filled or set(map(type, rows)) == {list}):
+        alike = list(map(len, rows)) == shape.rows
+        if alike and (0 not in shape.rows or set(map(type, rows)) == {list}):
             return _join(rows)
     except TypeError:  # an element without a length
         pass
@@ -203,14 +196,12 @@ def read_mask(key: str, value: object, shape: Shape) -> bytes | None:
     try:
         data = pack_bits(flat)
     except (Unusual, TypeError, ValueError):
-        data = bytes([_bit(key, at, bit, shape) for at, bit in enumerate(flat)])
+        for at, bit in enumerate(flat):
+            if not isinstance(bit, float | int) or bit not in (0, 1):
+                message = f"expected 0 or 1, got {got(bit)}"
+                raise InputError(message, path=key + shape.place(at)) from None
+        data = bytes([bit == 1 for bit in flat])
     return data if b"\0" in data else None
-
-
-def _bit(key: str, at: int, value: object, shape: Shape) -> bool:
-    if isinstance(value, float | int) and value in (0, 1):
-        return value == 1
-    raise InputError(f"expected 0 or 1, got {got(value)}", path=key + shape.place(at))
 
 
 _FROM = {"probs_old": "log_probs_old", "probs_ref": "log_probs_ref"}

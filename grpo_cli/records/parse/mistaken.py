@@ -36,8 +36,11 @@ def rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> 
         lengths: how long each of the innermost lists is.
         deep: whether there is such a list where others have a number.
     """
-    first = _first(column)
-    if len(set(lengths)) > 1 or len(first) < 2 or not all(map(_is_number, first)):
+    first = column
+    while first and type(first[0]) is list:
+        first = first[0]
+    numbers = all(isinstance(value, float | int) for value in first)
+    if len(set(lengths)) > 1 or len(first) < 2 or not numbers:
         return ""
     above = sum(value > 0 for value in first)
     if not deep and (lengths[0] < _WIDE or above < _MANY * len(first)):
@@ -48,13 +51,3 @@ def rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> 
         f"; {key} is nested as several groups are: if its {lengths[0]:,} numbers in each list are "
         "of the words of the vocabulary, dump the entry of the token taken"
     )
-
-
-def _first(column: list[Any]) -> list[Any]:
-    while column and type(column[0]) is list:
-        column = column[0]
-    return column
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float | int)
