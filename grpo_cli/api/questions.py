@@ -173,13 +173,13 @@ def check(data: Data, *, limit: int = 3) -> Checked:
     Raises:
         InputError: for data that cannot be read.
     """
-    from grpo_cli.commands.check.run import check as look
+    from grpo_cli.commands.check.run import check as run
 
     with speaking_of_arguments():
         if limit < 0:
             raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data)
-        return Checked.from_document(look(reader, limit).document())
+        return run(reader, limit)
 
 
 def split(

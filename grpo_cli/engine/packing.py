@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
 from grpo_cli.records.fields import GROUPS, Fields, fields_of, read_fields
-
-if TYPE_CHECKING:
-    from grpo_cli.records.tables.columns import Columns
+from grpo_cli.records.record import Columns
 
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
@@ -179,8 +177,6 @@ def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[
 
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
     """A chunk of a table's columns; rows are made only where one of them turns out to be bad."""
-    from grpo_cli.records.tables.headers import headers  # which only tables need
-
-    shown = headers(columns) if with_headers else []
+    shown = columns.headers() if with_headers else []
     rows: Any = items
     return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)

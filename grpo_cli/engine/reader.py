@@ -36,16 +36,15 @@ from grpo_cli.records import (
 )
 from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
-from grpo_cli.records.open.address import Version, is_remote
-from grpo_cli.records.open.ranges import version_of
-from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.open.remote import Version, is_remote
+from grpo_cli.records.open.streams import BLOCK, version_of
 from grpo_cli.records.record import one_by_one
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
@@ -298,7 +297,7 @@ class Reader:
         together: bool = False,
         by_columns: bool = False,
         bundles: bool = False,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -310,7 +309,7 @@ class Reader:
             by_columns: whether tables may come as columns, with no more of their records than
                 an evaluation needs, which ``chunks`` understands.
             bundles: whether small pieces, as of small files, are worked on together.
-            manifest: of the parts to which workers of a cluster write rows.
+            manifest: the folder to which workers of a cluster write rows.
         """
         on_piece = OnPiece(work, self.reading, by_columns)
         found = self.run(on_piece, together=together, bundles=bundles, manifest=manifest)
@@ -324,7 +323,7 @@ class Reader:
         *,
         together: bool = False,
         bundles: bool = False,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T, InputFacts]]:
         """Yields the result and the facts of every piece, in order; of all before, on an error.
 
@@ -346,7 +345,7 @@ class Reader:
             raise faults[0]
 
     def _on_cluster(
-        self, work: OnPiece[T], *, together: bool, manifest: Manifest | None
+        self, work: OnPiece[T], *, together: bool, manifest: PartFolder | None
     ) -> Iterator[tuple[Done, T, InputFacts]]:
         from grpo_cli.engine.cluster.run import on_ray  # an extra
 

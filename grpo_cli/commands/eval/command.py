@@ -47,9 +47,9 @@ def evaluate(
         encode = None if wanted.level == "batch" else format.encode(wanted)
         manifest = None
         if check_parts(printing.output, reader, resume=printing.resume):
-            from grpo_cli.commands.eval.parts import manifest_of, write_parts  # of a cluster
+            from grpo_cli.commands.eval.parts import folder_of, write_parts  # of a cluster
 
-            manifest = manifest_of(printing, wanted, plan, reader)
+            manifest = folder_of(printing, wanted, plan, reader)
         evaluation = Evaluation(
             reader,
             plan,

@@ -26,7 +26,7 @@ from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import plan as plan_of
 from grpo_cli.vectors import describe
-from grpo_cli.vectors.data import FILES
+from grpo_cli.vectors.case import FILES
 
 Topic = Annotated[
     str | None,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
 from grpo_cli.records.parse.assemble import layout, pack_records
@@ -14,6 +14,9 @@ from grpo_cli.records.parse.record import record_id
 
 _TOGETHER = 1 << 20
 """Bytes of text in one view: enough that numpy's overhead is small."""
+
+_BY_TOKEN = "token_advantages"
+"""The column that is not compared."""
 
 
 def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
@@ -57,16 +60,16 @@ def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
     if packed is None:
         yield from _one_by_one(raws)
     else:
-        yield _of_packed(packed, raws, packed.fields.names)
+        yield _view(packed, raws, packed.fields.names)
 
 
-def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
+def _view(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
     return View(
         places=[_place(raw) for raw in raws],
         values=[raw.value for raw in raws],
         counts=packed.counts,
         widths=packed.widths,
-        columns={name: one for name, one in packed.columns.items() if name != "token_advantages"},
+        columns={name: packed.columns[name] for name in packed.columns if name != _BY_TOKEN},
         mask=packed.mask,
         groups=packed.groups,
         names=names,
@@ -102,7 +105,7 @@ def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError
     for item in items:
         found = item if isinstance(item, InputError) else record(item)
         if waiting and (isinstance(found, InputError) or _kind(found) != _kind(waiting[0][1])):
-            yield of_records(waiting)
+            yield _of_records(waiting)
             waiting = []
         if isinstance(found, InputError):
             yield found
@@ -110,17 +113,16 @@ def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError
             assert isinstance(item, Raw)
             waiting.append((item.with_lists(), found))
     if waiting:
-        yield of_records(waiting)
+        yield _of_records(waiting)
 
 
-def _kind(found: Record) -> object:
-    return layout(found)[:-2], tuple(found.names.items()), found.shape is None  # type: ignore[index]
-
-
-def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
-    """Returns a view of records with one layout."""
+def _of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
     raws, records = zip(*pairs, strict=True)
     names = dict(records[0].names)
     if records[0].shape is not None:
         names.setdefault("group_ids", "")
-    return _of_packed(pack_records(records), raws, names)
+    return _view(pack_records(records), raws, names)
+
+
+def _kind(found: Record) -> object:
+    return layout(found)[:-2], tuple(found.names.items()), found.shape is None  # type: ignore[index]
