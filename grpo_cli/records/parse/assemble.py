@@ -12,7 +12,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import LOG_PROBS, Packed, integers, lay, number_groups
-from grpo_cli.records.parse import mistaken
+from grpo_cli.records.parse.columns import guess_values
 from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.record import Record
 
@@ -114,7 +114,7 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     kind = kind if np.isfinite(value) else "a finite number"
     message = f"expected {kind}, got {places.got(value)}"
     if name in LOG_PROBS:
-        message += mistaken.values(own)  # of the record alone, whatever it is assembled with
+        message += guess_values(own)  # of the record alone, whatever it is assembled with
     place = places.index(at, record.nested, record.widths, record.shape)
     name = "advantages" if name == "token_advantages" else name
     path = f"{record.prefix}{record.names.get(name, name)}{place}"
