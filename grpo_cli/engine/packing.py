@@ -137,7 +137,7 @@ def packed_runs(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
 
 
 def _fields(raw: Raw | InputError) -> Fields | None:
-    """What an object's keys mean; None where it is no record, or they contradict each other."""
+    """The fields of an object; None where it is no record, or its keys contradict each other."""
     if isinstance(raw, InputError) or not isinstance(raw.value, dict):
         return None
     try:
@@ -149,7 +149,7 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 def _parts(
     chunk: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
 ) -> Iterator[_Run | Chunk | Items]:
-    """What is alike, packed; what is not, as it is."""
+    """Records that are alike, packed; others as they are."""
     if chunk.columns is not None:
         yield _of_columns(chunk.columns, chunk.items, with_headers=with_headers)
         return
@@ -176,7 +176,7 @@ def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[
 
 
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
-    """What was read by columns; its rows are made where one of them turns out to be at fault."""
+    """A chunk of a table's columns; rows are made only where one of them turns out to be bad."""
     shown = columns.headers() if with_headers else []
     rows: Any = items
     return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)

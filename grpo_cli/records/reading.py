@@ -44,7 +44,7 @@ _NAMING = (b'"id"', b'"custom_id"', b'"prompts"')
 
 @dataclass(frozen=True)
 class Reading:
-    """What happens between the bytes of files and their records. It travels between processes.
+    """How the bytes of files become records. It travels between processes.
 
     Attributes:
         format: the only format that objects may be of; None: recognised by their content.
@@ -193,7 +193,7 @@ class Reading:
         return by_columns(piece, [str(path[0]) for path in self._by], by_rows)
 
     def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
-        """What to say where no record is left; ``beginning``: the first that there were."""
+        """The error where no record is left; ``beginning``: the first objects of the input."""
         if not self.selects:
             return InputError("no records: there are only headers, or empty tables")
         flags = ["--where"] if self.where else []

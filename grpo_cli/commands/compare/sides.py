@@ -22,6 +22,7 @@ from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import DecodedChunk, Raw, key_of
 from grpo_cli.records.record import in_chunks, one_by_one
+from grpo_cli.variants.plan import Plan
 
 NUMBERS = (
     *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
@@ -180,6 +181,11 @@ class VariantSums(Accumulator[None], Generic[S]):
     def __init__(self, evaluators: Sequence[Evaluator]) -> None:
         self.evaluators = evaluators
         self.sums: dict[str, S | InputError] = {}
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those of all variants."""
+        return tuple(one.plan for one in self.evaluators)
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Chunks whose records are all of one batch; errors in the places of bad records."""
