@@ -219,11 +219,7 @@ def off_policy_mask(
 
 @choice("correction", "off-policy-mask-old", off_policy_mask_threshold=1e-4)
 def off_policy_mask_old(
-    advantage: F64,
-    token_log_ratio: F64,
-    responses: Segments,
-    *,
-    off_policy_mask_threshold: float,
+    advantage: F64, token_log_ratio: F64, responses: Segments, *, off_policy_mask_threshold: float
 ) -> Correction:
     """``off-policy-mask`` with the trainer's old policy in the engine's place.
 

@@ -6,12 +6,7 @@ from grpo_cli.objective.row import use, vary
 from grpo_cli.papers.basics import GRPO
 
 _NO_KL = use("none")
-_REINFORCE = vary(
-    GRPO,
-    surrogate=use("reinforce"),
-    kl=_NO_KL,
-    aggregate=use("token-sum"),
-)
+_REINFORCE = vary(GRPO, surrogate=use("reinforce"), kl=_NO_KL, aggregate=use("token-sum"))
 _TOKEN_MEANS = vary(GRPO, kl=_NO_KL, aggregate=use("token-mean"))
 _SIGNED = (
     "The paper's objective is REINFORCE without a baseline; the clip and the token mean are its "

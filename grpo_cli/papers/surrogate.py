@@ -9,9 +9,7 @@ _NO_KL = use("none")
 _TOKEN_MEAN = use("token-mean")
 _PLAIN = vary(GRPO, kl=_NO_KL)
 _DAPO = vary(
-    _PLAIN,
-    surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28),
-    aggregate=_TOKEN_MEAN,
+    _PLAIN, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28), aggregate=_TOKEN_MEAN
 )
 _TOKEN_MEANS = vary(_PLAIN, aggregate=_TOKEN_MEAN)
 

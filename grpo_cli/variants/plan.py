@@ -102,11 +102,7 @@ class Plan:
         return stage == "entropy" or name == WEIGHTS
 
     def objective(
-        self,
-        record: Mapping[str, Value],
-        *,
-        advantages_given: bool,
-        reference_given: bool = True,
+        self, record: Mapping[str, Value], *, advantages_given: bool, reference_given: bool = True
     ) -> Objective:
         """The objective for a record: flag > record > variant.
 

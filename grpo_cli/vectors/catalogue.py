@@ -44,11 +44,7 @@ def listed(
 def listed_flags() -> list[dict[str, Any]]:
     """One row a flag: ``flag``, ``bug``, ``thread`` and the number of ``cases``."""
     return [
-        {
-            "flag": name,
-            **flag._asdict(),
-            "cases": sum(name in case.flags for case in cases()),
-        }
+        {"flag": name, **flag._asdict(), "cases": sum(name in case.flags for case in cases())}
         for name, flag in flags().items()
     ]
 

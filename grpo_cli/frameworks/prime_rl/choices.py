@@ -52,12 +52,7 @@ Mask = NDArray[np.bool_]
 
 @choice("surrogate", "prime-rl/ipo", ipo_threshold=0.3)
 def ipo(
-    ratio: F64,
-    advantage: F64,
-    log_probs_new: F64,
-    log_probs_rollout: F64,
-    *,
-    ipo_threshold: float,
+    ratio: F64, advantage: F64, log_probs_new: F64, log_probs_rollout: F64, *, ipo_threshold: float
 ) -> Surrogate:
     """prime-rl's ipo: s = w·A, 0 where |π_θ − π_rollout| > threshold, whatever the sign of A.
 

@@ -226,5 +226,5 @@ EARLIER = {
         entropy_aggregate=_GSPO.aggregate,
         note="As verl 0.8.0 and 0.9.0 computed it: seq-mean-token-mean whatever loss_agg_mode "
         "says; KL and entropy follow it.",
-    ),
+    )
 }
