@@ -1,4 +1,8 @@
-"""AReaL's advantage, ratio, KL and denominator."""
+"""AReaL's advantages, ratio, denominator, and KL in the reward.
+
+Its decoupled loss takes the KL of the engine that sampled. The sequence ratio is over the tokens
+that the rejection kept.
+"""
 
 from __future__ import annotations
 

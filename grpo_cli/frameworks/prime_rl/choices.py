@@ -1,4 +1,4 @@
-"""prime-rl's surrogates, against the engine that sampled, and its advantages."""
+"""prime-rl's advantages and surrogates; the ratio of these is ``rollout``, w = π_θ/π_rollout."""
 
 from __future__ import annotations
 
