@@ -124,10 +124,10 @@ class Held(Reading):
     alone: bool = False
 
     def pieces(
-        self, source: str | Source, size: int = 0, *, apart: bool = False
+        self, source: str | Source, size: int = 0, *, as_spans: bool = False
     ) -> Iterator[Piece]:
         """One piece, which stands for all of them."""
-        del source, size, apart
+        del source, size, as_spans
         yield Block(_MEMORY, 1, [])
 
     def decoded(self, piece: Piece, notices: Notices, **how: Any) -> Iterator[DecodedChunk]:

@@ -14,6 +14,7 @@ from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
+from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
@@ -29,7 +30,7 @@ from grpo_cli.variants.plan import Plan, idle_clip
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
 
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
 Progress = Callable[[int, int], None]
@@ -73,6 +74,11 @@ class EvaluationSums(Accumulator[Breakdown]):
             if self.of_first is None:  # nor is the next one the first, wherever pieces are cut
                 self.of_first = {}
             yield error
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
+        read = self.evaluator.plan.settings
+        return chunks(decoded, with_headers=self.headers, settings=read)
 
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown."""
@@ -138,6 +144,11 @@ class StatisticsSums(Accumulator[BatchStatistics]):
 
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
 
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
+        read = self.evaluator.plan.settings
+        return chunks(decoded, with_headers=self.headers, settings=read)
+
     def evaluate(self, chunk: Chunk) -> BatchStatistics:
         """The chunk's part of the statistics."""
         return self.evaluator.measure(chunk)
@@ -164,7 +175,7 @@ class Evaluation:
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
-        manifest: of the parts to which workers of a cluster write the output.
+        manifest: the folder to which workers of a cluster write the output.
         look: what there is to tell of the first record; it travels between processes.
         rows: whether ``encode`` reads weights of tokens or responses, so that the denominators of
             their batches have to be known first.
@@ -177,7 +188,7 @@ class Evaluation:
         *,
         encode: Encode | None,
         progress: Progress | None = None,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
         look: Look | None = None,
         rows: bool = False,
     ) -> None:

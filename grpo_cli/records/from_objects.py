@@ -31,6 +31,8 @@ from grpo_cli.records.packed import (
     lay,
     number_groups,
     number_labels,
+    pack_bits,
+    pack_floats,
 )
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
@@ -111,13 +113,10 @@ def _columns(
     # Where a record has no responses this is a LookupError, and it is not plain.
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
-        return {
-            name: _numbers(_flat(objects, key, counts, widths), below=0.0)
-            for name, key in keys.items()
-        }
-    # What is no list among the rows, a string, is no number either when it is taken apart.
+        return {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
+    # A string among the rows is no list; its characters are no numbers either.
     each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
-    numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []), below=0.0)
+    numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
     return dict(zip(keys, np.split(numbers, len(keys)), strict=True))
 
 
@@ -138,23 +137,13 @@ def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> F
     return np.concatenate(rows) if kinds == {np.ndarray} else reduce(iconcat, rows, [])
 
 
-def _numbers(flat: Flat, *, below: float = -np.inf) -> F64:
-    """A list, or an array, as floats, without booleans.
-
-    Args:
-        flat: what should be numbers.
-        below: a bound that most lists stay under, where no boolean could be.
-    """
-    if isinstance(flat, np.ndarray):
-        if flat.dtype.kind not in "fiu":
-            raise Unusual
-        return flat.astype(np.float64)
-    numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
-    if not numbers.max(initial=-1.0) < below:
-        suspects = np.flatnonzero((numbers == 0.0) | (numbers == 1.0)).tolist()
-        if bool in map(type, map(flat.__getitem__, suspects)):
-            raise Unusual
-    return numbers
+def _numbers(flat: Flat) -> F64:
+    """A list, or an array, as floats, without booleans."""
+    if not isinstance(flat, np.ndarray):
+        return pack_floats(flat)
+    if flat.dtype.kind not in "fiu":
+        raise Unusual
+    return flat.astype(np.float64)
 
 
 def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int]) -> Mask | None:
@@ -162,13 +151,12 @@ def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int
         return None
     flat = _flat(objects, key, counts, widths)
     if isinstance(flat, np.ndarray):
+        mask: Mask = flat != 0
         if not np.isin(flat, (0, 1)).all():
             raise Unusual
-        flat = flat.astype(np.uint8)
-    data = bytes(flat)
-    if data.strip(b"\0\1"):
-        raise Unusual
-    return np.frombuffer(data, np.bool_) if b"\0" in data else None
+    else:
+        mask = np.frombuffer(pack_bits(flat), np.bool_)
+    return None if mask.all() else mask
 
 
 def _check_words(
@@ -212,7 +200,7 @@ def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
-    """What a report shows of plain records beside their numbers.
+    """What a report shows of plain records but their numbers.
 
     Args:
         raws: the records.

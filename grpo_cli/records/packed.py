@@ -6,9 +6,10 @@ checked one by one by ``parse/assemble``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,42 @@ def join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def integers(values: Any) -> I64:
     """An array of whole numbers."""
     return np.fromiter(values, dtype=np.int64)
+
+
+def pack_floats(flat: Sequence[Any]) -> F64:
+    """Numbers as an array, without a Python loop.
+
+    Raises:
+        Unusual: where one of them is a boolean.
+        struct.error, OverflowError: where one is no number, or beyond all floats.
+    """
+    data = struct.pack(f"{len(flat)}d", *flat)
+    numbers = np.frombuffer(data)
+    if len(flat) < _SHORT:
+        suspects: Iterable[Any] = flat if _ZERO in data or _ONE in data else ()
+    elif numbers.max() < 0.0:
+        return numbers
+    else:
+        suspects = compress(flat, ((numbers == 0.0) | (numbers == 1.0)).tobytes())
+    if bool in set(map(type, suspects)):
+        raise Unusual
+    return numbers
+
+
+_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
+_SHORT = 512
+
+
+def pack_bits(flat: Sequence[Any]) -> bytes:
+    """A byte for every element of a mask.
+
+    Raises:
+        Unusual, TypeError, ValueError: where one is not 0, 1, false or true.
+    """
+    data = bytes(flat)
+    if data.strip(b"\0\1"):
+        raise Unusual
+    return data
 
 
 def is_inside(values: F64, low: float, high: float) -> bool:

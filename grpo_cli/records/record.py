@@ -1,22 +1,20 @@
-"""One record, decoded and checked, ready to be laid beside others in a batch."""
+"""A record as it was decoded, and one that was checked and is ready to become part of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.decode import decode
 from grpo_cli.records.places import Origin
 from grpo_cli.records.unread import Misnamed
-
-if TYPE_CHECKING:
-    from grpo_cli.records.tables.columns import Columns
 
 DROPPED: Any = ...
 """Stands for a value that is not kept, since its text says it all."""
@@ -104,7 +102,7 @@ class Raw:
         return listed(self.value) if self.arrays else self.value
 
     def with_lists(self) -> Raw:
-        """The same with its value of lists only."""
+        """Returns itself, its value turned into lists only."""
         if self.arrays:
             self.kept, self.arrays = self.plain(), False
         return self
@@ -201,6 +199,35 @@ CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
 
 
+class Columns(Protocol):
+    """Records of a table whose numbers were read by columns.
+
+    Attributes:
+        keys: the keys that they have.
+        batch: their numbers, without masked tokens.
+        settings: the hyperparameters that all of them share.
+        advantages_given: whether they give advantages themselves.
+    """
+
+    batch: Batch
+    settings: Mapping[str, Value]
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def advantages_given(self) -> bool: ...  # noqa: D102
+
+    def first_row(self) -> Raw | InputError | None:
+        """The first row with all that it says, where that of the file is among them."""
+
+    def headers(self) -> list[Record]:
+        """The records without their numbers."""
+        ...  # pragma: no cover
+
+    def values(self, names: Sequence[str]) -> tuple[str, list[Any]] | None:
+        """The first of some columns that is there, with its values, each once."""
+
+
 class DecodedChunk(NamedTuple):
     """Records that follow each other.
 
@@ -219,21 +246,21 @@ class DecodedChunk(NamedTuple):
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
     """Puts objects together as they come."""
-    few: list[Raw | InputError] = []
+    waiting: list[Raw | InputError] = []
     room = CHUNK_BYTES
     for item in items:
-        few.append(item)
+        waiting.append(item)
         room -= item.size if isinstance(item, Raw) else 0
         if room <= 0:
-            yield DecodedChunk(few)
-            few, room = [], CHUNK_BYTES
-    if few:
-        yield DecodedChunk(few)
+            yield DecodedChunk(waiting)
+            waiting, room = [], CHUNK_BYTES
+    if waiting:
+        yield DecodedChunk(waiting)
 
 
 def one_by_one(decoded: Iterable[DecodedChunk]) -> Iterator[Raw | InputError]:
-    """The same one by one."""
-    return chain.from_iterable(few.items for few in decoded)
+    """The records of chunks, one by one."""
+    return chain.from_iterable(chunk.items for chunk in decoded)
 
 
 def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:

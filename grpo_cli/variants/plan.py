@@ -71,6 +71,12 @@ class Plan:
             name for stage, (_, names) in wanted for name in names if self._reads(stage, name)
         }
 
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Every hyperparameter of a record that its objective, or a note on it, depends on."""
+        given = STAGES["advantage"].choices["given"].hyperparameters
+        return frozenset({*self.takes(), *given, *_LENGTHS, WEIGHTS, "beta"})
+
     def ignores(self) -> dict[str, tuple[str, str]]:
         """The hyperparameters that only the row keeps flags from: the stage and choice of each."""
         taken = self.takes()

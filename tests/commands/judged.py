@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
-from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.search import causes, pattern
+from grpo_cli.commands.verify.answer import Verdict
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.commands.verify.quantities import METRICS
-from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.commands.verify.verdict import Question, judge
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
@@ -19,24 +18,22 @@ from grpo_cli.records import Record
 from grpo_cli.variants.plan import Plan
 
 
+def judge_many(records: Sequence[Record], plan: Plan, tolerance: Tolerance) -> list[Verdict]:
+    """The verdicts on records of one kind, without causes."""
+    breakdown = Chunk.of(records).run(Evaluator(plan).evaluate)
+    questions = [Question(record, plan, read_expectations(record)) for record in records]
+    verdicts = []
+    for judged in judge(questions, breakdown, tolerance):
+        if isinstance(judged, InputError):
+            raise judged
+        verdicts.append(judged.verdict)
+    return verdicts
+
+
 def judge_one(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
     """The verdict on a record; where it differs, without a cause."""
-    breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
-    wanted = read_expectations(record)
-    (verdict,) = judge([record], [wanted], breakdown, tolerance, plan.variant)
-    if isinstance(verdict, InputError):
-        raise verdict
+    (verdict,) = judge_many([record], plan, tolerance)
     return verdict
-
-
-def explain_one(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
-    """The verdict on a record, and why it differs."""
-    verdict = judge_one(record, plan, tolerance)
-    if verdict.agrees:
-        return verdict
-    case = Case.of(record, plan, tolerance)
-    found = causes(case)
-    return replace(verdict, causes=tuple(found), pattern="" if found else pattern(case))
 
 
 def metric(name: str, breakdown: Breakdown) -> float | None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from grpo_cli import evaluate, verify
-from grpo_cli.commands.verify.view import _any_of
+from grpo_cli.commands.verify.view import joined
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
@@ -264,7 +264,7 @@ def test_a_cause_that_has_two_names_here_is_said_once(grpo):
     ],
 )
 def test_what_causes_begin_and_end_with_is_said_once(causes, said):
-    assert _any_of(causes) == said
+    assert joined(causes) == said
 
 
 def test_what_cancels_between_responses_without_tokens_is_rounding(grpo, tmp_path):

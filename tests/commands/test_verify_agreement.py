@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from files import each
-from judged import judge_one, metric
+from judged import judge_many, judge_one, metric
 
 from grpo_cli import evaluate
 from grpo_cli.batch import F64
@@ -19,7 +19,6 @@ from grpo_cli.commands.verify.causes.search import Memory, Tried, causes
 from grpo_cli.commands.verify.compare import Column, Tolerance, half_steps, precisions
 from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.commands.verify.quantities import METRICS
-from grpo_cli.commands.verify.verdict import judge
 from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -286,15 +285,8 @@ def test_many_are_judged_as_each_alone(mask) -> None:
             many = records(key, times, mask=mask)
             alone = [judge_one(record, made, within) for record in many]
             assert [one.agrees for one in alone] == [True, times < 1.0, True], key
-            assert rows_of(many, made, within) == [one.row() for one in alone], (key, times)
-            assert all(row["agrees"] for row in rows_of(many, made, Tolerance(RTOL, 10.0)))
-
-
-def rows_of(many: list[Any], made: Any, within: Tolerance) -> list[dict[str, Any]]:
-    """The verdicts on records that are judged together."""
-    breakdown = Evaluator(made).evaluate(Chunk.of(many))
-    wanted = [read_expectations(record) for record in many]
-    return [one.row() for one in judge(many, wanted, breakdown, within, made.variant)]  # type: ignore[union-attr]
+            assert judge_many(many, made, within) == alone, (key, times)
+            assert all(one.agrees for one in judge_many(many, made, Tolerance(RTOL, 10.0)))
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -305,9 +297,9 @@ def test_half_precision_is_that_of_each_record(mask) -> None:
     filler = [None] if mask else []
     for record in many[:2]:
         record.expected["gradient"] = [[*filler, SHORT, -0.25], [*filler, 0.125]]
-    rows = rows_of(many, made, within)
-    assert [row["rounded"] for row in rows] == [{"gradient": "bfloat16"}] * 2 + [{}]
-    assert rows == [judge_one(record, made, within).row() for record in many]
+    found = judge_many(many, made, within)
+    assert [one.rounded for one in found] == [{"gradient": "bfloat16"}] * 2 + [{}]
+    assert found == [judge_one(record, made, within) for record in many]
 
 
 def test_metrics_of_many_are_those_of_each_alone() -> None:

@@ -14,10 +14,12 @@ from files import each, evaluation
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.evaluation import EvaluationSums
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.packing import alike
 from grpo_cli.errors import InputError
 from grpo_cli.objective import pipeline
-from grpo_cli.records import PLAIN, DecodedChunk, assemble, parse
+from grpo_cli.records import PLAIN, Block, DecodedChunk, assemble, parse
 from grpo_cli.variants.plan import plan
 
 RECORD = {
@@ -126,6 +128,25 @@ def test_what_is_empty_is_no_empty_list(tmp_path, key, row):
     found = run(tmp_path / "data.jsonl", [good, {**good, key: [RECORD[key][0], row]}], level=None)
     assert found.total["records"] == 1
     assert [error.path for error in found.skipped] == [f"{key}[1]"]
+
+
+@pytest.mark.parametrize("level", ["record", "token"])
+def test_settings_that_a_row_does_not_read_change_nothing(tmp_path, level):
+    """Records that agree in the others are evaluated together, with the same numbers."""
+    ignored = [{**RECORD, "id": at, "num_items_in_batch": at % 5 + 1} for at in range(20)]
+    records = [one | {"epsilon": 0.1 + at // 10} for at, one in enumerate(ignored)]
+    agreeing = [one | {"num_items_in_batch": 1} for one in records]
+    assert sizes(records) == [10, 10]
+    assert sizes(records, "trl/dapo") == [1] * 20
+    found, expected = (run(tmp_path / "a.jsonl", each, level=level) for each in (records, agreeing))
+    assert found.rows == expected.rows
+
+
+def sizes(records: list[dict], variant: str = "dr") -> list[int]:
+    """How many records are evaluated together."""
+    block = Block("a", 1, [json.dumps(one).encode() for one in records])
+    sums = EvaluationSums(Evaluator(plan(variant)))
+    return [len(one.packed) for one in sums.chunks(PLAIN.decoded(block, {}))]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64, I64
+from grpo_cli.commands.verify.answer import Difference
 from grpo_cli.commands.verify.expected import METRIC, Expectation, Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
@@ -163,28 +164,6 @@ def _scale(stage: str, values: F64, counts: I64, breakdown: Breakdown) -> F64:
 # ---- where they differ --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The first place where a record and its evaluation differ.
-
-    Attributes:
-        key: what ``expected`` calls it.
-        stage: the stage that makes it.
-        response, token: where; the token by its position as written. None for a whole record.
-        expected, got: both numbers.
-        differing, of: how many of the numbers differ, of how many.
-    """
-
-    key: str
-    stage: str
-    response: int | None
-    token: int | None
-    expected: float
-    got: float
-    differing: int
-    of: int
-
-
 def differences(
     column: Column, found: F64, breakdown: Breakdown, tolerance: Tolerance
 ) -> Iterator[tuple[int, Difference]]:
@@ -192,22 +171,27 @@ def differences(
     differs = ~tolerance.agree(column, found)
     if not differs.any():
         return
-    count, (key, stage, level) = len(column.counts), _names(column)
+    expectation, count = column.expectation, len(column.counts)
     owner = np.repeat(np.arange(count), column.counts)
     places = np.flatnonzero(differs)
     records, firsts = np.unique(owner[places], return_index=True)
     differing = np.bincount(owner, differs, count)
     given = np.bincount(owner, column.given, count)
     for record, at in zip(records.tolist(), places[firsts].tolist(), strict=True):
-        response, token = _place(level, at, record, breakdown)
-        numbers = float(column.values[at]), float(found[at])
-        totals = int(differing[record]), int(given[record])
-        yield record, Difference(key, stage, response, token, *numbers, *totals)
-
-
-def _names(column: Column) -> tuple[str, str, str]:
-    expectation = column.expectation
-    return expectation.key, expectation.stage, expectation.level
+        response, token = _place(expectation.level, at, record, breakdown)
+        yield (
+            record,
+            Difference(
+                expectation.key,
+                expectation.stage,
+                response,
+                token,
+                expected=float(column.values[at]),
+                got=float(found[at]),
+                differing=int(differing[record]),
+                of=int(given[record]),
+            ),
+        )
 
 
 def _place(level: str, at: int, record: int, breakdown: Breakdown) -> tuple[int | None, int | None]:

@@ -1,118 +1,80 @@
-"""Judges the records of a piece of input, in any process: those alike together."""
+"""Judges the records of the input, in any process: those of one kind together."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.expected import Wanted, read_expectations
-from grpo_cli.commands.verify.verdict import Verdict, judge
+from grpo_cli.commands.verify.expected import read_expectations
+from grpo_cli.commands.verify.verdict import Judged, Question, judge
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
+from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.records.record import one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A record that expects something.
+class Judging(Accumulator[Any]):
+    """Judges records in order.
 
-    Attributes:
-        verdict: what became of it; where it differs, without a cause as yet.
-        plan: what it was evaluated as.
-    """
-
-    verdict: Verdict
-    plan: Plan
-
-
-@dataclass
-class Outcome:
-    """What became of a piece of input, in order: None is a record that expects nothing."""
-
-    items: list[Judged | None] = field(default_factory=list)
-    skipped: Skipped = field(default_factory=Skipped)
-    references: References = field(default_factory=References)
-
-
-class Question(NamedTuple):
-    """A record and what it expects.
-
-    Attributes:
-        record: the record.
-        plan: what it is evaluated as.
-        wanted: what it expects.
-    """
-
-    record: Record
-    plan: Plan
-    wanted: Wanted
-
-    @property
-    def kind(self) -> Hashable:
-        """What records must share to be compared together."""
-        expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
-        return id(self.plan), tuple(expected), layout(self.record), self.record.mask is None
-
-
-Plans = dict[tuple[str, bool], Plan]
-"""(framework, whether advantages are given) → its plan."""
-
-
-@dataclass(frozen=True)
-class Judging:
-    """The part of the work that runs in any process.
-
-    Attributes:
+    Args:
         variant: the variant for all records; "" takes the one of each record's framework.
         stages, hyperparameters: what the flags change in it.
         within: when two numbers agree.
-        skip: whether to continue after a bad record.
-        most_errors: how many errors of such records are kept; 0 for all.
+
+    Attributes:
+        items: what became of the records; None of one that expects nothing.
+        references: which of them have a reference.
     """
 
-    variant: str
-    stages: Mapping[str, str]
-    hyperparameters: Mapping[str, object]
-    within: Tolerance
-    skip: bool
-    most_errors: int = FEW
+    by_columns: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "within")
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Outcome:
-        """Judges records in order; stops at the first bad one unless such records are skipped."""
-        outcome = Outcome(skipped=Skipped(self.most_errors))
-        for item in self._each(decoded, outcome.references):
-            if not isinstance(item, InputError):
-                outcome.items.append(item)
-                continue
-            outcome.skipped.add(item)
-            if not self.skip:
-                return outcome
-        return outcome
+    def __init__(
+        self,
+        variant: str,
+        stages: Mapping[str, str],
+        hyperparameters: Mapping[str, object],
+        within: Tolerance,
+    ) -> None:
+        self.variant = variant
+        self.stages = stages
+        self.hyperparameters = hyperparameters
+        self.within = within
+        self.items: list[Judged | None] = []
+        self.references = References()
 
-    def _each(
-        self, decoded: Iterable[DecodedChunk], references: References
-    ) -> Iterator[Judged | InputError | None]:
+    def merge(self, later: Judging) -> None:
+        """Adds the records that follow; refuses those with a reference among some without."""
+        self.items += later.items
+        self.references.merge(later.references)
+        self.error = self.references.error
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Judges records in order, and yields the errors of those that cannot be judged."""
         plans: Plans = {}
-        items = (self._read(raw, plans, references) for raw in one_by_one(decoded))
-        for kind, group in groupby(items, lambda item: getattr(item, "kind", None)):
+        questions = (self._question(raw, plans) for raw in one_by_one(decoded))
+        for kind, group in groupby(questions, lambda item: getattr(item, "kind", None)):
+            found: Iterable[Judged | InputError | None]
             if kind is None:
-                yield from (item for item in group if not isinstance(item, Question))
+                found = (item for item in group if not isinstance(item, Question))
             else:
-                yield from self._judged([item for item in group if isinstance(item, Question)])
+                found = self._judged(item for item in group if isinstance(item, Question))
+            for item in found:
+                if isinstance(item, InputError):
+                    yield item
+                else:
+                    self.items.append(item)
 
-    def _read(
-        self, raw: Raw | InputError, plans: Plans, references: References
-    ) -> Question | InputError | None:
+    def _question(self, raw: Raw | InputError, plans: Plans) -> Question | InputError | None:
+        """Reads what a record expects; None of one that expects nothing."""
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             return read
@@ -125,27 +87,28 @@ class Judging:
         except InputError as error:
             return error
         if "log_probs_ref" in read.columns:
-            references.merge(References(first={True: 0}))
-        elif references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
+            self.references.merge(References(first={True: 0}))
+        elif self.references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
             with suppress(InputError):  # which is raised again where the record is evaluated
                 alone = Chunk.of([read])
-                references.add(alone, plan, alone.objective(plan))
+                self.references.add(alone, plan, alone.objective(plan))
         return Question(read, plan, wanted)
 
-    def _judged(self, questions: Sequence[Question]) -> Iterator[Judged | InputError]:
-        """Yields what became of records of one kind, which are evaluated together."""
-        plan = questions[0].plan
-        wanted = {id(question.record): question.wanted for question in questions}
+    def _judged(self, questions: Iterable[Question]) -> Iterator[Judged | InputError]:
+        """Yields what became of questions of one kind, whose records are evaluated together."""
+        asked: dict[int, Question] = {}
 
-        def judge_chunk(chunk: Chunk) -> list[Verdict | InputError]:
-            breakdown = Evaluator(plan).evaluate(chunk)
-            expected = [wanted[id(each)] for each in chunk.records]
-            return judge(chunk.records, expected, breakdown, self.within, plan.variant)
+        def next_record(question: Question) -> Record:
+            asked[id(question.record)] = question
+            return question.record
 
-        for part in assembled(question.record for question in questions):
+        def judge_chunk(chunk: Chunk) -> list[Judged | InputError]:
+            asked_here = [asked[id(each)] for each in chunk.records]
+            return judge(asked_here, Evaluator(asked_here[0].plan).evaluate(chunk), self.within)
+
+        for part in assembled(map(next_record, questions)):
             for found in [part] if isinstance(part, InputError) else part.each(judge_chunk):
-                for verdict in [found] if isinstance(found, InputError) else found[1]:
-                    yield Judged(verdict, plan) if isinstance(verdict, Verdict) else verdict
+                yield from [found] if isinstance(found, InputError) else found[1]
 
     def _plan(self, raw: Raw, read: Record, plans: Plans) -> Plan:
         settings = None if self.variant else raw.value.get("framework")
@@ -167,3 +130,7 @@ class Judging:
         except InputError as error:
             path = read.prefix + error.path
             raise InputError(error.message, path=path, source=read.source, line=read.line) from None
+
+
+Plans = dict[tuple[str, bool], Plan]
+"""(framework, whether advantages are given) → its plan."""

@@ -1,121 +1,76 @@
-"""Judges records of one layout: which of them evaluate to what they expect."""
+"""Judges records of one kind: which of them evaluate to what they expect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from grpo_cli.commands.verify.causes.case import Cause
-from grpo_cli.commands.verify.compare import (
-    Column,
-    Difference,
-    Tolerance,
-    column_of,
-    deciding,
-    differences,
-)
+from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
+from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding, differences
 from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
-from grpo_cli.records import Record
+from grpo_cli.records import Record, layout
+from grpo_cli.variants.plan import Plan
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one record.
+class Question(NamedTuple):
+    """A record and what it expects.
 
     Attributes:
         record: the record.
-        variant, signature: what it was evaluated as.
-        compared: the keys that were compared, in the order of the stages.
-        ignored: the keys of ``expected`` that this objective has no number for.
-        first: where it first differs; None where everything agrees.
-        also: the other keys that differ.
-        metrics: where what the trainer logged besides its loss differs. It decides nothing where
-            the record expects anything else: a metric is often defined otherwise than its name
-            suggests.
-        pattern: what is known of the difference where no cause explains it.
-        undefined: keys whose value is NaN because no token counts (0/0), where grpo has 0; they
-            are not compared.
-        rounded: keys that were rounded to half precision, and to which.
-        causes: why, the simplest first; each of them explains everything that is expected.
+        plan: what it is evaluated as.
+        wanted: what it expects.
     """
 
     record: Record
-    variant: str
-    signature: str
-    compared: tuple[str, ...]
-    ignored: tuple[str, ...]
-    first: Difference | None
-    also: tuple[str, ...] = ()
-    metrics: tuple[Difference, ...] = ()
-    causes: tuple[Cause, ...] = ()
-    pattern: str = ""
-    undefined: tuple[str, ...] = ()
-    rounded: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan
+    wanted: Wanted
 
     @property
-    def agrees(self) -> bool:
-        """Whether nothing differs that decides."""
-        return self.first is None
+    def kind(self) -> Hashable:
+        """What records must share to be judged together."""
+        expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
+        return id(self.plan), tuple(expected), layout(self.record), self.record.mask is None
 
-    def row(self) -> dict[str, Any]:
-        """Returns the verdict as JSON."""
-        record, first = self.record, None
-        if self.first is not None:
-            words = [cause.words for cause in self.causes]
-            stages = [*dict.fromkeys(cause.stage for cause in self.causes)]
-            first = asdict(self.first) | {"cause": " or ".join(words) or None, "causes": words}
-            first |= {"stage": (stages or [self.first.stage])[0], "stages": stages}
-            first["pattern"] = self.pattern or None
-        return {
-            "id": record.name,
-            "source": record.source,
-            "line": record.line,
-            "agrees": self.agrees,
-            "variant": self.variant,
-            "signature": self.signature,
-            "compared": list(self.compared),
-            "ignored": list(self.ignored),
-            "first": first,
-            "also": list(self.also),
-            "metrics": [
-                {"key": metric.key, "expected": metric.expected, "got": metric.got}
-                for metric in self.metrics
-            ],
-            "rounded": dict(self.rounded),
-        }
+
+class Judged(NamedTuple):
+    """A question and its answer.
+
+    Attributes:
+        verdict: what became of the record; where it differs, without a cause as yet.
+        plan: what it was evaluated as.
+        undefined: whether it expects NaN of a mean over nothing (0/0), where grpo has 0.
+        record: the record, where it differs.
+    """
+
+    verdict: Verdict
+    plan: Plan
+    undefined: bool
+    record: Record | None
 
 
 def judge(
-    records: Sequence[Record],
-    wanted: Sequence[Wanted],
-    breakdown: Breakdown,
-    tolerance: Tolerance,
-    variant: str,
-) -> list[Verdict | InputError]:
-    """Compares records with what they expect, in the order of the stages.
+    questions: Sequence[Question], breakdown: Breakdown, tolerance: Tolerance
+) -> list[Judged | InputError]:
+    """Compares records of one kind with what they expect, in the order of the stages.
 
     Args:
-        records: records of one layout, masked or not.
-        wanted: what each of them expects: the same keys at the same levels.
+        questions: the records.
         breakdown: what they evaluate to, each a batch of its own.
         tolerance: when two numbers agree.
-        variant: what they were evaluated as.
 
     Returns:
         [M] the verdicts; an error for a record of which nothing can be compared.
     """
-    keys = [_compare(records, each, breakdown, tolerance) for each in _by_key(wanted)]
+    records = [question.record for question in questions]
+    by_key = zip(*(question.wanted[0] for question in questions), strict=True)
+    keys = [_compare(records, each, breakdown, tolerance) for each in by_key]
     signature = breakdown.objective.signature
-    return [
-        _verdict(at, record, ignored, keys, variant=variant, signature=signature)
-        for at, (record, (_, ignored)) in enumerate(zip(records, wanted, strict=True))
-    ]
+    return [_judged(at, each, keys, signature) for at, each in enumerate(questions)]
 
 
 class _Compared(NamedTuple):
@@ -134,10 +89,6 @@ class _Compared(NamedTuple):
     absent: Flags
     undefined: Flags
     differences: Mapping[int, Difference]
-
-
-def _by_key(wanted: Sequence[Wanted]) -> Iterator[tuple[Expectation, ...]]:
-    return zip(*(expectations for expectations, _ in wanted), strict=True)
 
 
 def _compare(
@@ -176,36 +127,38 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
     return undefined
 
 
-def _verdict(
-    at: int,
-    record: Record,
-    ignored: Sequence[str],
-    keys: Sequence[_Compared],
-    *,
-    variant: str,
-    signature: str,
-) -> Verdict | InputError:
-    ignored = (*ignored, *(each.key for each in keys if each.absent[at]))
-    undefined = tuple(each.key for each in keys if each.undefined[at])
-    compared = [each for each in keys if each.key not in (*ignored, *undefined)]
+def _judged(
+    at: int, question: Question, keys: Sequence[_Compared], signature: str
+) -> Judged | InputError:
+    record, plan, (_, ignored) = question
+    ignored = [*ignored, *(each.key for each in keys if each.absent[at])]
+    compared = [each for each in keys if not each.absent[at] and not each.undefined[at]]
+    undefined = any(each.undefined[at] for each in keys)
     if not compared and not undefined:
         return _nothing(record, ignored)
     columns = [each.column for each in compared if each.column is not None]
     decide = {column.key for column in deciding(columns)}
     differing = [each.differences[at] for each in compared if at in each.differences]
     decisive = [difference for difference in differing if difference.key in decide]
-    return Verdict(
-        record,
-        variant,
-        signature,
+    verdict = Verdict(
+        id=record.name,
+        source=record.source,
+        line=record.line,
+        agrees=not decisive,
+        variant=plan.variant,
+        signature=signature,
         compared=tuple(each.key for each in compared),
-        ignored=ignored,
+        ignored=tuple(ignored),
         first=decisive[0] if decisive else None,
         also=tuple(difference.key for difference in decisive[1:]),
-        metrics=tuple(difference for difference in differing if difference.key not in decide),
-        undefined=undefined,
+        metrics=tuple(
+            MetricDifference(difference.key, difference.expected, difference.got)
+            for difference in differing
+            if difference.key not in decide
+        ),
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
+    return Judged(verdict, plan, undefined, None if verdict.agrees else record)
 
 
 def _nothing(record: Record, ignored: Sequence[str]) -> InputError:

@@ -7,9 +7,9 @@ at the key of every line, which is seen in most texts without decoding them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
@@ -59,21 +59,19 @@ class Group(Generic[T]):
 
 Key = Any
 KeyOf = Callable[[T], Key]
+Items = Iterator[Raw | InputError]
+RowGroups = Iterator[Group[Raw | InputError]]
 
 
-class Unknown(Exception):  # noqa: N818 - the row is an error already, which is told elsewhere
-    """A row without a key."""
-
-
-def grouped(
+def group_rows(
     items: Iterable[tuple[int | None, T]], key_of: KeyOf[T], grouping: Grouping
 ) -> Iterator[Group[T]]:
     """Cuts rows into groups.
 
     Args:
         items: the rows of one file, each with its line.
-        key_of: a row's key, which can be hashed; raises ``Unknown`` for one that has none, which
-            is left in the group that it stands in, for whoever reads it to say what is wrong.
+        key_of: a row's key, which can be hashed; None for one that has none, which stays in the
+            group before it until it is read, which says what is wrong with it.
         grouping: how they go together.
     """
     if grouping.size:
@@ -102,10 +100,8 @@ def _by_key(
     group: Group[T] | None = None
     current: Key = None
     for line, item in items:
-        try:
-            key = key_of(item)
-        except Unknown:
-            key = current
+        key = key_of(item)
+        key = current if key is None else key
         if group is not None and key == current:
             group.items.append(item)
             continue
@@ -131,8 +127,8 @@ def _anywhere(items: Iterable[tuple[int | None, T]], key_of: KeyOf[T]) -> Iterat
     groups: dict[Key, Group[T]] = {}
     current: Key = None
     for _, item in items:
-        with suppress(Unknown):
-            current = key_of(item)
+        key = key_of(item)
+        current = current if key is None else key
         groups.setdefault(current, Group([], _label(current))).items.append(item)
     return iter(groups.values())
 
@@ -146,56 +142,39 @@ def _label(key: Key) -> object:
     return "/".join("…" if isinstance(one, bytes) else str(one) for one in key)
 
 
-Items = Iterator[Raw | InputError]
-
-
-def whole(source: str, groups: Iterable[Group[tuple[int, bytes]]], size: int) -> Iterator[Block]:
+def cut_between_groups(
+    source: str, groups: Iterable[Group[tuple[int, bytes]]], size: int
+) -> Iterator[Block]:
     """Blocks of at least ``size`` bytes that end where a group ends; lines have their numbers.
 
     Raises:
-        InputError: where reading fails, behind the groups before, whatever the size is.
+        InputError: where reading fails, after the groups before, whatever the size is.
     """
-    block = _Building(source)
-    fault: InputError | None = None
+    waiting: list[Group[tuple[int, bytes]]] = []
+    room, fault = size, None
     try:
         for group in groups:
-            block.add(group)
-            if block.size >= size:
-                yield block.done()
+            waiting.append(group)
+            room -= sum([len(text) + 1 for _, text in group.items])
+            if room <= 0:
+                yield _block(source, waiting)
+                waiting, room = [], size
     except InputError as error:
         fault = error
-    if block.lines:
-        yield block.done()
+    if waiting:
+        yield _block(source, waiting)
     if fault is not None:
         raise fault
 
 
-@dataclass
-class _Building:
-    """A block of whole groups."""
-
-    source: str
-    lines: list[bytes] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, group: Group[tuple[int, bytes]]) -> None:
-        self.cuts.append(Cut(len(group.items), group.label, group.fault))
-        for number, text in group.items:
-            self.numbers.append(number)
-            self.lines.append(text)
-            self.size += len(text) + 1
-
-    def done(self) -> Block:
-        lines, numbers, cuts = self.lines, self.numbers, self.cuts
-        self.lines, self.numbers, self.cuts, self.size = [], [], [], 0
-        return Block(self.source, numbers[0], lines, numbers=numbers, groups=cuts)
+def _block(source: str, groups: Sequence[Group[tuple[int, bytes]]]) -> Block:
+    rows = [row for group in groups for row in group.items]
+    numbers, lines = [number for number, _ in rows], [text for _, text in rows]
+    cuts = [Cut(len(group.items), group.label, group.fault) for group in groups]
+    return Block(source, numbers[0], lines, numbers=numbers, groups=cuts)
 
 
-def apart(
-    block: Block, read: Callable[[Block], list[Raw | InputError]]
-) -> Iterator[Group[Raw | InputError]]:
+def split_block(block: Block, read: Callable[[Block], list[Raw | InputError]]) -> RowGroups:
     """The groups that a block was cut into."""
     assert block.groups is not None
     assert block.numbers is not None
@@ -207,27 +186,31 @@ def apart(
         at += size
 
 
-def blamed(
-    groups: Iterable[Group[Raw | InputError]], faults: Mapping[int, InputError]
-) -> Iterator[Group[Raw | InputError]]:
-    """The same groups, with what is wrong with some of them, by their numbers."""
+def merge_groups(
+    groups: Iterable[Group[Raw | InputError]],
+    grouping: Grouping,
+    source: str,
+    faults: Mapping[int, InputError] = MappingProxyType({}),
+) -> Items:
+    """A record of each group; an error in the place of each that cannot be put together.
+
+    Args:
+        groups: the groups of a piece of input.
+        grouping: how they were put together.
+        source: the file as the user named it.
+        faults: what is known to be wrong with some of the groups, by their numbers.
+    """
     for number, group in enumerate(groups):
         group.fault = group.fault or faults.get(number)
-        yield group
-
-
-def merged(groups: Iterable[Group[Raw | InputError]], grouping: Grouping, source: str) -> Items:
-    """A record of each group; in the place of one that cannot be put together stands its error."""
-    for group in groups:
         try:
             if group.items or group.fault is not None:
-                yield _one(group, grouping)
+                yield _merge_group(group, grouping)
         except InputError as error:
             error.source = error.source or source
             yield error
 
 
-def _one(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
+def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
     rows = []
     for one in group.items:
         if isinstance(one, InputError):

@@ -7,10 +7,9 @@ is looked at element by element to say where the fault is.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from itertools import compress
+from functools import reduce
 from operator import iconcat
 from typing import Any
 
@@ -18,12 +17,11 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
+from grpo_cli.records.packed import Unusual, pack_bits, pack_floats
 from grpo_cli.records.parse import mistaken
 from grpo_cli.records.places import count, got
 
 _LEVELS = ("group", "response")
-_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
-_SHORT = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -170,25 +168,12 @@ def read_column(key: str, value: object, shape: Shape, mask: bytes | None) -> by
     """
     flat = flatten(key, value, shape)
     try:
-        data: bytes = _packer(len(flat))(*flat)
+        return pack_floats(flat).tobytes()
     except (struct.error, OverflowError):
         check_nesting(key, value, shape)
-        return _pack_carefully(key, flat, shape, mask)
-    return _pack_carefully(key, flat, shape, mask) if _hides_boolean(flat, data) else data
-
-
-@lru_cache(maxsize=4096)
-def _packer(size: int) -> Callable[..., bytes]:
-    return struct.Struct(f"{size}d").pack
-
-
-def _hides_boolean(flat: list[Any], data: bytes) -> bool:
-    """Whether one of the zeros and ones was false or true."""
-    if len(flat) < _SHORT:
-        return (_ZERO in data or _ONE in data) and bool in set(map(type, flat))
-    numbers = np.frombuffer(data)
-    suspects = (numbers == 0.0) | (numbers == 1.0)
-    return bool(suspects.any()) and bool in set(map(type, compress(flat, suspects.tobytes())))
+    except Unusual:
+        pass
+    return _pack_carefully(key, flat, shape, mask)
 
 
 def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None) -> bytes:
@@ -216,10 +201,8 @@ def read_mask(key: str, value: object, shape: Shape) -> bytes | None:
     """
     flat = flatten(key, value, shape)
     try:
-        data = bytes(flat)
-    except (TypeError, ValueError):
-        data = b""
-    if len(data) != len(flat) or data.strip(b"\0\1"):
+        data = pack_bits(flat)
+    except (Unusual, TypeError, ValueError):
         data = bytes([_bit(key, at, bit, shape) for at, bit in enumerate(flat)])
     return data if b"\0" in data else None
 

@@ -16,6 +16,8 @@ WITHIN = f"a number between {-LARGEST:g} and {LARGEST:g}"
 
 _FLOATS, _NUMBERS = {float}, {float, int}
 Place = Callable[[int], str]
+Rewards = list[float] | list[list[float]]
+Groups = tuple[list[int] | None, list[Any] | None]
 
 
 def is_number(value: object) -> bool:
@@ -24,7 +26,7 @@ def is_number(value: object) -> bool:
 
 
 def finite(values: list[Any], place: Place) -> list[float]:
-    """The same numbers as floats.
+    """Numbers as floats.
 
     Args:
         values: what should be numbers.
@@ -36,19 +38,15 @@ def finite(values: list[Any], place: Place) -> list[float]:
     kinds = set(map(type, values))
     if kinds <= _NUMBERS and all(map(_is_usable, values)):
         return values if kinds == _FLOATS else list(map(float, values))
-    bad = (at for at, one in enumerate(values) if not (is_number(one) and _is_usable(one)))
-    at = next(bad)
-    raise InputError(f"expected {_wanted_kind(values[at])}, got {got(values[at])}", path=place(at))
+    at = next(at for at, one in enumerate(values) if not (is_number(one) and _is_usable(one)))
+    wanted = "a number"
+    if is_number(values[at]):
+        wanted = WITHIN if isfinite(as_float(values[at])) else "a finite number"
+    raise InputError(f"expected {wanted}, got {got(values[at])}", path=place(at))
 
 
 def _is_usable(value: float) -> bool:
     return -LARGEST <= value <= LARGEST  # a NaN is not
-
-
-def _wanted_kind(value: Any) -> str:
-    if not is_number(value):
-        return "a number"
-    return WITHIN if isfinite(as_float(value)) else "a finite number"
 
 
 def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list[Any], Place]:
@@ -60,19 +58,24 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
     Raises:
         InputError: if there are fewer or more than responses; ``what`` is what they are.
     """
-    responses = len(shape.widths)
+    responses, outer = len(shape.widths), shape.outer
     if type(value) is not list:
         if responses == 1:
             return [value], lambda _: key
-        came = f"got {got(value)}{_doubt(shape, 1, what)}"
-        raise InputError(f"expected {_wanted(responses, what)}, {came}", path=key)
-    if shape.outer is not None and value and type(value[0]) is list and _nested(value, shape.outer):
+        size, came = 1, got(value)
+    elif outer is not None and value and _is_nested(value, outer):
         flat = [one for group in value for one in group]
-        return flat, lambda at: f"{key}{response(at, shape.outer)}"
-    if len(value) != responses:
-        came = f"got {len(value)}{_doubt(shape, len(value), what)}"
-        raise InputError(f"expected {_wanted(responses, what)}, {came}", path=key)
-    return value, lambda at: f"{key}[{at}]"
+        return flat, lambda at: f"{key}{response(at, outer)}"
+    elif len(value) == responses:
+        return value, lambda at: f"{key}[{at}]"
+    else:
+        size, came = len(value), str(len(value))
+    wanted = f"{count(responses, what)} (one per response)"
+    raise InputError(f"expected {wanted}, got {came}{_doubt(shape, size, what)}", path=key)
+
+
+def _is_nested(value: list[Any], outer: list[int]) -> bool:
+    return all(type(one) is list for one in value) and list(map(len, value)) == outer
 
 
 def _doubt(shape: Shape, size: int, what: str) -> str:
@@ -87,15 +90,7 @@ def _doubt(shape: Shape, size: int, what: str) -> str:
     return f"; {shape.key} is a flat list, a number per response: tokens of a response are [[…]]"
 
 
-def _nested(value: list[Any], outer: list[int]) -> bool:
-    return all(type(one) is list for one in value) and list(map(len, value)) == outer
-
-
-def _wanted(responses: int, what: str) -> str:
-    return f"{count(responses, what)} (one per response)"
-
-
-Rewards = list[float] | list[list[float]]
+# ---- rewards and advantages -------------------------------------------------------------------
 
 
 def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[str, ...]]:
@@ -107,22 +102,18 @@ def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[
         InputError: for another number of them than responses, or an element that is no number.
     """
     if isinstance(value, dict):
-        return _named(key, value, shape)
+        if not value:
+            raise InputError("expected at least 1 reward function, got none", path=key)
+        columns = [
+            _with_nulls(*per_response(f"{key}.{name}", one, shape, "reward"))
+            for name, one in value.items()
+        ]
+        found = [list(row) for row in zip(*columns, strict=True)]
+        return _check_given(found, lambda at: f"{key}.*[{at}]"), tuple(value)
     values, place = per_response(key, value, shape, "reward")
     if type(values[0]) is list:
         return _by_function(values, place), ()
     return finite(values, place), ()
-
-
-def _named(key: str, value: dict[str, Any], shape: Shape) -> tuple[Rewards, tuple[str, ...]]:
-    if not value:
-        raise InputError("expected at least 1 reward function, got none", path=key)
-    columns = [
-        _scored(*per_response(f"{key}.{name}", one, shape, "reward")) for name, one in value.items()
-    ]
-    found = [list(row) for row in zip(*columns, strict=True)]
-    _check_scored(found, lambda at: f"{key}.*[{at}]")
-    return found, tuple(value)
 
 
 def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
@@ -135,21 +126,21 @@ def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
             came = len(row) if type(row) is list else got(row)
             raise InputError(f"expected {wanted}, got {came}", path=place(at))
     flat = [one for row in rows for one in row]
-    numbers = _scored(flat, lambda at: f"{place(at // functions)}[{at % functions}]")
+    numbers = _with_nulls(flat, lambda at: f"{place(at // functions)}[{at % functions}]")
     found = [numbers[at : at + functions] for at in range(0, len(numbers), functions)]
-    _check_scored(found, place)
-    return found
+    return _check_given(found, place)
 
 
-def _scored(values: list[Any], place: Place) -> list[float]:
-    """The same numbers as floats; NaN where a reward function gave none (null)."""
+def _with_nulls(values: list[Any], place: Place) -> list[float]:
+    """Numbers as floats; NaN where a reward function gave none (null)."""
     if None not in values:
         return finite(values, place)
     finite([0.0 if value is None else value for value in values], place)
     return [nan if value is None else float(value) for value in values]
 
 
-def _check_scored(rows: list[list[float]], place: Place) -> None:
+def _check_given(rows: list[list[float]], place: Place) -> list[list[float]]:
+    """The rows, each of which must have a number."""
     for at, row in enumerate(rows):
         if all(map(isnan, row)):
             raise InputError(
@@ -157,23 +148,19 @@ def _check_scored(rows: list[list[float]], place: Place) -> None:
                 "out, or give advantages (TRL's is 0)",
                 path=place(at),
             )
+    return rows
 
 
-def read_advantages(
-    key: str, value: object, shape: Shape, mask: bytes | None
-) -> list[float] | bytes:
+def read_advantages(key: str, value: Any, shape: Shape, mask: bytes | None) -> list[float] | bytes:
     """[R] advantages, or the bytes of a token column.
 
     Raises:
         InputError: for another number of them than responses or tokens, or one that is no number.
     """
-    if _depth(value) == shape.nested and (shape.nested > 1 or _per_token(value, shape)):
+    flat_tokens = shape.single and type(value) is list and len(value) == shape.rows[0]
+    if _depth(value) == shape.nested and (shape.nested > 1 or flat_tokens):
         return read_column(key, value, shape, mask)
     return finite(*per_response(key, value, shape, "advantage"))
-
-
-def _per_token(value: Any, shape: Shape) -> bool:
-    return shape.single and len(value) == shape.rows[0]
 
 
 def _depth(value: Any) -> int:
@@ -184,7 +171,7 @@ def _depth(value: Any) -> int:
     return depth
 
 
-Groups = tuple[list[int] | None, list[Any] | None]
+# ---- groups -----------------------------------------------------------------------------------
 
 
 def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shape) -> Groups:
@@ -194,32 +181,24 @@ def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shap
         InputError: for ids or a size that do not fit the responses, the nesting or each other.
     """
     ids, size = names.get("group_ids"), names.get("group_size")
-    groups, labels = _nested_groups(shape), None
+    groups: list[int] | None = None
+    labels: list[Any] | None = None
+    if shape.outer is not None:
+        groups = [group for group, length in enumerate(shape.outer) for _ in range(length)]
     if ids is not None:
-        groups, labels = _labelled(ids, record[ids], shape, groups)
+        rows = _read_ids(ids, record[ids], shape, groups)
+        labels = list(dict.fromkeys(rows))
+        numbers = {label: number for number, label in enumerate(labels)}
+        if groups is not None and groups != [numbers[label] for label in rows]:
+            raise InputError("expected one id for each nested group, got other groups", path=ids)
+        groups = [numbers[label] for label in rows]
     if size is not None:
         groups = _sized(size, record[size], len(shape.widths), groups, ids or shape.key)
     return groups if groups and groups != [0] * len(groups) else None, labels
 
 
-def _nested_groups(shape: Shape) -> list[int] | None:
-    if shape.outer is None:
-        return None
-    return [group for group, size in enumerate(shape.outer) for _ in range(size)]
-
-
-def _labelled(
-    key: str, value: object, shape: Shape, nested: list[int] | None
-) -> tuple[list[int], list[Any]]:
-    rows = _ids(key, value, shape, nested)
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(rows))}
-    groups = [numbers[label] for label in rows]
-    if nested is not None and groups != nested:
-        raise InputError("expected one id for each nested group, got other groups", path=key)
-    return groups, list(numbers)
-
-
-def _ids(key: str, value: object, shape: Shape, nested: list[int] | None) -> list[Any]:
+def _read_ids(key: str, value: object, shape: Shape, nested: list[int] | None) -> list[Any]:
+    """[R] the id of each response's group."""
     if type(value) is not list:
         _check_id(key, value)
         return [value] * len(shape.widths)
@@ -246,8 +225,8 @@ def _sized(key: str, size: Any, responses: int, groups: list[int] | None, other:
     if groups is not None:
         members = next((one for one in Counter(groups).values() if one != size), size)
         if members != size:
-            said = f"{got(size)} contradicts {other}, which has a group of"
-            raise InputError(f"{said} {count(members, 'response')}", path=key)
+            clash = f"{got(size)} contradicts {other}, which has a group of"
+            raise InputError(f"{clash} {count(members, 'response')}", path=key)
         return groups
     if responses % size:
         wanted = f"a divisor of {responses} (the number of responses)"
