@@ -237,7 +237,7 @@ class Evaluation:
         return self._reader.skipped
 
     @property
-    def total(self) -> dict[str, object]:
+    def total(self) -> dict[str, Any]:
         """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
         return self._sums.totals.row()
 

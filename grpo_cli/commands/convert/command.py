@@ -26,7 +26,7 @@ from grpo_cli.terminal.messages import failures
 Output = Annotated[
     str | None,
     output_option(
-        "Write here, whole or not at all; Parquet where it ends in .parquet; with --on, FOLDER/ "
+        "Write to FILE, atomically; Parquet where it ends in .parquet; with --on, FOLDER/ "
         "for numbered parts."
     ),
 ]

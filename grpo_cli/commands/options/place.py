@@ -56,7 +56,7 @@ def drawings(html: str | None, svg: str | None) -> Iterator[tuple[BinaryIO | Non
         for path, stream in zip((html, svg), streams, strict=True):
             if path is not None and stream is not None:
                 with here.naming(path):
-                    stream.flush()  # a full disk is told before either has its name
+                    stream.flush()  # a full disk is an error before either has its name
 
 
 def _one_file(one: str, other: str) -> bool:
@@ -84,7 +84,7 @@ def part_folder(
     Args:
         parts: what they are.
         reader: the files.
-        about: what beside the input and how it is read changes a byte of them.
+        about: what else than the input and how it is read changes their bytes.
         resume: whether to go on with parts that are there.
 
     Raises:
