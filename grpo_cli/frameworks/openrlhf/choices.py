@@ -168,13 +168,6 @@ def tv(engine: F64, trainer: F64) -> F64:
     return np.abs(engine - trainer)
 
 
-def _divergence(of: Divergence, log_probs_old: F64, log_probs_rollout: F64) -> F64:
-    engine, trainer = (
-        np.clip(np.exp(logs), _EDGE, 1.0 - _EDGE) for logs in (log_probs_rollout, log_probs_old)
-    )
-    return of(engine, trainer)
-
-
 def gated(of: Divergence, *, by_response: bool) -> Callable[..., Correction]:
     """Rejects a token by its divergence, or a response by the mean of its tokens'."""
 
@@ -185,7 +178,8 @@ def gated(of: Divergence, *, by_response: bool) -> Callable[..., Correction]:
         *,
         rejection_threshold: float,
     ) -> Correction:
-        found = _divergence(of, log_probs_old, log_probs_rollout)
+        logs = (log_probs_rollout, log_probs_old)
+        found = of(*(np.clip(np.exp(one), _EDGE, 1.0 - _EDGE) for one in logs))
         kept = (
             responses.spread(responses.mean(found) <= rejection_threshold)
             if by_response
