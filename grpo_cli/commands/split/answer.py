@@ -15,7 +15,10 @@ class SplitAggregate(Answer):
     Attributes:
         aggregate: the aggregation.
         own: whether it is the variant's own.
-        reported: the loss that a trainer would log, the mean of the micro-batches' losses.
+        accumulation: how the trainer adds up the losses of micro-batches: "mean", "sum", "by
+            tokens", "by responses" (means with such weights), or "whole step" if the denominator
+            spans all micro-batches and ranks.
+        reported: the loss of the step, added up so.
         global_: the loss of the whole batch.
         invariant: whether both are the same, and both updates; None if each micro-batch is a step.
         invariant_by: "formula" or, if only these responses make it so, "data".
@@ -26,6 +29,7 @@ class SplitAggregate(Answer):
 
     aggregate: str
     own: bool
+    accumulation: str
     reported: float
     global_: float
     invariant: bool | None

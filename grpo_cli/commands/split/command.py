@@ -67,9 +67,11 @@ def split_batch(
     grpo split rollouts.jsonl -n 4 --aggregate token-mean
 
     The input is one batch, its responses cut in order; advantages are made
-    before. `reported` is the loss that a trainer would log, the mean of the
-    micro-batches' own; `along_global` the part of its update along the whole
-    batch's gradient, `norm` how much longer it is. Exit codes: 0 done, 2 usage, 3 bad input.
+    before. `reported` is the loss of a step as the trainer adds it up: a mean of
+    the micro-batches' losses, unless the denominator or the framework says
+    otherwise (`accumulation` in --json); `along_global` the part of its update
+    along the whole batch's gradient, `norm` how much longer it is.
+    Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.of_one_batch()

@@ -49,7 +49,8 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]
     kept, hidden = fitting(columns, _SPARE, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
-    console.print(Text(_MEANING, "dim"))
+    own = next((_ADDED_UP[row.accumulation] for row in rows if row.own), "")
+    console.print(Text(f"\n* the variant's own{own}{_MEANING}", "dim"))
 
 
 _NOTHING = (
@@ -57,8 +58,16 @@ _NOTHING = (
     "try a smaller --micro-batch"
 )
 
+_ADDED_UP = {
+    "mean": "",
+    "sum": "; its trainer adds micro-batches up",
+    "by tokens": "; its trainer averages micro-batches by their tokens",
+    "by responses": "; its trainer averages micro-batches by their responses",
+    "whole step": "; its denominator spans the step's micro-batches and ranks",
+}
+"""What to add to the name of the variant's own aggregation, by its accumulation."""
+
 _MEANING = """
-* the variant's own
 invariant: yes, by its formula; here, no difference on this data;
 along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
