@@ -14,7 +14,8 @@ from grpo_cli.engine.rows.fields import (
     TOKEN,
     Level,
 )
-from grpo_cli.engine.rows.rows import Source, token_columns
+from grpo_cli.engine.rows.rows import record_fields, token_columns
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
@@ -67,7 +68,7 @@ def _joined(pieces: list[Array]) -> Array:
 
 
 def _of_records(source: Source) -> dict[str, Array]:
-    return {field.name: array(field.read(source)) for field in source.record_fields}
+    return {field.name: array(field.read(source)) for field in record_fields(source)}
 
 
 def _of_responses(source: Source) -> dict[str, Array]:
@@ -76,7 +77,7 @@ def _of_responses(source: Source) -> dict[str, Array]:
     lengths = source.summary.records.lengths
     by = {
         field.name: np.repeat(array(field.read(source)), lengths)
-        for field in source.record_fields[: len(source.by)]
+        for field in record_fields(source)[: len(source.by)]
     }
     return {**by, "id": np.repeat(array(ids), lengths), **_split_up(named)}
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, Cut
-from grpo_cli.engine.rows.fields import total_row
+from grpo_cli.engine.rows.fields import TOTAL
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
 from grpo_cli.objective.breakdown import Breakdown
@@ -243,7 +243,7 @@ class Totals:
 
     def row(self) -> dict[str, Any]:
         """The totals by name, in the order in which they are printed."""
-        return total_row(self)
+        return {field.name: field.read(self) for field in TOTAL}
 
     @property
     def gradient_norm(self) -> float:

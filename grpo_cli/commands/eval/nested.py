@@ -12,8 +12,8 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
-from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import Row, rows
+from grpo_cli.engine.rows.source import one_number
 from grpo_cli.terminal.numbers import escaped_json
 
 if TYPE_CHECKING:

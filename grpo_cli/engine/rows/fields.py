@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from grpo_cli.engine.rows.lists import (
+from grpo_cli.engine.rows.source import (
+    Source,
     bounds,
     exact_sums,
     extreme,
@@ -23,10 +24,6 @@ from grpo_cli.engine.rows.lists import (
 )
 from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-
-if TYPE_CHECKING:
-    from grpo_cli.engine.rows.rows import Source
-    from grpo_cli.engine.totals import Totals
 
 Level = Literal["batch", "record", "response", "token"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -336,8 +333,3 @@ COLUMNS: dict[Level, tuple[str, ...]] = {
     "token": ("id", "response", *names("token")),
 }
 """What a row has unless other fields are chosen."""
-
-
-def total_row(total: Totals) -> dict[str, Any]:
-    """The totals by name."""
-    return {field.name: field.read(total) for field in TOTAL}
