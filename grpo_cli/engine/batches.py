@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.micro_batches import Loss, MicroBatches, rules_of
+from grpo_cli.engine.micro_batches import MicroBatches, rules_of
 from grpo_cli.engine.rows.fields import ACCUMULATED
-from grpo_cli.engine.totals import Totals
+from grpo_cli.engine.totals import TermSums, Totals
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.records import key_of
+
+
+def borders(keys: Sequence[Hashable]) -> list[int]:
+    """Where runs of equal keys begin, and where the last one ends."""
+    changes = [at for at, (before, after) in enumerate(pairwise(keys), 1) if before != after]
+    return [0, *changes, len(keys)]
 
 
 @dataclass
@@ -39,17 +45,17 @@ class BatchTotals:
     names: dict[Hashable, Mapping[str, Any]] = field(default_factory=dict)
     micro_batches: dict[Hashable, MicroBatches] = field(default_factory=dict)
     sizes: dict[Hashable, ExactSum] = field(default_factory=dict)
+    _mean: Totals | None = field(default=None, compare=False, repr=False)
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the records of a chunk."""
+        self._mean = None
         if not self.by_field:
             self._of(()).add(breakdown)
             return
         summary = Summary(breakdown)
         keys = chunk.keys
-        changes = [at for at, (one, other) in enumerate(pairwise(keys), 1) if one != other]
-        bounds = [0, *changes, len(keys)]
-        for cut in breakdown.batch.cuts(bounds):
+        for cut in breakdown.batch.cuts(borders(keys)):
             key = keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self._of(key).add_some(summary, cut)
@@ -60,8 +66,8 @@ class BatchTotals:
         rules = rules_of(summary.breakdown.objective)
         cuts = summary.breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
-            loss = Loss()
-            loss.add(summary, cut)
+            loss = TermSums()
+            loss.add_some(summary, cut)
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
             micro_batches.add(of.micro_batch, loss, rules)
 
@@ -92,6 +98,7 @@ class BatchTotals:
         mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, later))
         if mine != theirs:
             raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+        self._mean = None
         for key, totals in later.totals.items():
             self._of(key).merge(totals)
         for key, size in later.sizes.items():
@@ -120,10 +127,11 @@ class BatchTotals:
         """The totals of the only batch; with ``--batch FIELD`` the mean over the batches."""
         if not self.by_field:
             return self._of(())
-        whole = Totals(self.batch, self.plan)
-        for totals in self.totals.values():
-            whole.add_batch(totals)
-        return whole
+        if self._mean is None:
+            self._mean = Totals(self.batch, self.plan)
+            for totals in self.totals.values():
+                self._mean.add_batch(totals)
+        return self._mean
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each batch: its fields, then its totals by name; none without fields.
