@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.micro_batches import MicroBatches, rules_of
 from grpo_cli.engine.rows.fields import ACCUMULATED
@@ -18,12 +18,6 @@ from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.records import key_of
-
-
-def borders(keys: Sequence[Hashable]) -> list[int]:
-    """Where runs of equal keys begin, and where the last one ends."""
-    changes = [at for at, (before, after) in enumerate(pairwise(keys), 1) if before != after]
-    return [0, *changes, len(keys)]
 
 
 @dataclass
@@ -54,9 +48,8 @@ class BatchTotals:
             self._of(()).add(breakdown)
             return
         summary = Summary(breakdown)
-        keys = chunk.keys
-        for cut in breakdown.batch.cuts(borders(keys)):
-            key = keys[cut.records.start]
+        for cut in breakdown.batch.cuts(borders(chunk.keys)):
+            key = chunk.keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self._of(key).add_some(summary, cut)
         if any(any(one.micro_batch.given) for one in chunk.of_batches):

@@ -21,7 +21,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import DecodedChunk, Raw, key_of
-from grpo_cli.records.decode.chunks import in_chunks, one_by_one
+from grpo_cli.records.record import in_chunks, one_by_one
 
 NUMBERS = (
     *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),

@@ -15,7 +15,7 @@ from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import RecordOption
 from grpo_cli.engine import Evaluation
 from grpo_cli.records.choose.batches import batch_fields
-from grpo_cli.records.choose.paths import spelled
+from grpo_cli.records.choose.where import spelled
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.progress import Bar
 

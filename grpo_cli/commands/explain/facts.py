@@ -12,7 +12,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import TermTotal
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL
 

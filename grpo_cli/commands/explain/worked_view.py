@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, token_text, visible
 from grpo_cli.terminal.prose import wrapped

@@ -14,8 +14,7 @@ from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.choose.paths import Path, read_path
-from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.choose.where import Path, read_conditions, read_path
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.messages import say, tell
