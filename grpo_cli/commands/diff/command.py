@@ -9,11 +9,16 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Answer, Parting, compare
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import paths, refuse_unopened
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import number
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, tell_notes
-from grpo_cli.commands.options.values import number
+from grpo_cli.commands.options.source import (
+    ErrorOptions,
+    SourceOptions,
+    paths,
+    refuse_unopened,
+    tell_notes,
+)
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError

@@ -9,17 +9,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import (
-    Files,
-    ReadingOptions,
-    StageOptions,
-    VariantOption,
-    paths,
-)
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import StageOptions, VariantOption, tolerance
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import RecordOption
-from grpo_cli.commands.options.values import tolerance
+from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.commands.verify.answer import Verdict
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judging

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from grpo_cli.engine import probe
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Part, line
+from grpo_cli.terminal.grid import column, grid, with_words
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import NAMES, STAGES, VARIANTS, Variant
+
+Entry = Mapping[str, Any]
 
 SYMBOLS: Mapping[str, str] = {
     "advantage": "A",
@@ -31,35 +39,27 @@ SYMBOLS: Mapping[str, str] = {
 _MOST_DIFFERENCES = 2
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the formula: a stage, its choice as bound, and what that says of itself."""
-
-    stage: str
-    symbol: str
-    question: str
-    choice: str
-    summary: str
-    details: str
-
-
-def page(name: str) -> dict[str, Any]:
-    """All that the tables know of a variant; made from them, so that a new row has a page."""
-    alike, near = related(NAMES[name])
-    return described(NAMES[name]) | {"same": alike, "near": near}
-
-
-def described(listed: str) -> dict[str, Any]:
-    """What a row says of itself."""
+def describe_variant(name: str) -> dict[str, Any]:
+    """The page of a variant, made from the tables, so that a new row has one."""
+    listed = NAMES[name]
     row = VARIANTS[listed]
-    bound = stages(row)
+    same, near = related(listed)
     return {
         "variant": listed,
         "aliases": list(row.aliases),
         "title": row.title,
         "formula": formula(row),
-        "stages": [vars(_line(stage, one)) for stage, one in bound.items()],
-        "hyperparameters": [*hyperparameters(row)],
+        "stages": [_describe_stage(stage, bound) for stage, bound in stages(row).items()],
+        "hyperparameters": hyperparameters(row),
+        **origin(row),
+        "same": same,
+        "near": near,
+    }
+
+
+def origin(row: Variant) -> dict[str, Any]:
+    """Where a row comes from, and how sure that is."""
+    return {
         "paper": row.paper or None,
         "version": row.version or None,
         "until": row.until or None,
@@ -90,21 +90,22 @@ def formula(row: Variant) -> str:
     return f"J = {core};  loss = −J"
 
 
-def _line(stage: str, bound: Bound) -> Line:
+def _describe_stage(stage: str, bound: Bound) -> dict[str, str]:
+    """A line of the formula: a stage, its choice as bound, and the choice's description."""
     doc = inspect.getdoc(bound.choice.function) or ""
     summary, _, details = doc.partition("\n")
-    known = STAGES.get(stage)
-    return Line(
-        stage=stage,
-        symbol=SYMBOLS.get(stage, ""),
-        question=known.question if known else "",
-        choice=_choice(bound),
-        summary=summary.replace("``", ""),
-        details=details.strip().replace("``", ""),
-    )
+    return {
+        "stage": stage,
+        "symbol": SYMBOLS.get(stage, ""),
+        "question": STAGES[stage].question if stage in STAGES else "",
+        "choice": choice_line(bound),
+        "summary": summary.replace("``", ""),
+        "details": details.strip().replace("``", ""),
+    }
 
 
-def _choice(bound: Bound) -> str:
+def choice_line(bound: Bound) -> str:
+    """A choice with its values, as a signature has it."""
     return line((Part("", bound.name, tuple(bound.values.items())),))
 
 
@@ -127,24 +128,24 @@ def hyperparameters(row: Variant) -> list[dict[str, Any]]:
 
 
 def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The rows that are the same choices, and those that differ at one or two stages, with how."""
-    own = _Own(stages(VARIANTS[listed]))
-    alike: list[str] = []
+    """The rows with the same choices; and those that differ at one or two stages, with how."""
+    choices = Choices(stages(VARIANTS[listed]))
+    same: list[str] = []
     near: list[dict[str, Any]] = []
     for name, row in VARIANTS.items():
         if name == listed:
             continue
-        apart = own.differences(stages(row))
-        if not apart:
-            alike.append(name)
-        elif len(apart) <= _MOST_DIFFERENCES:
-            near.append({"variant": name, "version": row.version or None, "differs": apart})
-    near.sort(key=lambda one: len(one["differs"]))
-    return alike, near
+        differs = choices.differences(stages(row))
+        if not differs:
+            same.append(name)
+        elif len(differs) <= _MOST_DIFFERENCES:
+            near.append({"variant": name, "version": row.version or None, "differs": differs})
+    near.sort(key=lambda entry: len(entry["differs"]))
+    return same, near
 
 
-class _Own:
-    """A row's choices, held against those of others; what was found once is kept."""
+class Choices:
+    """A row's choices, to compare with those of other rows; results are cached."""
 
     def __init__(self, bound: Mapping[str, Bound]) -> None:
         self._bound = bound
@@ -155,7 +156,7 @@ class _Own:
         found = {}
         for stage in dict.fromkeys([*self._bound, *other]):
             theirs = other.get(stage)
-            choice = "none" if theirs is None else _choice(theirs)
+            choice = "none" if theirs is None else choice_line(theirs)
             if (stage, choice) not in self._same:
                 self._same[stage, choice] = self._same_choice(stage, theirs)
             if not self._same[stage, choice]:
@@ -197,3 +198,74 @@ class _Own:
 def _complete(bound: Bound) -> bool:
     """Whether every hyperparameter has a value; some rows leave one to the user."""
     return set(bound.values) == set(bound.choice.hyperparameters)
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+_NEAR = 25
+_INDENT = 2
+
+
+def print_variant(console: Console, screen: Screen, page: Entry) -> None:
+    """Prints a variant's page: formula, stages, hyperparameters, origin, and what is like it."""
+    width = screen.reading
+    names = ", ".join([page["variant"], *page["aliases"]])
+    head = Text.assemble((names, "bold cyan"), f": {page['title']}")
+    console.print(wrapped(head, width, _INDENT))
+    console.print(Text("\n") + wrapped(Text(f"  {page['formula']}\n", "bold"), width, _INDENT * 2))
+    for stage in page["stages"]:
+        _print_stage(console, stage, width)
+    _print_hyperparameters(console, screen, page["hyperparameters"])
+    console.print()
+    _print_origin(console, page, width)
+    _print_related(console, page, width)
+
+
+def _print_stage(console: Console, stage: Entry, width: int) -> None:
+    symbol = (f"{stage['symbol']:>3}", "bold")
+    console.print(Text.assemble(symbol, f"  {stage['stage']}: ", (stage["choice"], "cyan")))
+    console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
+
+
+def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
+    if not rows:
+        return
+    console.print(Text("\nhyperparameters", "bold"))
+    columns = [
+        column("name", [row["name"] for row in rows]),
+        column("value", [row["value"] for row in rows], show=_value),
+        column("also called", [", ".join(row["aliases"]) for row in rows], show=str),
+        column("meaning", [row["meaning"] for row in rows], show=str),
+    ]
+    kept, _ = with_words(columns, ("also called",), screen.reading)
+    console.print(grid(kept))
+
+
+def _value(value: Any) -> str:
+    return "off" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _print_origin(console: Console, page: Entry, width: int) -> None:
+    if page["paper"]:
+        console.print(Text(f"paper    https://arxiv.org/abs/{page['paper']}"))
+    if page["version"]:
+        console.print(Text(f"version  {page['version']}"))
+    if page["until"]:
+        console.print(Text(f"until    {page['until']}; newer releases do not have it"))
+    console.print(Text(f"checked  {page['checked']}"))
+    console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
+
+
+def _print_related(console: Console, page: Entry, room: int) -> None:
+    if page["same"]:
+        same = Text(f"the same choices: {', '.join(page['same'])}")
+        console.print(Text("\n") + wrapped(same, room, _INDENT))
+    if page["near"]:
+        console.print(Text("\nlike it, but for", "bold"))
+        width = max(len(one["variant"]) for one in page["near"])
+        for one in page["near"][:_NEAR]:
+            differs = "; ".join(f"{stage} {choice}" for stage, choice in one["differs"].items())
+            line = Text.assemble("  ", (f"{one['variant']:{width}}", "cyan"), f"  {differs}")
+            console.print(wrapped(line, room, width + 4))
+        if len(page["near"]) > _NEAR:
+            console.print(Text(f"  … {len(page['near']) - _NEAR} more (see --json)", "dim"))
