@@ -25,10 +25,9 @@ import numpy as np
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import EvaluationSums, StatisticsSums
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import FEW, InputFacts, Skipped
 from grpo_cli.engine.fold import Folded, FoldPiece
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
 from grpo_cli.records.choose.batches import batch_fields

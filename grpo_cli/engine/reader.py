@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import FEW, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Bundle, OnPiece, bundled
 from grpo_cli.engine.rows.fields import KINDS
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
@@ -257,16 +256,6 @@ class Reader:
         if not self.skip:
             raise error
         self.skipped.add(error)
-
-    def leave_out(self, skipped: Skipped) -> None:
-        """Stops at the first of the bad records of a piece, or remembers them.
-
-        Raises:
-            InputError: the error, unless it is to be skipped.
-        """
-        if skipped and not self.skip:
-            raise skipped.first[0]
-        self.skipped.merge(skipped)
 
     def keep_input(self) -> list[str]:
         """Keeps what can be read only once in files that can be read again; the names of these."""

@@ -26,7 +26,7 @@ from grpo_cli.commands.check.samples import (
     select_records,
 )
 from grpo_cli.engine import Reader
-from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.facts import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 

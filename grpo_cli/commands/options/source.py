@@ -12,7 +12,7 @@ import typer
 from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
 from grpo_cli.engine import Reader
-from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.facts import FEW, Skipped
 from grpo_cli.errors import InputError, UnopenedError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping

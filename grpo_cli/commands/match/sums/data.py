@@ -9,8 +9,8 @@ from typing import Generic, Protocol, TypeVar
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
