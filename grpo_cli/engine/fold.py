@@ -231,7 +231,7 @@ def fold_pieces(
 
 
 def first_pass(reader: Reader, make: Callable[[], A]) -> A:
-    """Adds up the records of the input that can be used, before the fold that reports errors."""
+    """Adds up the records of the input that can be used; another fold reports the errors."""
     reader.keep_input()
     whole = make()
     for _, part, _ in _run(reader, FoldPiece(make, skip=True, most_errors=1), together=True):
