@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 _EACH = "--batch FIELD evaluates each step as a batch of its own"
 ONE_STEP = "--where 'FIELD==N' takes the records of one step"
@@ -161,8 +162,6 @@ class Reader:
                 )
         self.reading = replace(self.reading, batch=batch_fields(batch))
 
-    # ---- in this process ----------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[Chunk]:
         """The chunks of all files.
 
@@ -170,40 +169,33 @@ class Reader:
             InputError: at the first bad record, unless it is to be skipped.
         """
         self.keep_input()
-        self.skipped = Skipped(self.most_errors)
-        read = False
-        for piece in self._pieces(apart=False):
-            decoded = self.reading.decoded(piece, self.notices)
-            for chunk in chunks(
-                self.facts.collect(decoded, self.reading.fields), with_headers=True
-            ):
-                read = True
-                if isinstance(chunk, Chunk):
-                    yield chunk
-                else:
-                    self.bad(chunk)
-        if not read and self.reading.selects:
-            raise self.nothing()
+        found = (chunks(decoded, with_headers=True) for decoded in self._decoded())
+        return self._good(chain.from_iterable(found), needed=self.reading.selects)
 
     def records(self) -> Iterator[tuple[Raw, Record]]:
-        """The records of all files one by one, beside the objects that they were read from.
+        """The records of all files one by one, with the objects that they were read from.
 
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
-        self.skipped = Skipped(self.most_errors)
-        read = False
+        found = (_with_record(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
+        return self._good(found, needed=True)
+
+    def _decoded(self) -> Iterator[Iterator[DecodedChunk]]:
+        """The objects of each piece."""
         for piece in self._pieces(apart=False):
             decoded = self.reading.decoded(piece, self.notices)
-            for raw in one_by_one(self.facts.collect(decoded, self.reading.fields)):
-                read = True
-                found = raw if isinstance(raw, InputError) else record(raw)
-                if isinstance(found, InputError):
-                    self.bad(found)
-                else:
-                    assert isinstance(raw, Raw)
-                    yield raw.with_lists(), found
-        if not read:
+            yield self.facts.collect(decoded, self.reading.fields)
+
+    def _good(self, found: Iterable[G | InputError], *, needed: bool) -> Iterator[G]:
+        self.skipped = Skipped(self.most_errors)
+        for one in found:
+            needed = False
+            if isinstance(one, InputError):
+                self.bad(one)
+            else:
+                yield one
+        if needed:
             raise self.nothing()
 
     def nothing(self) -> InputError:
@@ -278,32 +270,11 @@ class Reader:
                 shutil.copyfileobj(sys.stdin.buffer, kept)
         return kept.name
 
-    # ---- in several ---------------------------------------------------------------------------
-
     def map(
-        self,
-        work: Callable[[Iterable[DecodedChunk]], T],
-        *,
-        together: bool = False,
-        by_columns: bool = False,
-        bundles: bool = False,
-        manifest: Manifest | None = None,
+        self, work: Callable[[Iterable[DecodedChunk]], T], *, by_columns: bool = False
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
-        """``work`` on the objects of every piece, in order; where reading fails, on all before.
-
-        What the results merge to is the same wherever the work is done, and however it is cut.
-
-        Args:
-            work: what is made of a piece; it travels between processes.
-            together: whether results of pieces that follow each other may come merged.
-            by_columns: whether tables may come as columns, with no more of their records than
-                an evaluation needs, which ``chunks`` understands.
-            bundles: whether small pieces, as of small files, are worked on together.
-            manifest: of the parts to which workers of a cluster write rows.
-        """
-        on_piece = OnPiece(work, self.reading, by_columns)
-        found = self.run(on_piece, together=together, bundles=bundles, manifest=manifest)
-        for piece, result, facts in found:
+        """Yields what ``work`` makes of every piece, in order."""
+        for piece, result, facts in self.run(OnPiece(work, self.reading, by_columns)):
             self.facts.merge(facts)
             yield piece, result
 
@@ -324,52 +295,53 @@ class Reader:
             manifest: of the parts to which workers of a cluster write rows.
         """
         if self._on is not None:
-            yield from self._on_cluster(on_piece, together=together, manifest=manifest)
+            from grpo_cli.engine.cluster.run import on_ray  # an extra
+
+            yield from on_ray(
+                self._on,
+                on_piece,
+                self._sources,
+                jobs=self._jobs,
+                size=self._task_bytes,
+                together=together,
+                manifest=manifest,
+            )
             return
         faults: list[Exception] = []
-        each = _before(self._pieces(apart=self._jobs != 1), faults)
+        each = _until_error(self._pieces(apart=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
-        for piece, (result, facts) in self._shared_out(on_piece, pieces):
+        for piece, (result, facts) in self._share_out(on_piece, pieces):
             yield piece, result, facts
         if faults:
             raise faults[0]
 
-    def _on_cluster(
-        self, work: OnPiece[T], *, together: bool, manifest: Manifest | None
-    ) -> Iterator[tuple[Done, T, InputFacts]]:
-        from grpo_cli.engine.cluster.run import on_ray  # an extra
-
-        assert self._on is not None
-        yield from on_ray(
-            self._on,
-            work,
-            self._sources,
-            jobs=self._jobs,
-            size=self._task_bytes,
-            together=together,
-            manifest=manifest,
-        )
-
-    def _shared_out(
+    def _share_out(
         self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
     ) -> Iterator[tuple[Piece | Bundle, T]]:
-        if self._jobs is None:
+        jobs = self._jobs
+        if jobs is None:
             beginning = list(islice(pieces, _WORTH_IT))
             pieces = chain(beginning, pieces)
-            if len(beginning) < _WORTH_IT:
-                return ((piece, work(piece)) for piece in pieces)
-        if self._jobs == 1:
-            return ((piece, work(piece)) for piece in pieces)
-        from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
+            jobs = 1 if len(beginning) < _WORTH_IT else 0
+        if jobs != 1:
+            from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
 
-        jobs = self._jobs or cores()
-        if jobs == 1:
-            return ((piece, work(piece)) for piece in pieces)
-        return in_order(work, pieces, jobs)
+            jobs = jobs or cores()
+            if jobs > 1:
+                return in_order(work, pieces, jobs)
+        return ((piece, work(piece)) for piece in pieces)
 
     def _pieces(self, *, apart: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+
+
+def _with_record(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
+    found = raw if isinstance(raw, InputError) else record(raw)
+    if isinstance(found, InputError):
+        return found
+    assert isinstance(raw, Raw)
+    return raw.with_lists(), found
 
 
 def _remove(path: str, owner: int) -> None:
@@ -383,8 +355,8 @@ def _only_once(path: str) -> bool:
     return path == "-" or Path(path).is_fifo()
 
 
-def _before(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
-    """The pieces up to where reading fails, since some are read ahead; why goes to ``faults``."""
+def _until_error(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
+    """Yields pieces until an error, which it stores: some are read ahead."""
     try:
         yield from pieces
     except Exception as fault:
