@@ -35,16 +35,15 @@ from grpo_cli.records import (
 )
 from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
-from grpo_cli.records.open.address import Version, is_remote
-from grpo_cli.records.open.ranges import version_of
-from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.open.remote import Version, is_remote
+from grpo_cli.records.open.streams import BLOCK, version_of
 from grpo_cli.records.record import one_by_one
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
@@ -183,7 +182,7 @@ class Reader:
 
     def _decoded(self) -> Iterator[Iterator[DecodedChunk]]:
         """The objects of each piece."""
-        for piece in self._pieces(apart=False):
+        for piece in self._pieces(as_spans=False):
             decoded = self.reading.decoded(piece, self.notices)
             yield self.facts.collect(decoded, self.reading.fields)
 
@@ -284,7 +283,7 @@ class Reader:
         *,
         together: bool = False,
         bundles: bool = False,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T, InputFacts]]:
         """Yields the result and the facts of every piece, in order; of all before, on an error.
 
@@ -292,7 +291,7 @@ class Reader:
             on_piece: the work; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
             bundles: whether small pieces, as of small files, are worked on together.
-            manifest: of the parts to which workers of a cluster write rows.
+            manifest: the folder to which workers of a cluster write the output.
         """
         if self._on is not None:
             from grpo_cli.engine.cluster.run import on_ray  # an extra
@@ -308,7 +307,7 @@ class Reader:
             )
             return
         faults: list[Exception] = []
-        each = _until_error(self._pieces(apart=self._jobs != 1), faults)
+        each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
         for piece, (result, facts) in self._share_out(on_piece, pieces):
             yield piece, result, facts
@@ -331,9 +330,9 @@ class Reader:
                 return in_order(work, pieces, jobs)
         return ((piece, work(piece)) for piece in pieces)
 
-    def _pieces(self, *, apart: bool) -> Iterator[Piece]:
+    def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
         for source in self._sources:
-            yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+            yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
 
 
 def _with_record(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
