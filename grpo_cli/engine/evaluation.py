@@ -260,7 +260,7 @@ class Evaluation:
 
     @property
     def notices(self) -> list[str]:
-        """What is told once."""
+        """Sentences on the input and the numbers, each once."""
         reader, evaluated = self._reader, (self._evaluator.plan.variant,)
         other = other_row(reader.facts.named, evaluated)
         more = dict.fromkeys([*self._replaced(), *self._ungrouped()])
@@ -274,11 +274,11 @@ class Evaluation:
     def _ungrouped(self) -> Iterator[str]:
         """Says that groups are torn into their responses, where advantages are made of groups."""
         totals = self._sums.totals
-        said = self._reader.ungrouped(totals)
+        sentence = self._reader.ungrouped(totals)
         given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
         in_groups = self._evaluator.plan.compares_groups and not given
-        if said is not None and (in_groups or totals.dead_groups == totals.groups):
-            yield said
+        if sentence is not None and (in_groups or totals.dead_groups == totals.groups):
+            yield sentence
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
@@ -321,7 +321,7 @@ def on_policy_by_default(breakdown: Breakdown) -> bool:
 
 
 def _notices(breakdown: Breakdown) -> Iterator[str]:
-    """Facts of a chunk that are told once."""
+    """Sentences on the data of a chunk."""
     batch = breakdown.batch
     if on_policy_by_default(breakdown):
         engine = batch.log_probs_rollout is not None

@@ -14,7 +14,7 @@ from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.trainer import named_row
 
-FEW = 20
+ERRORS_KEPT = 20
 """Errors of skipped records that are kept."""
 
 
@@ -28,7 +28,7 @@ class Skipped:
         first: those that are kept, in order.
     """
 
-    most: int = FEW
+    most: int = ERRORS_KEPT
     count: int = 0
     first: list[InputError] = field(default_factory=list)
 

@@ -1,7 +1,7 @@
-"""The one reader: files → pieces → chunks of records, in this process or in several.
+"""The one reader: files → pieces, shared out among processes or a cluster.
 
-It finds the place of an error, stops or goes on behind it, keeps standard input where it is read
-twice, and remembers what is to be told once.
+It stops at a bad record or skips it, keeps standard input in a file where it is read twice, and
+collects the facts of the input that commands report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import FEW, InputFacts, Skipped
+from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Bundle, OnPiece, bundled
 from grpo_cli.engine.rows.fields import KINDS
@@ -80,7 +80,7 @@ class Reader:
         reading: Reading = PLAIN,
         *,
         skip: bool = False,
-        most_errors: int = FEW,
+        most_errors: int = ERRORS_KEPT,
         jobs: int | None = 1,
         block_bytes: int = BLOCK,
         on: str | None = None,
@@ -100,15 +100,14 @@ class Reader:
 
     @property
     def notices(self) -> Notices:
-        """What is told once of the files; more is added to it."""
+        """Sentences on the files, each said once; commands add more."""
         return self.facts.notices
 
     def notes(self, *plans: Plan) -> Notices:
         """All of them, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.facts.named, [plan.variant for plan in plans]) if plans else {}
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
-        said = {one: None for one in idle if one is not None}
-        return self.facts.sentences | other | said
+        return self.facts.sentences | other | {text: None for text in idle if text is not None}
 
     def ungrouped(self, totals: Totals) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
@@ -133,8 +132,8 @@ class Reader:
         """
         for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":
-                said = f"the records of {len(steps):,} steps are evaluated as one batch"
-                return {f"{said}; {advice.replace('FIELD', field)}": None}
+                text = f"the records of {len(steps):,} steps are evaluated as one batch"
+                return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 
     def only(self, fields: Mapping[str, Any]) -> Reader:

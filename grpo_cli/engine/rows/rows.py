@@ -67,7 +67,7 @@ def _tokens(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def lacking(record: Record) -> set[str]:
-    """The columns of tokens that a record has not, though others beside it may."""
+    """The columns of tokens that a record lacks, though other records may have them."""
     written = {"token": record.tokens, "token_id": record.token_ids}
     return {name for name, values in written.items() if values is None}
 
