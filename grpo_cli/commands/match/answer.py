@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_cli.commands.match.candidate import Candidate
-from grpo_cli.commands.match.command_line import command, pruned
+from grpo_cli.commands.match.question import LoggedNumber
 from grpo_cli.commands.match.search import Answer, Released
-from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.errors import GrpoError
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.signature import Parts
+from grpo_cli.variants.plan import Plan, plan
 
 _FLIPPED = {"loss": "objective", "objective": "loss"}
 
 
 def document(
-    answer: Answer, chunk: Chunk, places: Sequence[str], targets: Sequence[Typed], of: Sequence[int]
+    answer: Answer,
+    chunk: Chunk,
+    places: Sequence[str],
+    targets: Sequence[LoggedNumber],
+    of: Sequence[int],
 ) -> dict[str, Any]:
     """The whole answer.
 
@@ -45,7 +54,7 @@ def document(
         "chance_hits": answer.chance,
         "by_chance": answer.by_chance,
         "reproduced": answer.reproduced,
-        "tell_apart": list(answer.apart),
+        "tell_apart": list(answer.tell_apart),
         "nearest": rows(answer.nearest),
         "tried": answer.tried,
         "released": _released(answer.released, rows),
@@ -63,7 +72,9 @@ def _released(
     return {"tried": released.tried, **dict.fromkeys(both), **found}
 
 
-def described(one: Candidate, chunk: Chunk, places: Sequence[str], target: Typed) -> dict[str, Any]:
+def described(
+    one: Candidate, chunk: Chunk, places: Sequence[str], target: LoggedNumber
+) -> dict[str, Any]:
     """A candidate: what it is, what it gives, and the command that gives that."""
     made = pruned(one.plan, chunk)
     flipped = one.times < 0
@@ -84,3 +95,43 @@ def described(one: Candidate, chunk: Chunk, places: Sequence[str], target: Typed
         "would_need": dict(one.needs),
         "any_from": dict(one.unbound),
     }
+
+
+# ---- command lines -------------------------------------------------------------------------------
+
+
+def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
+    """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
+    words = ["grpo", "eval", *paths, *made.words]
+    line = shlex.join([*words, "--level", "batch", "--only", only])
+    line = os.fsencode(line).decode("utf-8", "backslashreplace")
+    if times == 1.0:
+        return line
+    scale = f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"
+    return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
+
+
+def pruned(made: Plan, chunk: Chunk) -> Plan:
+    """The plan without the flags that say what the variant and the records say anyway."""
+    wanted = _parts(made, chunk)
+    for name in list(made.swapped):
+        stages = {stage: choice for stage, choice in made.swapped.items() if stage != name}
+        made = _fewer(made, stages, made.flags, chunk, wanted)
+    for name in list(made.flags):
+        flags = {flag: value for flag, value in made.flags.items() if flag != name}
+        made = _fewer(made, made.swapped, flags, chunk, wanted)
+    return made
+
+
+def _fewer(
+    made: Plan, stages: Mapping[str, str], flags: Mapping[str, Value], chunk: Chunk, wanted: Parts
+) -> Plan:
+    try:
+        less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
+        return less if _parts(less, chunk) == wanted else made
+    except GrpoError:
+        return made
+
+
+def _parts(made: Plan, chunk: Chunk) -> Parts:
+    return chunk.objective(made).parts

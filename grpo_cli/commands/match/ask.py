@@ -1,22 +1,31 @@
-"""From what was logged and the data to the answer."""
+"""From flags and data to questions, and from these to the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from grpo_cli.commands.match.answer import document
-from grpo_cli.commands.match.logged import logged
-from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.search import Search
-from grpo_cli.commands.match.sums.data import Stream
-from grpo_cli.commands.match.typed import Typed
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.chunk import Chunk, assembled
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.objective.inputs import MisnamedColumnError
+from grpo_cli.records import Raw, Record
+from grpo_cli.records.choose import paths
 from grpo_cli.variants.plan import Plan
+
+_TARGETS = ("loss", "objective")
+_OTHERS = ("kl", "clip_fraction", "gradient_norm")
+_MOST = 64
+"""Questions of one run; more would not narrow the answer."""
+_LARGE = 1 << 25
+"""Bytes of input from which the search begins with the conventions that are cheap to evaluate."""
 
 
 def ask(
@@ -30,27 +39,27 @@ def ask(
     rtol: float | None,
     betas: Sequence[float],
 ) -> dict[str, Any]:
-    """Everything as ``--json`` prints it.
+    """Returns everything that ``--json`` prints.
 
     Args:
         plan: what is known of the objective.
         source: the data.
         places: its files, and ``options`` the other words of a command line that read it.
-        numbers: what was logged, as it was typed: ``loss`` or ``objective``, and others.
-        at: where the records carry it instead, as ``loss=metrics.loss``.
+        numbers: the logged numbers as they were typed: ``loss`` or ``objective``, and others.
+        at: where the records carry them instead, as ``loss=metrics.loss``.
         rtol: the tolerance; None: by the digits.
         betas: values of β to try.
 
     Raises:
-        UsageError: where none is given, or two are.
+        UsageError: where no number is given, or two are.
         InputError: where no record can be read, or carries the number.
     """
     words, base = [*places, *options], Evaluator(plan)
     given = dict(numbers)
     target = _target(given, rtol, at)
-    others = [Typed.of(name, text, rtol) for name, text in given.items()]
+    others = [LoggedNumber.parse(name, text, rtol) for name, text in given.items()]
     if target is None:
-        questions, chosen = logged(source, at, rtol, others, base)
+        questions, chosen = read_questions(source, at, rtol, others, base)
         words += chosen
     else:
         data = Stream(source, base)
@@ -58,21 +67,21 @@ def ask(
         if first is None:
             raise InputError("no record can be read")
         questions = [Question(target, data, first, others)]
-    recorded = source.told.named or ""
-    answer = Search(plan, betas, _large(places), recorded).answer(questions)
-    asked = questions[-1]
+    large = sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
+    answer = Search(plan, betas, large, source.told.named or "").answer(questions)
+    last = questions[-1]
     found = [*answer.matches, *answer.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for one in answer.matches:
-        source.notices.update(dict.fromkeys(one.plan.assumed(asked.first.settings)))
+        source.notices.update(dict.fromkeys(one.plan.assumed(last.first.settings)))
     counts = [sum(1 + len(one.others) for one in questions), len(questions)]
-    return document(answer, asked.first, words, [asked.target, *asked.others], counts)
+    return document(answer, last.first, words, [last.target, *last.others], counts)
 
 
-def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typed | None:
-    """The loss or the objective, taken out of what is given; None where the records carry it."""
-    found = [(name, given.pop(name)) for name in ("loss", "objective") if name in given]
+def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
+    """Takes the loss or the objective out of the given numbers; None if the records carry it."""
+    found = [(name, given.pop(name)) for name in _TARGETS if name in given]
     if at:
         if found:
             raise UsageError("--logged takes the number from the records; leave --loss out")
@@ -81,7 +90,7 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typ
         raise UsageError("give the logged number as --loss X or --objective X, one of them")
     if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
-    target = Typed.of(*found[0], rtol)
+    target = LoggedNumber.parse(*found[0], rtol)
     if target.value == 0.0:
         raise UsageError(
             f"--{target.name} 0 tells no conventions apart: all that centre their advantages "
@@ -90,9 +99,102 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typ
     return target
 
 
-_LARGE = 1 << 25
-"""Bytes from which on the search begins with what is quickly evaluated."""
+# ---- numbers that the records carry --------------------------------------------------------------
+
+Member = tuple[Raw, Record]
 
 
-def _large(places: Sequence[str]) -> bool:
-    return sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
+def read_questions(
+    source: Reader,
+    given: Sequence[str],
+    rtol: float | None,
+    others: Sequence[LoggedNumber] = (),
+    base: Evaluator | None = None,
+) -> tuple[list[Question], list[str]]:
+    """A question for each record or step, and the words that select the last one's records.
+
+    Args:
+        source: the data.
+        given: the path of each number, as ``loss=metrics.loss``.
+        rtol: the tolerance; None: by the digits.
+        others: numbers that flags give, which every question has.
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+
+    Raises:
+        UsageError: for a flag that cannot be understood.
+        InputError: where no record carries the number.
+    """
+    named = dict(map(_read_path, given))
+    if len(named) < len(given) or len(named.keys() & {*_TARGETS}) != 1:
+        raise UsageError(
+            "--logged: give loss=PATH or objective=PATH once, and each other number once"
+        )
+    (name,) = named.keys() & {*_TARGETS}
+    path = named.pop(name)
+    questions: list[Question] = []
+    words: list[str] = []
+    for value, members in _by_step(source, path):
+        parts = [*without_misnamed(assembled(record for _, record in members), base)]
+        for part in parts:
+            if isinstance(part, MisnamedColumnError):
+                source.bad(part)
+        good = [part for part in parts if isinstance(part, Chunk)]
+        if good:
+            target = LoggedNumber.parse(name, repr(value), rtol)
+            carried = {other: _number(members[0][0], at) for other, at in named.items()}
+            more = [
+                LoggedNumber.parse(other, repr(number), rtol)
+                for other, number in carried.items()
+                if number is not None
+            ]
+            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
+            words = _selecting(members)
+        if len(questions) == _MOST:
+            break
+    if not questions:
+        place = next(text for text in given if _read_path(text)[0] == name).partition("=")[2]
+        raise InputError(f"no record has a number at {place.strip()}")
+    return questions, words
+
+
+def _read_path(text: str) -> tuple[str, paths.Path]:
+    name, equals, place = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or name not in (*_TARGETS, *_OTHERS):
+        known = ", ".join((*_TARGETS, *_OTHERS))
+        raise UsageError(f"--logged: expected NAME=PATH, NAME being one of {known}, got {text!r}")
+    return name, paths.read_path(place.strip(), "--logged")
+
+
+def _by_step(source: Reader, path: paths.Path) -> Iterator[tuple[float, list[Member]]]:
+    """Consecutive records of one step and one number; records without a step one by one."""
+
+    def key(member: tuple[int, Member]) -> tuple[Any, Any]:
+        at, (raw, _) = member
+        step = _step(raw)
+        return (at if step is None else ("step", step), _number(raw, path))
+
+    for (_, value), members in groupby(enumerate(source.records()), key):
+        found = [member for _, member in members]
+        if value is not None:
+            yield value, found
+
+
+def _step(raw: Raw) -> Any:
+    return raw.value.get("step") if isinstance(raw.value, dict) else None
+
+
+def _number(raw: Raw, path: paths.Path) -> float | None:
+    try:
+        value = paths.look_up(raw.value, path)
+    except paths.Missing:
+        return None
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if good else None
+
+
+def _selecting(members: Sequence[Member]) -> list[str]:
+    """The flags that select these records."""
+    raw, record = members[0]
+    step = _step(raw)
+    return ["--record", str(record.name)] if step is None else ["--where", f"step=={step}"]
