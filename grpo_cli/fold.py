@@ -17,20 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial as bound
 from typing import Any, TypeVar
 
 import numpy as np
 
-from grpo_cli.engine.evaluation import Outcome, Task
+from grpo_cli.engine.batches import BatchTotals
+from grpo_cli.engine.evaluation import EvaluationSums, StatisticsSums
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.fold import Told
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.fold import Folded, FoldPiece
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.skipped import FEW
+from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
 from grpo_cli.records.choose.batches import batch_fields
-from grpo_cli.records.decode.chunks import in_chunks
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
+from grpo_cli.records.record import in_chunks
 from grpo_cli.records.tables.pieces import Rows
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, plan
@@ -46,8 +49,8 @@ _ABOUT = 4096  # bytes of an object whose text is not known: so many are looked 
 class Partial:
     """What some records come to."""
 
-    _outcome: Outcome
-    _told: Told
+    _folded: Folded[EvaluationSums]
+    _facts: InputFacts
     _plan: Plan
 
     def merge(self, later: Partial) -> None:
@@ -56,37 +59,37 @@ class Partial:
         Raises:
             InputError: where a KL was left out of some records, and others have a reference.
         """
-        self._outcome.merge(later._outcome)
-        self._told.merge(later._told)
-        if self._outcome.error is not None:
-            raise self._outcome.error
+        self._folded.merge(later._folded)
+        self._facts.merge(later._facts)
+        if self._folded.error is not None:
+            raise self._folded.error
 
     @property
     def total(self) -> dict[str, Any]:
         """Their numbers by name, as ``grpo eval --level batch`` prints them."""
-        return self._outcome.totals.row()
+        return self._folded.sums.totals.row()
 
     @property
     def batches(self) -> list[dict[str, Any]]:
         """The numbers of each batch behind the fields that name it, where ``batch`` names some."""
-        return self._outcome.batches.rows()
+        return self._folded.sums.batches.rows()
 
     @property
     def signature(self) -> str:
         """One line that names every choice which changes a number."""
-        return self._outcome.totals.signature()
+        return self._folded.sums.totals.signature()
 
     @property
     def skipped(self) -> list[InputError]:
         """Why records were left out, of the first of them."""
-        return list(self._outcome.skipped)
+        return list(self._folded.skipped)
 
     @property
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
-        other = other_row(self._told.named, (self._plan.variant,))
-        no_kl = without_kl([self._plan] if lacks_kl(self._outcome.totals.signed) else [])
-        return list(self._told.sentences | other | self._outcome.told | no_kl)
+        other = other_row(self._facts.named, (self._plan.variant,))
+        no_kl = without_kl([self._plan] if lacks_kl(self._folded.sums.totals.signed) else [])
+        return list(self._facts.sentences | other | self._folded.sums.sentences | no_kl)
 
 
 def partial(
@@ -127,14 +130,15 @@ def partial(
     evaluator = Evaluator(made, measured)
     if evaluator.wants_first_pass and measured is None:
         raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
-    told = Told()
+    facts = InputFacts()
     reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):  # what is not finite is told where it is shown
-        decoded = _decoded(records, reading, told.notices, source, first)
-        outcome = Task(evaluator, None, skip, FEW).evaluate(told.heard(decoded, reading.fields))
-    if outcome.error is not None:
-        raise outcome.error
-    return Partial(outcome, told, made)
+        decoded = _decoded(records, reading, facts.notices, source, first)
+        add_up = FoldPiece(bound(EvaluationSums, evaluator), skip, FEW)
+        folded = add_up(facts.collect(decoded, reading.fields))
+    if folded.error is not None:
+        raise folded.error
+    return Partial(folded, facts, made)
 
 
 def measure(
@@ -150,7 +154,10 @@ def measure(
     made = plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
     reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):
-        return Task(Evaluator(made), None, skip=True).measure(_decoded(records, reading, {}, "", 1))
+        sums = StatisticsSums(Evaluator(made))
+        for _ in sums.read(_decoded(records, reading, {}, "", 1)):
+            pass  # records that cannot be used are in no statistic
+        return sums.found
 
 
 M = TypeVar("M", Partial, BatchStatistics)
@@ -177,10 +184,10 @@ def merge(parts: Iterable[M]) -> M:
 def _empty(like: M) -> M:
     if isinstance(like, BatchStatistics):
         return BatchStatistics()
-    batches = like._outcome.batches
-    skipped = type(like._outcome.skipped)(like._outcome.skipped.most)
-    outcome = Outcome(type(batches)(batches.batch, batches.plan), skipped=skipped)
-    return Partial(outcome, Told(), like._plan)
+    sums = EvaluationSums(Evaluator(like._plan))
+    batches = like._folded.sums.batches
+    sums.batches = BatchTotals(batches.batch, batches.plan)
+    return Partial(Folded(sums, Skipped(FEW)), InputFacts(), like._plan)
 
 
 def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:

@@ -1,23 +1,14 @@
 """What the commands do, as functions: ``evaluate(record, variant="dr").objective``."""
 
-from grpo_cli.api.answers import (
-    Checked,
-    Compared,
-    ComparedVariant,
-    Convention,
-    Difference,
-    Finding,
-    Matched,
-    SplitAggregate,
-    SplitUp,
-    Unserved,
-    Verdict,
-    Verified,
-)
 from grpo_cli.api.data import Data, read
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.evaluation import evaluate
 from grpo_cli.api.questions import check, compare, match, split, verify
+from grpo_cli.commands.check.answer import Checked, Finding
+from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
+from grpo_cli.commands.match.matched import Convention, Matched
+from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
+from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 
 __all__ = [
     "Checked",

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from grpo_cli.api.columns import LEVELS, Array, Part, columns, one_column
-from grpo_cli.api.html import page, table
 from grpo_cli.batch import F64
+from grpo_cli.commands.answer import html_page, html_table
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -45,7 +45,7 @@ class Evaluated:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         shown = [(name, value) for name, value in self.total.items() if value is not None]
-        return page([table(("", "batch"), shown)], [self.signature, *self.notices])
+        return html_page([html_table(("", "batch"), shown)], [self.signature, *self.notices])
 
     @property
     def objective(self) -> float:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from grpo_cli.api.answers import Checked, Compared, Matched, SplitUp, Verified
 from grpo_cli.api.data import Data, reader_of
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
 from grpo_cli.api.words import speaking_of_arguments
+from grpo_cli.commands.check.answer import Checked
+from grpo_cli.commands.compare.answer import Compared
+from grpo_cli.commands.match.matched import Matched
+from grpo_cli.commands.split.answer import SplitUp
+from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
 
 Stages = Mapping[str, str] | None
@@ -45,7 +50,7 @@ def compare(
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
         made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data)
-        return Compared.from_document(Comparison(made, reader).document())
+        return Comparison(made, reader).result()
 
 
 def match(
@@ -151,12 +156,11 @@ def verify(
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
         within = Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
         reader, _ = reader_of(data)
-        judging = Judging(variant or "", stages or {}, values, within, skip=False)
-        run = Verification(judging, reader, causes)
-        rows = [*run.rows()]
-        if not rows:
+        judging = partial(Judging, variant or "", stages or {}, values, within)
+        answer = Verification(judging, reader, causes).result()
+        if not answer.records:
             raise InputError('no record has "expected": put what your own loss returned there')
-        return Verified.from_document(run.document(rows))
+        return answer
 
 
 def check(data: Data, *, limit: int = 3) -> Checked:
@@ -215,4 +219,4 @@ def split(
         reader, _ = reader_of(data)
         responses = gather(plan, reader)
         cutting = cut(responses.count, micro_batch, accumulate, ranks)
-        return SplitUp.from_document(split_up(plan, responses, cutting))
+        return split_up(plan, responses, cutting)

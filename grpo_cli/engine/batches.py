@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.micro_batches import Loss, MicroBatches, rules_of
 from grpo_cli.engine.rows.fields import ACCUMULATED
@@ -46,11 +46,8 @@ class BatchTotals:
             self._of(()).add(breakdown)
             return
         summary = Summary(breakdown)
-        keys = chunk.keys
-        changes = [at for at, (one, other) in enumerate(pairwise(keys), 1) if one != other]
-        bounds = [0, *changes, len(keys)]
-        for cut in breakdown.batch.cuts(bounds):
-            key = keys[cut.records.start]
+        for cut in breakdown.batch.cuts(borders(chunk.keys)):
+            key = chunk.keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self._of(key).add_some(summary, cut)
         if any(any(one.micro_batch.given) for one in chunk.of_batches):

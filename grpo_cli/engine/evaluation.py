@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.fold import Pieces, Told
+from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
-from grpo_cli.engine.references import References, has_reference, lacks_kl, without_kl
-from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
+from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -30,48 +32,84 @@ from grpo_cli.variants.trainer import other_row
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.manifest import Manifest
 
-T = TypeVar("T")
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
 Progress = Callable[[int, int], None]
 Look = Callable[[Chunk], Iterable[str]]
 
 
 @dataclass
-class Outcome:
-    """What became of a piece of input.
+class EvaluationSums(Accumulator[Breakdown]):
+    """The totals of some records, with their output where it is wanted.
 
     Attributes:
-        batches: what its records add up to, batch by batch.
+        evaluator: which objective.
+        encode: makes the output of a breakdown, a piece per record; None: only totals are wanted.
+        look: says what commands tell of the input's first record.
+        batches: the totals, batch by batch.
         pieces: output in order, one piece per evaluated record or for several of them.
-        skipped: the records that could not be evaluated.
-        error: the one at which work stopped, when it was not to be skipped.
         notices: facts to tell once.
         of_first: those of its first record; None where it has none.
         references: which records have a reference; all or none may, where a KL is left out.
     """
 
-    batches: BatchTotals
+    evaluator: Evaluator
+    encode: Encode | None = None
+    look: Look | None = None
+    batches: BatchTotals = field(init=False)
     pieces: Pieces = field(default_factory=Pieces)
-    skipped: Skipped = field(default_factory=Skipped)
-    error: InputError | None = None
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
     references: References = field(default_factory=References)
 
-    def merge(self, later: Outcome) -> None:
-        """Adds what became of the input that follows; of nothing that follows an error."""
+    needs_records: ClassVar[bool] = True
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "encode", "look")
+
+    def __post_init__(self) -> None:
+        self.batches = BatchTotals(self.evaluator.plan.batch, self.evaluator.words)
+        self.headers = self.encode is not None
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Adds records in order, and yields the errors of those that it leaves out."""
+        for error in super().read(decoded):
+            if self.of_first is None:  # nor is the next one the first, wherever pieces are cut
+                self.of_first = {}
+            yield error
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
+        read = self.evaluator.plan.settings
+        return chunks(decoded, with_headers=self.headers, settings=read)
+
+    def evaluate(self, chunk: Chunk) -> Breakdown:
+        """The chunk's breakdown."""
+        return self.evaluator.evaluate(chunk)
+
+    def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
+        """Adds the records of a chunk."""
+        plan = self.evaluator.plan
+        if self.of_first is None:
+            self.of_first = dict.fromkeys(self.look(chunk) if self.look is not None else ())
+        self.references.add(chunk, plan, breakdown.objective, len(self.pieces))
+        self.error = self.references.error
         if self.error is not None:
             return
+        self.batches.add(chunk, breakdown)
+        if self.evaluator.rows and plan.batch != "record":
+            self.batches.add_sizes(chunk, breakdown)
+        self.notices |= dict.fromkeys([*_notices(breakdown), *plan.assumed(chunk.settings)])
+        if self.encode is not None:
+            self.pieces += self.encode(chunk.records, breakdown)
+
+    def merge(self, later: EvaluationSums) -> None:
+        """Adds the records that follow, up to where some have a reference and others do not."""
         before_mix = self.references.pieces_before_mix(later.references)
         self.references.merge(later.references, len(self.pieces))
-        if self.references.error is not None:
+        self.error = self.references.error
+        if self.error is not None:
             self.pieces += later.pieces[:before_mix]
-            self.error = self.references.error
             return
         self.batches.merge(later.batches)
         self.pieces += later.pieces
-        self.skipped.merge(later.skipped)
-        self.error = later.error
         self.notices |= later.notices
         if self.of_first is None:
             self.of_first = later.of_first
@@ -87,85 +125,42 @@ class Outcome:
         return self.batches.whole
 
     @property
-    def told(self) -> Notices:
-        """All that is told once, in its order."""
+    def sentences(self) -> Notices:
+        """All facts to tell once, in their order."""
         return (self.of_first or {}) | self.notices
 
 
-@dataclass(frozen=True)
-class Task:
-    """What to do with decoded objects: the part of an evaluation that runs in any process.
+@dataclass
+class StatisticsSums(Accumulator[BatchStatistics]):
+    """The statistics of whole batches that an evaluator needs before it evaluates.
 
     Attributes:
         evaluator: which objective.
-        encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
-        skip: whether to go on behind a record that cannot be evaluated.
-        most_errors: how many errors of such records are kept; 0 for all.
-        look: what there is to tell of the input's first record.
+        found: the statistics.
     """
 
     evaluator: Evaluator
-    encode: Encode | None
-    skip: bool
-    most_errors: int = FEW
-    look: Look | None = None
+    found: BatchStatistics = field(default_factory=BatchStatistics)
 
-    def nothing(self) -> Outcome:
-        """What becomes of no input: what outcomes are merged into."""
-        evaluator = self.evaluator
-        batches = BatchTotals(evaluator.plan.batch, evaluator.words)
-        return Outcome(batches, skipped=Skipped(self.most_errors))
+    settings: ClassVar[tuple[str, ...]] = ("evaluator",)
 
-    def evaluate(self, decoded: Iterable[DecodedChunk]) -> Outcome:
-        """Evaluates records in order; stops at the first bad one unless it is to be skipped."""
-        outcome = self.nothing()
-        look = self.look
-        for part in _each(chunks(decoded, with_headers=self.encode is not None), self._breakdown):
-            outcome.of_first = {} if outcome.of_first is None else outcome.of_first
-            if isinstance(part, InputError):
-                if not self.skip:
-                    outcome.error = part
-                    break
-                outcome.skipped.add(part)
-                look = None  # what follows is not the first record, wherever pieces are cut
-                continue
-            chunk, breakdown = part
-            if look is not None:
-                outcome.of_first |= dict.fromkeys(look(chunk))
-                look = None
-            plan, place = self.evaluator.plan, len(outcome.pieces)
-            outcome.references.add(chunk, plan, breakdown.objective, place)
-            if outcome.references.error is not None:
-                outcome.error = outcome.references.error
-                break
-            outcome.batches.add(chunk, breakdown)
-            if self.evaluator.rows and self.evaluator.plan.batch != "record":
-                outcome.batches.add_sizes(chunk, breakdown)
-            outcome.notices |= dict.fromkeys([*_notices(breakdown), *plan.assumed(chunk.settings)])
-            if self.encode is not None:
-                outcome.pieces += self.encode(chunk.records, breakdown)
-        return outcome
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
+        read = self.evaluator.plan.settings
+        return chunks(decoded, with_headers=self.headers, settings=read)
 
-    def measure(self, decoded: Iterable[DecodedChunk]) -> BatchStatistics:
-        """The first pass: what a piece adds to it. Records that cannot be used are left out."""
-        found = BatchStatistics()
-        for part in _each(chunks(decoded, with_headers=False), self.evaluator.measure):
-            if not isinstance(part, InputError):
-                found.merge(part[1])
-        return found
+    def evaluate(self, chunk: Chunk) -> BatchStatistics:
+        """The chunk's part of the statistics."""
+        return self.evaluator.measure(chunk)
 
-    def _breakdown(self, chunk: Chunk) -> Breakdown:
-        return self.evaluator.evaluate(chunk)
+    def add(self, chunk: Chunk, found: BatchStatistics) -> None:
+        """Adds a chunk's part."""
+        del chunk
+        self.found.merge(found)
 
-
-def _each(
-    parts: Iterable[Chunk | InputError], work: Callable[[Chunk], T]
-) -> Iterator[tuple[Chunk, T] | InputError]:
-    for part in parts:
-        if isinstance(part, InputError):
-            yield part
-        else:
-            yield from part.each(work)
+    def merge(self, later: StatisticsSums) -> None:
+        """Adds the statistics of other records."""
+        self.found.merge(later.found)
 
 
 class Evaluation:
@@ -200,23 +195,35 @@ class Evaluation:
         self._reader = reader
         reader.batch_by(plan.batch)
         evaluator = Evaluator(plan, rows=rows, skip=reader.skip)
-        self._task = Task(evaluator, encode, reader.skip, reader.most_errors, look)
+        self._evaluator, self._encode, self._look = evaluator, encode, look
         self._progress = progress
         self._manifest = manifest
-        self._outcome = self._task.nothing()
+        self._sums = EvaluationSums(evaluator)
         self._notices: Notices = {}
 
     def __iter__(self) -> Iterator[list[Any]]:
-        task = self._task
-        if task.skip and task.evaluator.plan.leaves_kl_out():
+        evaluator, reader = self._evaluator, self._reader
+        if reader.skip and evaluator.plan.leaves_kl_out():
             self._keep_input()
-            found = self._reader.map(has_reference, by_columns=True)
-            needed = any(one for _, one in found)  # then a record without one is skipped
-            task = replace(task, evaluator=replace(task.evaluator, needs_reference=needed))
-        if task.evaluator.wants_first_pass:
+            needed = first_pass(reader, ReferenceSearch).found
+            evaluator = replace(evaluator, needs_reference=needed)  # those without are skipped
+        if evaluator.wants_first_pass:
             self._keep_input()
-            task = replace(task, evaluator=measured(task.evaluator, self._reader))
-        yield from self._evaluate(task)
+            evaluator = measured(evaluator, reader)
+        for sums in fold_pieces(
+            reader,
+            partial(EvaluationSums, evaluator, self._encode, self._look),
+            progress=None if self._progress is None else self._advance,
+            manifest=self._manifest,
+            together=self._encode is None,
+        ):
+            self._sums = sums
+            rows, sums.pieces = sums.pieces, Pieces()
+            yield rows
+
+    def _advance(self, size: int, part: EvaluationSums) -> None:
+        assert self._progress is not None
+        self._progress(size, part.batches.tokens)
 
     def _keep_input(self) -> None:
         """Keeps what can be read only once in files, and notes it."""
@@ -224,83 +231,61 @@ class Evaluation:
             kept = "standard input" if name == "<stdin>" else name
             self._notices[f"{kept} was kept in a temporary file: two passes"] = None
 
-    def _evaluate(self, task: Task) -> Iterator[list[Any]]:
-        outcome = self._outcome = task.nothing()
-        # No name for it: an error keeps what has one, and with it the processes that work ahead.
-        for piece, part in self._reader.map(
-            task.evaluate,
-            together=task.encode is None,
-            by_columns=True,
-            manifest=self._manifest,
-        ):
-            outcome.merge(part)
-            rows, outcome.pieces = outcome.pieces, Pieces()
-            if self._progress is not None:
-                self._progress(piece.size, part.batches.tokens)
-            yield rows
-            if outcome.error is not None:
-                raise outcome.error
-        if self._manifest is not None and self._manifest.kept:
-            kept = f"{self._manifest.kept} parts were there, and are in no number told here"
-            self._notices[kept] = None
-        elif not outcome.records and not outcome.skipped:
-            raise self._reader.nothing()
-
     @property
     def skipped(self) -> Skipped:
         """The records that could not be evaluated."""
-        return self._outcome.skipped
+        return self._reader.skipped
 
     @property
     def total(self) -> dict[str, object]:
         """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
-        return self._outcome.totals.row()
+        return self._sums.totals.row()
 
     @property
     def batches(self) -> list[dict[str, object]]:
         """The numbers of each batch behind the fields that name it; none where all is one batch."""
-        return self._outcome.batches.rows()
+        return self._sums.batches.rows()
 
     def gradient_size(self, row: Mapping[str, Any]) -> float:
         """Σ |gradient| over the tokens of the batch that a record's row belongs to."""
-        if self._task.evaluator.plan.batch == "record":
+        if self._evaluator.plan.batch == "record":
             gradients = (one["tokens"]["gradient"] for one in row["responses"])
             return math.fsum(abs(one) for gradient in gradients for one in gradient)
-        return self._outcome.batches.size(row)
+        return self._sums.batches.size(row)
 
     @property
     def signature(self) -> str:
         """The signature of the batch."""
-        return self._outcome.totals.signature()
+        return self._sums.totals.signature()
 
     @property
     def notices(self) -> list[str]:
         """What is told once."""
-        reader, evaluated = self._reader, (self._task.evaluator.plan.variant,)
-        other = other_row(reader.told.named, evaluated)
+        reader, evaluated = self._reader, (self._evaluator.plan.variant,)
+        other = other_row(reader.facts.named, evaluated)
         more = dict.fromkeys([*self._replaced(), *self._ungrouped()])
-        outcome, plan = self._outcome, self._task.evaluator.plan
-        if outcome.references.error is not None:
+        sums, plan = self._sums, self._evaluator.plan
+        if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
-        no_kl = without_kl([plan] if lacks_kl(outcome.totals.signed) else [])
-        pooled = {} if outcome.error is not None else reader.pooled(plan.batch)
-        return list(reader.notes() | self._notices | other | outcome.told | no_kl | more | pooled)
+        no_kl = without_kl([plan] if lacks_kl(sums.totals.signed) else [])
+        pooled = {} if sums.error is not None else reader.pooled(plan.batch)
+        return list(reader.notes() | self._notices | other | sums.sentences | no_kl | more | pooled)
 
     def _ungrouped(self) -> Iterator[str]:
         """Says that groups are torn into their responses, where advantages are made of groups."""
-        totals = self._outcome.totals
+        totals = self._sums.totals
         said = self._reader.ungrouped(totals)
         given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
-        in_groups = self._task.evaluator.plan.compares_groups and not given
+        in_groups = self._evaluator.plan.compares_groups and not given
         if said is not None and (in_groups or totals.dead_groups == totals.groups):
             yield said
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
-        plan = self._task.evaluator.plan
+        plan = self._evaluator.plan
         values = [
             instead(name, own, used)
-            for name, (own, used) in plan.replaced(self._outcome.totals.signed).items()
+            for name, (own, used) in plan.replaced(self._sums.totals.signed).items()
             if _of_another_scale(own, used)
         ]
         if values:
@@ -310,14 +295,10 @@ class Evaluation:
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
     """The evaluator that knows of whole batches what it needs to: after one pass, or two."""
     while evaluator.wants_first_pass:
-        task = Task(evaluator, None, reader.skip, reader.most_errors)
-        found = BatchStatistics()
-        for _, part in reader.map(task.measure, together=True, by_columns=True):
-            found.merge(part)
+        found = first_pass(reader, partial(StatisticsSums, evaluator)).found
         if not found.moments and not found.counts:
             return evaluator  # there is no record, which the next pass says
         evaluator = evaluator.after(found)
-        reader.told = Told()  # what is said of the files is said by the pass that evaluates them
     return evaluator
 
 

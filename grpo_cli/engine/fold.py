@@ -1,229 +1,250 @@
-"""One fold, wherever it runs: pieces of the input → what each comes to → all of it merged.
+"""One fold over the records of the input, wherever it runs.
 
-A command says what a piece comes to (a function of its records) and how the results of pieces that
-follow each other merge. Whether this process does it, others, or a cluster, is the reader's
-business (``Reader.map``). What needs statistics of the whole input is a fold before the fold.
+A command gives a class of accumulators: what one makes of a chunk of records, how it adds that up,
+and how accumulators of records that follow each other merge. The engine does the rest once: it
+reads pieces in this process, in several, or on a cluster, finds the record that is to blame for an
+error, skips it or stops there, and says so where nothing was selected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import chain
-from pickle import PickleBuffer
-from typing import Any, Generic, NamedTuple, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.pieces import Bundle, OnPiece
+from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Piece, Raw, Reading
-from grpo_cli.records.buffers import Beside
-from grpo_cli.records.choose.batches import steps_in
-from grpo_cli.records.fields import read_fields
-from grpo_cli.records.translate import Notices
-from grpo_cli.records.unread import Unread, candidates, look
-from grpo_cli.variants.trainer import named_row
+from grpo_cli.records import DecodedChunk, Piece
 
-_LARGE = 1 << 16  # bytes of a text that are worth a call of the system
+if TYPE_CHECKING:
+    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.tasks import Done
+    from grpo_cli.engine.reader import Reader
 
-
-class Pieces(list[Any]):
-    """Output in order, whose large texts go to another process from where they lie in memory."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _pieces, ([_lying(one) if protocol >= 5 else one for one in self],)
+T = TypeVar("T")
+A = TypeVar("A", bound="Accumulator[Any]")
 
 
-def _lying(piece: Any) -> Any:
-    large = isinstance(piece, bytes) and len(piece) >= _LARGE
-    return PickleBuffer(piece) if large else piece
+class Accumulator(ABC, Generic[T]):
+    """Adds up records in order; accumulators of records that follow each other merge.
 
+    Most define ``evaluate``, ``add`` and ``merge``. Those that need records as they were decoded
+    define ``read`` and ``merge``.
 
-def _pieces(received: list[Any]) -> Pieces:
-    """Pieces of what came, which some engines hand over as views of their own memory."""
-    return Pieces(bytes(one) if isinstance(one, memoryview) else one for one in received)
+    Attributes:
+        error: the one at which work stopped. ``add`` and ``merge`` set it where the whole input
+            cannot be used, though records may be skipped.
+        headers: whether chunks carry what is shown of each record.
+        by_columns: whether tables may come as columns, which only ``chunks`` understands.
+        bundles: whether small pieces, as of small files, are read together.
+        needs_records: whether an input without any record is an error.
+        settings: the names of attributes that say what to do; these do not travel back with the
+            sums from another process.
+    """
+
+    error: InputError | None = None
+    headers: bool = False
+    by_columns: ClassVar[bool] = True
+    bundles: ClassVar[bool] = False
+    needs_records: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether a first pass need not read the rest of the input."""
+        return False
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Adds records in order, and yields the errors of those that it leaves out."""
+        for chunk in self.chunks(decoded):
+            if isinstance(chunk, InputError):
+                yield chunk
+                continue
+            for part in chunk.each(self.evaluate):
+                if isinstance(part, InputError):
+                    yield part
+                else:
+                    self.add(*part)
+                if self.error is not None:
+                    return
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that are evaluated together; errors in the places of those that are bad."""
+        return chunks(decoded, with_headers=self.headers)
+
+    def evaluate(self, chunk: Chunk) -> T:
+        """Returns what ``add`` needs of a chunk, and changes nothing.
+
+        It is called again on parts of a chunk where it fails on the whole.
+
+        Raises:
+            InputError: where a record cannot be used.
+            HyperparameterError: where a value cannot be used with a record.
+        """
+        raise NotImplementedError
+
+    def add(self, chunk: Chunk, found: T) -> None:
+        """Adds a chunk and what ``evaluate`` made of it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def merge(self, later: Any) -> None:
+        """Adds what was added of records that follow."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in self.settings}
 
 
 @dataclass
-class Told:
-    """What there is to tell of some input once.
+class Folded(Generic[A]):
+    """What was added up of some input.
 
     Attributes:
-        notices: sentences, and the line that first gave rise to each.
-        named: the row that its first object names, "" for none; None where it has no object.
-        steps: a field that says steps → the steps of the records.
-        unread: the keys that hold a column which nothing reads.
-        group_key: the key under which that object says its group, "" for none.
+        sums: the accumulator.
+        skipped: the records that were left out.
     """
 
-    notices: Notices = field(default_factory=dict)
-    named: str | None = None
-    steps: dict[str, set[Any]] = field(default_factory=dict)
-    unread: Unread = field(default_factory=Unread)
-    group_key: str = ""
+    sums: A
+    skipped: Skipped
 
-    def merge(self, later: Told) -> None:
-        """Adds what there is to tell of the input that follows."""
-        self.notices |= later.notices
-        self._add_steps(later.steps)
-        self.unread.merge(later.unread)
-        if self.named is None:
-            self.named, self.group_key = later.named, later.group_key
-
-    def stop(self, line: int | None, path: str = "") -> None:
-        """Forgets what lies behind a line, at which work on one file stopped.
-
-        Args:
-            line: the line; None in a document.
-            path: what the error there says the place of.
-        """
-        if line is not None:
-            behind = [said for said, at in self.notices.items() if at is not None and at > line]
-            for said in behind:
-                del self.notices[said]
-        self.unread.stop(line, path)
-
-    @property
-    def sentences(self) -> Notices:
-        """All of them: the notices, and one on the keys that nothing reads."""
-        return self.notices | self.unread.note()
-
-    def heard(
-        self, decoded: Iterable[DecodedChunk], used: Container[str] = ()
-    ) -> Iterator[DecodedChunk]:
-        """The same objects; what the first of them, and of each set of keys, says is kept.
-
-        Args:
-            decoded: objects in order.
-            used: keys that flags read.
-        """
-        for few in decoded:
-            if self.named is None:
-                self.named, self.group_key = _named(few), _group_key(few)
-            self._add_unread(few, used)
-            self._add_steps(steps_in(few))
-            yield few
-
-    def _add_steps(self, found: Mapping[str, set[Any]]) -> None:
-        for name, steps in found.items():
-            self.steps.setdefault(name, set()).update(steps)
-
-    def _add_unread(self, few: DecodedChunk, used: Container[str]) -> None:
-        if few.columns is not None:
-            keys = few.columns.keys
-            if _unread(keys) and not self.unread.has(keys):
-                self._look(keys, few.columns.first_row(), used)
-        elif few.keys is not None:
-            if _unread(few.keys) and not self.unread.has(few.keys):
-                self._look(few.keys, few.items[0], used)
-        else:
-            for raw in few.items:
-                if isinstance(raw, Raw) and isinstance(raw.row, dict):
-                    keys = tuple(raw.row)
-                    if _unread(keys) and not self.unread.has(keys):
-                        self._look(keys, raw, used)
-
-    def _look(
-        self, keys: tuple[str, ...], raw: Raw | InputError | None, used: Container[str]
-    ) -> None:
-        if not isinstance(raw, Raw):
+    def merge(self, later: Folded[A]) -> None:
+        """Adds the input that follows; nothing is added after an error."""
+        if self.sums.error is not None:
             return
-        try:
-            fields = read_fields(raw.row)
-        except InputError:
-            return  # told where it is read
-        unread = [key for key in candidates(fields.unknown) if key not in used]
-        found = look(raw.row, fields.names, unread, fields.misnamed, raw.line)
-        self.unread.add(keys, found)
-
-
-@lru_cache(maxsize=1024)
-def _unread(keys: tuple[str, ...]) -> bool:
-    """Whether there are any that no part reads."""
-    try:
-        return bool(candidates(read_fields(dict.fromkeys(keys, 0)).unknown))
-    except InputError:
-        return False
-
-
-def _named(few: DecodedChunk) -> str:
-    if few.keys is not None and "framework" not in few.keys:
-        return ""
-    first = few.items[0]
-    return (named_row(first.value) if isinstance(first, Raw) else None) or ""
-
-
-def _group_key(few: DecodedChunk) -> str:
-    first = None if few.keys is not None else few.items[0]
-    value = dict.fromkeys(few.keys, 0) if few.keys is not None else getattr(first, "value", None)
-    if not isinstance(value, dict):
-        return ""
-    try:
-        return read_fields(value).names.get("group_ids", "")
-    except InputError:
-        return ""
-
-
-T = TypeVar("T")
-
-
-class Bundle(NamedTuple):
-    """Small pieces that follow each other, to be worked on as one."""
-
-    pieces: tuple[Piece, ...]
+        self.sums.merge(later.sums)
+        if self.sums.error is None:
+            self.skipped.merge(later.skipped)
+            self.sums.error = later.sums.error
 
     @property
-    def source(self) -> str:
-        """The file of the first."""
-        return self.pieces[0].source
+    def error(self) -> InputError | None:
+        """The error at which work stopped."""
+        return self.sums.error
 
     @property
-    def line(self) -> int:
-        """The 1-based number of its first line."""
-        return self.pieces[0].line
+    def pieces(self) -> Any:
+        """The output, of accumulators that have some."""
+        return getattr(self.sums, "pieces", ())
+
+    @pieces.setter
+    def pieces(self, pieces: Any) -> None:
+        self.sums.pieces = pieces  # type: ignore[attr-defined]
 
     @property
-    def size(self) -> int:
-        """Bytes of all."""
-        return sum(piece.size for piece in self.pieces)
-
-
-def bundled(pieces: Iterable[Piece], size: int) -> Iterator[Bundle]:
-    """The pieces, small ones together: so many as have half of ``size`` bytes."""
-    waiting: list[Piece] = []
-    room = size // 2
-    for piece in pieces:
-        waiting.append(piece)
-        room -= piece.size
-        if room <= 0:
-            yield Bundle(tuple(waiting))
-            waiting, room = [], size // 2
-    if waiting:
-        yield Bundle(tuple(waiting))
+    def records(self) -> int:
+        """How many records were added, of accumulators that have output."""
+        found: int = getattr(self.sums, "records", 0)
+        return found
 
 
 @dataclass(frozen=True)
-class OnPiece(Generic[T]):
-    """What is done with each piece, as a function that travels between processes."""
+class FoldPiece(Generic[A]):
+    """Adds up the records of a piece, in any process.
 
-    work: Callable[[Iterable[DecodedChunk]], T]
-    reading: Reading
-    by_columns: bool
-    beside: Beside | None
+    Attributes:
+        make: makes an accumulator without records.
+        skip: whether to go on after a record that cannot be used.
+        most_errors: how many errors of such records are kept; 0 for all.
+    """
 
-    def __call__(self, piece: Piece | Bundle) -> tuple[T, Told]:
-        """What a piece comes to, and what is to be told of it once."""
-        return self.all_of(piece.pieces if isinstance(piece, Bundle) else (piece,))
+    make: Callable[[], A]
+    skip: bool
+    most_errors: int
 
-    def all_of(self, pieces: Iterable[Piece]) -> tuple[T, Told]:
-        """What pieces that follow each other come to as one."""
-        told = Told()
-        decoded = (
-            self.reading.decoded(
-                piece, told.notices, by_columns=self.by_columns, beside=self.beside
-            )
-            for piece in pieces
-        )
-        result = self.work(told.heard(chain.from_iterable(decoded), self.reading.fields))
-        if (error := getattr(result, "error", None)) is not None:  # an evaluation's
-            told.stop(error.line, error.path)
-        return result, told
+    def __call__(self, decoded: Iterable[DecodedChunk]) -> Folded[A]:
+        """Adds records in order; stops at the first bad one unless it is to be skipped."""
+        found = Folded(self.make(), Skipped(self.most_errors))
+        for error in found.sums.read(decoded):
+            if not self.skip:
+                found.sums.error = error
+                break
+            found.skipped.add(error)
+        return found
+
+
+def fold(
+    reader: Reader, make: Callable[[], A], *, progress: Callable[[int, A], None] | None = None
+) -> A:
+    """Adds up all records of the input; their errors are in ``reader.skipped``.
+
+    Args:
+        reader: the files.
+        make: makes an accumulator without records; it travels between processes.
+        progress: called with the bytes and the sums of each piece that is done.
+
+    Raises:
+        InputError: at the first record that cannot be used, unless such records are skipped; and
+            where a choice of records leaves none.
+    """
+    whole = make()
+    for whole in fold_pieces(reader, make, progress=progress, together=True):  # noqa: B007
+        pass
+    return whole
+
+
+def fold_pieces(
+    reader: Reader,
+    make: Callable[[], A],
+    *,
+    progress: Callable[[int, A], None] | None = None,
+    manifest: Manifest | None = None,
+    together: bool = False,
+) -> Iterator[A]:
+    """Yields the sums of all records so far, after each piece of the input.
+
+    Output that the sums hold may be taken from them each time. The errors of records that were
+    left out so far are in ``reader.skipped``.
+
+    Args:
+        reader: the files.
+        make: makes an accumulator without records; it travels between processes.
+        progress: called with the bytes and the sums of each piece that is done.
+        manifest: of the parts to which workers of a cluster write the output.
+        together: whether a cluster may merge the sums of pieces that follow each other.
+
+    Raises:
+        InputError: as ``fold``, after the sums of all records before.
+    """
+    whole = Folded(make(), Skipped(reader.most_errors))
+    reader.skipped = whole.skipped
+    work = FoldPiece(make, reader.skip, reader.most_errors)
+    read = False
+    # No name for it: an error keeps what has one, and with it the processes that work ahead.
+    for piece, part, facts in _run(reader, work, together=together, manifest=manifest):
+        reader.facts.merge(facts)
+        read |= facts.named is not None
+        whole.merge(part)
+        if progress is not None:
+            progress(piece.size, part.sums)
+        yield whole.sums
+        if whole.error is not None:
+            raise whole.error
+    if manifest is not None and manifest.kept:
+        kept = f"{manifest.kept} parts were there, and are in no number told here"
+        reader.notices[kept] = None
+    elif not read and (reader.reading.selects or whole.sums.needs_records):
+        raise reader.nothing()
+
+
+def first_pass(reader: Reader, make: Callable[[], A]) -> A:
+    """Adds up the records of the input that can be used, before the fold that reports errors."""
+    reader.keep_input()
+    whole = make()
+    for _, part, _ in _run(reader, FoldPiece(make, skip=True, most_errors=1), together=True):
+        whole.merge(part.sums)
+        if whole.complete:
+            break
+    return whole
+
+
+def _run(
+    reader: Reader, work: FoldPiece[A], *, together: bool, manifest: Manifest | None = None
+) -> Iterator[tuple[Piece | Bundle | Done, Folded[A], InputFacts]]:
+    sums = work.make()
+    on_piece = OnPiece(work, reader.reading, sums.by_columns)
+    return reader.run(on_piece, together=together, bundles=sums.bundles, manifest=manifest)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from grpo_cli.engine import memory
-from grpo_cli.engine.fold import Bundle
 from grpo_cli.engine.passing import receive, send
+from grpo_cli.engine.pieces import Bundle
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.fold import Bundle, OnPiece, Told, bundled
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.pieces import Bundle, OnPiece, bundled
 from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
     PLAIN,
-    Block,
     DecodedChunk,
     Piece,
     Raw,
@@ -34,14 +34,12 @@ from grpo_cli.records import (
     Source,
     record,
 )
-from grpo_cli.records.buffers import Beside
-from grpo_cli.records.choose.batches import STEP_FIELDS, batch_fields
-from grpo_cli.records.choose.paths import read_path, spelled
-from grpo_cli.records.choose.where import Condition
-from grpo_cli.records.decode.chunks import one_by_one
+from grpo_cli.records.choose.batches import batch_fields
+from grpo_cli.records.choose.where import Condition, read_path, spelled
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
 from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.record import one_by_one
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
@@ -74,7 +72,7 @@ class Reader:
     Attributes:
         paths: the files, as the user named them.
         skipped: the errors of records that were left out.
-        told: what is told once.
+        facts: what commands say once of the input.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class Reader:
         self.skip = skip
         self.most_errors = most_errors
         self.skipped = Skipped(most_errors)
-        self.told = Told()
+        self.facts = InputFacts()
         self._sources = [Source.of(path) for path in paths]
         self._jobs = jobs
         self._block_bytes = block_bytes
@@ -104,22 +102,22 @@ class Reader:
     @property
     def notices(self) -> Notices:
         """What is told once of the files; more is added to it."""
-        return self.told.notices
+        return self.facts.notices
 
     def notes(self, *plans: Plan) -> Notices:
         """All of them, and what the plans say: another row than the records', an idle clip."""
-        other = other_row(self.told.named, [plan.variant for plan in plans]) if plans else {}
+        other = other_row(self.facts.named, [plan.variant for plan in plans]) if plans else {}
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
         said = {one: None for one in idle if one is not None}
-        return self.told.sentences | other | said
+        return self.facts.sentences | other | said
 
     def ungrouped(self, totals: Totals) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
         alone = totals.records == totals.groups == totals.responses and totals.records > 1
-        if not alone or self.reading.grouping is not None or not self.told.group_key:
+        if not alone or self.reading.grouping is not None or not self.facts.group_key:
             return None
-        key = self.told.group_key
-        for field, steps in self.told.steps.items():
+        key = self.facts.group_key
+        for field, steps in self.facts.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{field},{key}"
         return (
@@ -134,7 +132,7 @@ class Reader:
             batch: as ``--batch`` has it.
             advice: what to do about it; ``FIELD`` stands for the field that says the step.
         """
-        for field, steps in self.told.steps.items():
+        for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":
                 said = f"the records of {len(steps):,} steps are evaluated as one batch"
                 return {f"{said}; {advice.replace('FIELD', field)}": None}
@@ -143,7 +141,7 @@ class Reader:
     def only(self, fields: Mapping[str, Any]) -> Reader:
         """The same files, of which only the records are read that have these values of fields."""
         narrowed = copy(self)
-        narrowed.told = Told()
+        narrowed.facts = InputFacts()
         conditions = [
             Condition(read_path(name, "--batch"), "==", value) for name, value in fields.items()
         ]
@@ -176,11 +174,10 @@ class Reader:
         self.skipped = Skipped(self.most_errors)
         read = False
         for piece in self._pieces(apart=False):
-            packed = isinstance(piece, Block)  # rows of tables would be cut down to their numbers
-            decoded = self.reading.decoded(
-                piece, self.notices, by_columns=packed, beside=_says_step if packed else None
-            )
-            for chunk in chunks(self.told.heard(decoded, self.reading.fields), with_headers=True):
+            decoded = self.reading.decoded(piece, self.notices)
+            for chunk in chunks(
+                self.facts.collect(decoded, self.reading.fields), with_headers=True
+            ):
                 read = True
                 if isinstance(chunk, Chunk):
                     yield chunk
@@ -199,7 +196,7 @@ class Reader:
         read = False
         for piece in self._pieces(apart=False):
             decoded = self.reading.decoded(piece, self.notices)
-            for raw in one_by_one(self.told.heard(decoded, self.reading.fields)):
+            for raw in one_by_one(self.facts.collect(decoded, self.reading.fields)):
                 read = True
                 found = raw if isinstance(raw, InputError) else record(raw)
                 if isinstance(found, InputError):
@@ -300,7 +297,6 @@ class Reader:
         *,
         together: bool = False,
         by_columns: bool = False,
-        beside: Beside | None = None,
         bundles: bool = False,
         manifest: Manifest | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
@@ -311,35 +307,51 @@ class Reader:
         Args:
             work: what is made of a piece; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
-            by_columns: whether numbers may come as columns, beside no more of their records than
+            by_columns: whether tables may come as columns, with no more of their records than
                 an evaluation needs, which ``chunks`` understands.
-            beside: which other values of plain lines ``work`` needs, by their keys; then their
-                numbers may come as columns.
             bundles: whether small pieces, as of small files, are worked on together.
             manifest: of the parts to which workers of a cluster write rows.
         """
-        beside = _says_step if by_columns and beside is None else beside
+        on_piece = OnPiece(work, self.reading, by_columns)
+        found = self.run(on_piece, together=together, bundles=bundles, manifest=manifest)
+        for piece, result, facts in found:
+            self.facts.merge(facts)
+            yield piece, result
+
+    def run(
+        self,
+        on_piece: OnPiece[T],
+        *,
+        together: bool = False,
+        bundles: bool = False,
+        manifest: Manifest | None = None,
+    ) -> Iterator[tuple[Piece | Bundle | Done, T, InputFacts]]:
+        """Yields the result and the facts of every piece, in order; of all before, on an error.
+
+        Args:
+            on_piece: the work; it travels between processes.
+            together: whether results of pieces that follow each other may come merged.
+            bundles: whether small pieces, as of small files, are worked on together.
+            manifest: of the parts to which workers of a cluster write rows.
+        """
         if self._on is not None:
-            on_piece = OnPiece(work, self.reading, by_columns, beside)
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
         each = _before(self._pieces(apart=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
-        on_piece = OnPiece(work, self.reading, by_columns, beside)
-        for piece, (result, told) in self._shared_out(on_piece, pieces):
-            self.told.merge(told)
-            yield piece, result
+        for piece, (result, facts) in self._shared_out(on_piece, pieces):
+            yield piece, result, facts
         if faults:
             raise faults[0]
 
     def _on_cluster(
         self, work: OnPiece[T], *, together: bool, manifest: Manifest | None
-    ) -> Iterator[tuple[Done, T]]:
+    ) -> Iterator[tuple[Done, T, InputFacts]]:
         from grpo_cli.engine.cluster.run import on_ray  # an extra
 
         assert self._on is not None
-        results = on_ray(
+        yield from on_ray(
             self._on,
             work,
             self._sources,
@@ -348,9 +360,6 @@ class Reader:
             together=together,
             manifest=manifest,
         )
-        for done, result, told in results:
-            self.told.merge(told)
-            yield done, result
 
     def _shared_out(
         self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
@@ -372,10 +381,6 @@ class Reader:
     def _pieces(self, *, apart: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, apart=apart)
-
-
-def _says_step(key: str) -> bool:
-    return key in STEP_FIELDS
 
 
 def _remove(path: str, owner: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from grpo_cli.engine.chunk import Chunk, located
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.fold import Accumulator
+from grpo_cli.errors import InputError
 from grpo_cli.objective.inputs import MissingColumnError, missing
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import MIXED, Parts, plain
 from grpo_cli.records import DecodedChunk
@@ -81,10 +82,29 @@ def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
     return found
 
 
-def has_reference(decoded: Iterable[DecodedChunk]) -> bool:
-    """Whether any of the records has a reference; those that cannot be read do not count."""
-    parts = chunks(decoded, with_headers=False)
-    return any(isinstance(part, Chunk) and part.has_reference for part in parts)
+class ReferenceSearch(Accumulator[None]):
+    """Finds out whether any record has a reference.
+
+    Attributes:
+        found: whether one has.
+    """
+
+    found: bool = False
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Reads as far as the first record with a reference; bad records do not count."""
+        parts = self.chunks(decoded)
+        self.found = any(isinstance(part, Chunk) and part.has_reference for part in parts)
+        return iter(())
+
+    @property
+    def complete(self) -> bool:
+        """Whether a record with a reference was found."""
+        return self.found
+
+    def merge(self, later: ReferenceSearch) -> None:
+        """Adds the search of records that follow."""
+        self.found |= later.found
 
 
 def lacks_kl(parts: Parts) -> bool:

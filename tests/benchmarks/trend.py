@@ -115,19 +115,14 @@ def _record(draw: np.random.Generator, name: str, tokens: int) -> dict[str, obje
     return record | {"rewards": draw.integers(0, 2, 8).astype(float).tolist()}
 
 
-def cost(
-    steps: int, records: int, tokens: int, repeats: int, *, one_file: bool, fast: bool
-) -> None:
+def cost(steps: int, records: int, tokens: int, repeats: int, *, one_file: bool) -> None:
     """Prints processor time beside that of eval's totals, of the same bytes."""
     from grpo_cli.commands.trend.findings import findings
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.engine import Evaluation, Reader, memory
-    from grpo_cli.records.open import blocks
     from grpo_cli.records.open.folders import files
     from grpo_cli.variants.plan import plan
 
-    if not fast:
-        blocks.decoder = lambda: None  # type: ignore[assignment]  # as without the extra
     gc.disable()  # as the command has it: what was imported is never looked at again
     memory.settle()
     np.seterr(all="ignore")
@@ -161,13 +156,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--one-file", action="store_true")
-    parser.add_argument("--without-fast", action="store_true", help="as without simdjson")
     given = parser.parse_args()
     if given.what == "alarms":
         alarms(given.seed, given.runs)
     else:
         sizes = given.steps, given.records, given.tokens, given.repeats
-        cost(*sizes, one_file=given.one_file, fast=not given.without_fast)
+        cost(*sizes, one_file=given.one_file)
 
 
 if __name__ == "__main__":

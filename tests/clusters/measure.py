@@ -25,7 +25,8 @@ from grpo_cli.engine.cluster.flow import Flow
 from grpo_cli.engine.cluster.portions import Files
 from grpo_cli.engine.cluster.run import _Tasks
 from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result, versions
-from grpo_cli.engine.fold import OnPiece, Told
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.engine.pool import cores
 from grpo_cli.engine.totals import Totals
 from grpo_cli.records import PLAIN, Source
@@ -125,7 +126,9 @@ class MadeUp(_Tasks):
 
     def __init__(self, connected, job, jobs) -> None:
         super().__init__(connected, job, jobs)
-        self._empty = connected.ray.remote(lambda: Answer([Result(Done("", 1, 1), TOTALS, Told())]))
+        self._empty = connected.ray.remote(
+            lambda: Answer([Result(Done("", 1, 1), TOTALS, InputFacts())])
+        )
 
     def evaluate(self, number, portion):
         return self._empty.options(max_retries=5).remote()

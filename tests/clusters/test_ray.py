@@ -18,7 +18,7 @@ from files import grouped_rows
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.convert.conversion import Conversion
-from grpo_cli.commands.eval.formats.jsonl import LINES
+from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.split.responses import gather
@@ -27,8 +27,9 @@ from grpo_cli.engine.cluster import run
 from grpo_cli.engine.cluster.manifest import Manifest
 from grpo_cli.engine.cluster.parts import Parts
 from grpo_cli.engine.cluster.tasks import ClusterError, versions
-from grpo_cli.engine.evaluation import Task
+from grpo_cli.engine.evaluation import EvaluationSums
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import fold
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
@@ -100,8 +101,8 @@ def test_check_says_the_same(cluster, files):
 
 def test_compare_says_the_same(cluster, files):
     plans = [plan(name) for name in ("grpo", "dr", "gspo", "lite-ppo")]
-    here = Comparison(plans, Reader(files, skip=True)).document()
-    there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).document()
+    here = Comparison(plans, Reader(files, skip=True)).result()
+    there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).result()
     assert there == here
     assert here["variants"][0]["variant"] == "dr"
 
@@ -148,23 +149,22 @@ def test_a_store_whose_connections_fail(cluster, store, files, text, variant):
 # ---- what happens to workers ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Unlucky:
-    """Work to which something happens a few times; ``folder`` counts how often."""
+@dataclass
+class Unlucky(EvaluationSums):
+    """Sums to which something happens a few times; ``folder`` counts how often."""
 
-    task: Task
-    folder: str
-    times: int
-    what: object
+    folder: str = ""
+    times: int = 0
+    what: object = None
 
-    def __call__(self, decoded):
+    def read(self, decoded):
         for number in range(self.times):
             try:
                 (Path(self.folder) / str(number)).touch(exist_ok=False)
             except FileExistsError:
                 continue
             self.what()
-        return self.task.evaluate(decoded)
+        return super().read(decoded)
 
 
 def killed() -> None:
@@ -175,14 +175,9 @@ def slow() -> None:
     time.sleep(3)
 
 
-def totals(paths, work, **options) -> str:
-    whole = work.nothing()
-    folded = work.evaluate
-    if "unlucky" in options:
-        folded = Unlucky(work, *options.pop("unlucky"))
-    for _, part in Reader(paths, skip=True, **options).map(folded, together=True):
-        whole.merge(part)
-    return json.dumps(whole.totals.row())
+def totals(paths, make=EvaluationSums, options=None, **reading) -> str:
+    work = partial(make, Evaluator(plan("dr")), **(options or {}))
+    return json.dumps(fold(Reader(paths, skip=True, **reading), work).totals.row())
 
 
 @pytest.fixture
@@ -199,17 +194,16 @@ def by_value():
 
 @pytest.mark.parametrize("what", [killed, slow])
 def test_a_worker_is_killed_twice_or_slow(cluster, files, tmp_path, by_value, what):
-    work = Task(Evaluator(plan("dr")), None, skip=True)
-    unlucky = (str(tmp_path), 2, what)
-    found = totals(files, work, on="ray", task_bytes=60_000, unlucky=unlucky)
+    unlucky = {"folder": str(tmp_path), "times": 2, "what": what}
+    found = totals(files, Unlucky, unlucky, on="ray", task_bytes=60_000)
     assert len(list(tmp_path.iterdir())) == 2
-    assert found == totals(files, work)
+    assert found == totals(files)
 
 
 def test_workers_that_die_again_and_again(cluster, files, tmp_path, by_value):
-    work = Task(Evaluator(plan("dr")), None, skip=True)
+    unlucky = {"folder": str(tmp_path), "times": 99, "what": killed}
     with pytest.raises(ClusterError, match=r"died again and again on .*jsonl") as died:
-        totals(files[:1], work, on="ray", task_bytes=1 << 20, unlucky=(str(tmp_path), 99, killed))
+        totals(files[:1], Unlucky, unlucky, on="ray", task_bytes=1 << 20)
     assert died.value.exit_code == 70
     assert answer(files, on="ray", task_bytes=60_000) == answer(files)
 
@@ -233,7 +227,7 @@ def test_a_node_is_killed_in_the_middle(cluster, files, variant):
 def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
     node = cluster.add_node(**cluster.node)
     cluster.wait_for_nodes()
-    encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=LINES)
+    encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=JSONL)
     reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
     manifest = Manifest(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
     found = Evaluation(reader, plan("dr"), encode=encode, manifest=manifest)
@@ -252,7 +246,7 @@ def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
 
 def test_parts_in_a_store_whose_connections_fail(cluster, store, files):
     store.share = store.share_written = 0.2
-    encode = partial(encode_lines, level="record", fields=("id", "line", "loss"), lines=LINES)
+    encode = partial(encode_lines, level="record", fields=("id", "line", "loss"), lines=JSONL)
 
     def write(*, resume: bool) -> Manifest:
         reader = Reader(files, skip=True, on="ray", task_bytes=60_000)

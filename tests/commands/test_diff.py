@@ -14,7 +14,7 @@ import pytest
 from grpo_cli.commands.diff.diff import Answer, compare
 from grpo_cli.commands.diff.pairs import paired
 from grpo_cli.commands.main import application
-from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Record, parse
@@ -57,7 +57,7 @@ def answer(tmp_path: Path, change: Callable[[Records], Any], tolerance: float = 
     other = copy.deepcopy(run())
     change(other)
     first, second = write(tmp_path / "a", run()), write(tmp_path / "b", other)
-    return compare(first, second, StepOf(), tolerance)
+    return compare(first, second, StepSource(), tolerance)
 
 
 def test_a_run_and_itself_are_one(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def unnamed(records: Records) -> None:
 
 def written(tmp_path: Path, first: Records, second: Records) -> Answer:
     readers = write(tmp_path / "a", first), write(tmp_path / "b", second)
-    return compare(*readers, StepOf(), 0.0)
+    return compare(*readers, StepSource(), 0.0)
 
 
 def test_rollouts_that_came_in_another_order_are_the_same_run(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
         write(tmp_path / "b" / name, run())
     readers = [Reader(files([str(tmp_path / name)])) for name in "ab"]
     with pytest.raises(UsageError, match="both have step 0: these are 2 runs"):
-        compare(*readers, StepOf(), 0.0)
+        compare(*readers, StepSource(), 0.0)
 
 
 def test_the_command(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -317,7 +317,7 @@ def in_orders(tmp_path: Path, *orders: list[int]) -> Any:
         lines = [json.dumps(one) for step in order for one in run()[2 * step : 2 * step + 2]]
         paths.append(tmp_path / f"{at}.jsonl")
         paths[-1].write_text("\n".join(lines))
-    return compare(*(Reader([str(path)]) for path in paths), StepOf(), 0.0)
+    return compare(*(Reader([str(path)]) for path in paths), StepSource(), 0.0)
 
 
 def test_steps_that_go_back_are_told(tmp_path: Path) -> None:
@@ -351,8 +351,8 @@ def test_a_distance_of_the_tolerance_is_none(tmp_path: Path) -> None:
     change(other)
     at(first)["advantages"] = [1.0, 2.0, 3.0]
     readers = write(tmp_path / "a", first), write(tmp_path / "b", other)
-    assert compare(*readers, StepOf(), 0.25).same
-    apart = [one.column for one in compare(*readers, StepOf(), 0.2499).partings]
+    assert compare(*readers, StepSource(), 0.25).same
+    apart = [one.column for one in compare(*readers, StepSource(), 0.2499).partings]
     assert apart == ["hyperparameters", "advantages"]
 
 

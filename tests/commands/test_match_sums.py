@@ -18,7 +18,7 @@ from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, S
 from grpo_cli.commands.match.search import Search
 from grpo_cli.commands.match.space.kinds import Kinds, correction_key
 from grpo_cli.commands.match.space.space import Depth, Options, build
-from grpo_cli.commands.match.sums.exact import _Exactly, edges, exactly, merge, unbound
+from grpo_cli.commands.match.sums.exact import ExactTotals, edges, exactly, unbound
 from grpo_cli.commands.match.sums.sums import Features, measure
 from grpo_cli.commands.match.sums.terms import Terms, leaves_out
 from grpo_cli.engine import Reader
@@ -290,8 +290,9 @@ def test_bad_records_are_counted_once_however_often_they_are_read(tmp_path) -> N
     path.write_text(f"{good}\n{{}}\n{good}\n")
     reader = Reader([str(path)], PLAIN, skip=True)
     for _ in range(3):
-        (found,) = Stream(reader).fold(lambda chunk, into: into.append(chunk), list)
-        assert sum(one.batch.records.count for one in found) == 2
+        (found,) = exactly([Evaluator(plan("grpo"))], Stream(reader))
+        assert found is not None
+        assert found.records == 2
         assert reader.skipped.count == 1
         assert len(list(reader.records())) == 2
         assert reader.skipped.count == 1
@@ -306,13 +307,12 @@ def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking) -> Non
     both = [whole(**({} if at in lacking else {"entropies": ENTROPIES})) for at in range(2)]
     paid = plan("grpo", hyperparameters={"entropy_coef": 0.1})
     evaluators = [Evaluator(plan("grpo")), Evaluator(paid)]
-    work = _Exactly(evaluators)
-    found = work.zero()
+    merged = ExactTotals(evaluators)
     for one in both:
-        part = work.zero()
-        work(one, part)
-        merge(found, part)
-    for grpo, other in (exactly(evaluators, InMemory(both)), found.values()):
+        part = ExactTotals(evaluators)
+        part.add(one, None)
+        merged.merge(part)
+    for grpo, other in (exactly(evaluators, InMemory(both)), merged.found):
         assert grpo is not None
         assert grpo.records == 2
         assert other is None

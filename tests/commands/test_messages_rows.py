@@ -9,9 +9,7 @@ import pytest
 from files import evaluation
 
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.task import Task
-from grpo_cli.commands.trend.which import StepOf
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 
@@ -43,8 +41,7 @@ def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, 
 
 def test_a_run_that_is_followed_says_it_once(dump):
     path = dump(DAPO, DAPO | {"step": 2})
-    task = Task(Evaluator(plan("dr")), StepOf(), skip=False, logged=False)
-    follow = Follow([str(path)], PLAIN, task)
+    follow = Follow([str(path)], PLAIN, plan("dr"), StepSource())
     follow.poll()
     assert [f"grpo: note: {note}" for note in follow.notices] == [SAID]
 

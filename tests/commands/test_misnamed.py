@@ -14,7 +14,6 @@ from grpo_cli import compare, evaluate, fold, match
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading
-from grpo_cli.records.buffers import Decoder
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.variants.plan import plan
 
@@ -352,32 +351,6 @@ def test_rows_of_a_group(tmp_path, kind, row):
         )
 
 
-@pytest.mark.parametrize("row", ["dr", "opo"])
-def test_the_extra_that_reads_numbers_from_text_says_the_same(tmp_path, monkeypatch, row):
-    """And it is asked: these records are what it serves."""
-    simdjson = pytest.importorskip("simdjson")
-    path = tmp_path / "a.jsonl"
-    rows = [[-0.5, -0.25], [-0.75, -1.0]]
-    one = {"logprobs": rows, "rewards": [1.0, 0.5], "old_lp": rows, "returns": rows}
-    path.write_text((json.dumps(one) + "\n") * 5)
-    served = []
-
-    class Watched(Decoder):
-        def served(self, *given):
-            served.append(super().served(*given))
-            return served[-1]
-
-    found = []
-    for decoder in (Watched(simdjson.Parser), None):
-        monkeypatch.setattr("grpo_cli.records.open.blocks.decoder", lambda made=decoder: made)
-        found.append(outcome([str(path)], row))
-    assert served
-    assert all(served)
-    assert found[0] == found[1]
-    assert (found[0][0] is None) == (row == "opo")
-    assert row == "dr" or "old_lp" in found[0][2][0]
-
-
 @pytest.mark.parametrize("name", ["prime-rl", "open-instruct", "verifiers", "miles"])
 def test_a_key_that_a_format_does_not_read(tmp_path, grpo, name):
     """Where the format has no old log-probs of its own."""
@@ -400,7 +373,7 @@ def test_what_frameworks_write_is_read_in_silence(tmp_path, name):
     path.write_bytes(DATA[name])
     reader = Reader([str(path)], skip=True)
     list(reader.records())
-    assert not reader.told.unread.note()
+    assert not reader.facts.unread.note()
 
 
 @each("value", [dumps.ms_swift(), dumps.roll_columns(), dumps.unipo(), *dumps.texts().values()])
@@ -409,7 +382,7 @@ def test_so_are_the_others(tmp_path, value):
     path.write_text(json.dumps(value))
     reader = Reader([str(path)], skip=True)
     list(reader.records())
-    assert not reader.told.unread.note()
+    assert not reader.facts.unread.note()
 
 
 def test_fields_that_flags_name_are_read(grpo, dump):

@@ -10,14 +10,12 @@ import pytest
 
 from grpo_cli import compare, evaluate, match, split, verify
 from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.task import Task
-from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError
 from grpo_cli.fold import merge, partial
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import PLAIN as PLAIN_READING
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
@@ -349,8 +347,7 @@ def test_a_mixed_run_has_no_update_where_the_reference_is_missing(write, order):
 
 def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
     path = write(PLAIN, PLAIN)
-    task = Task(Evaluator(plan("grpo")), StepOf(), skip=False, logged=False)
-    follow = Follow([path], PLAIN_READING, task)
+    follow = Follow([path], PLAIN_READING, plan("grpo"), StepSource())
     follow.poll()
     assert [step.metrics["loss"] for step in follow.steps()] == pytest.approx([LOSS] * 2)
     assert NOTE in follow.notices

@@ -23,7 +23,7 @@ def rows(path, micro_batch, accumulate=None, ranks=1, **options):
     made = plan(options.pop("variant", "dr"), **options)
     responses = gather(made, Reader([str(path)]))
     cutting = cut(responses.count, micro_batch, accumulate, ranks)
-    return {row["aggregate"]: row for row in split(made, responses, cutting)["splits"]}
+    return {row["aggregate"]: row for row in split(made, responses, cutting).document()["splits"]}
 
 
 def test_mean_of_means_by_hand(tmp_path):

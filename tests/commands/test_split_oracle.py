@@ -220,3 +220,50 @@ def test_every_row_is_that_of_its_weights(
     sizes = (7, size, len(cut), accumulate, ranks, steps)
     assert tuple(document[one] for one in names) == sizes
     assert document["cuts_nothing"] == (accumulate == ranks == 1)
+
+
+def _of_tokens(step: Sequence[Any], piece: Sequence[Response]) -> float:
+    return _total(piece) / _total([*chain(*step)])
+
+
+TRAINERS = [
+    ("areal/grpo", "by tokens", _of_tokens, AVERAGED["token-mean"]),
+    ("tinker/ppo", "sum", lambda step, piece: 0.5, AVERAGED["sum"]),
+]
+"""A row, its framework's rule, what a micro-batch counts in a step on two ranks, and its weights.
+
+AReaL averages by the tokens of the micro-batches (areal/engine/fsdp_engine.py, loss_weight_fn);
+Tinker's losses are sums, and ranks are averaged.
+"""
+
+
+@pytest.mark.parametrize(("row", "rule", "counts", "weigh"), TRAINERS)
+def test_micro_batches_are_added_up_as_the_trainer_does(
+    grpo: Any, path: Path, row: str, rule: str, counts: Any, weigh: Weigh
+) -> None:
+    words = ["split", str(path), "-v", row, "-n", "2", "--ranks", "2", "--json", "--kl", "none"]
+    words += ["--correction", "none", "--surrogate", "unclipped", "--ratio", "token"]
+    found = json.loads(grpo(*words, "--advantage", "given").stdout)["splits"][0]
+    cut = pieces(RESPONSES, 2)
+    at = Step(17, 7, 2, 2, 0)
+    value = math.fsum(
+        counts(cut, piece) * weigh(piece, one, at) * one.advantage * one.length
+        for piece in cut
+        for one in piece
+    )
+    assert found["own"]
+    assert found["accumulation"] == rule
+    assert found["reported"] == pytest.approx(-value, rel=1e-11)
+
+
+@pytest.mark.parametrize("row", ["nemo-rl/grpo", "slime/grpo", "open-instruct/dapo"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_denominators_of_the_whole_step_are_not_cut(
+    grpo: Any, path: Path, row: str, size: int
+) -> None:
+    """Of an uneven last micro-batch too."""
+    words = ["split", str(path), "-v", row, "-n", str(size), "--ranks", "2", "--json"]
+    found = json.loads(grpo(*words, "--correction", "none").stdout)["splits"]
+    assert found[0]["accumulation"] == "whole step"
+    assert (found[0]["reported"], found[0]["invariant_by"]) == (found[0]["global"], "formula")
+    assert found[1]["accumulation"] == "mean"  # another aggregation is cut as by a neutral trainer

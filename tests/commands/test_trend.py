@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import math
 import pickle
@@ -20,28 +18,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
-from grpo_cli.commands.trend import shelf
+from grpo_cli.commands.options.objective import ObjectiveOptions
+from grpo_cli.commands.options.source import ReadingOptions
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
 from grpo_cli.commands.trend.findings import command, findings
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import METRICS, StepValues
 from grpo_cli.commands.trend.onsets import Series, onset, onsets
 from grpo_cli.commands.trend.options import flags_of
-from grpo_cli.commands.trend.origins import Clash, Origins, changes, two_runs
+from grpo_cli.commands.trend.origins import Clash, Origins, StepSource, changes, of_name, two_runs
+from grpo_cli.commands.trend.origins import run_of as name_of_run
 from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.run import Run, steps
 from grpo_cli.commands.trend.step import Flags, Place, Step
-from grpo_cli.commands.trend.sums import NamedSums, Rows
-from grpo_cli.commands.trend.table import Table, series_of
+from grpo_cli.commands.trend.sums import NamedSums, Rows, StepSums
 from grpo_cli.commands.trend.tails import Tail
-from grpo_cli.commands.trend.which import StepOf, of_name
-from grpo_cli.commands.trend.which import run_of as name_of_run
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw
-from grpo_cli.records.buffers import Decoder
-from grpo_cli.records.open import blocks
 from grpo_cli.records.open.folders import files
 from grpo_cli.variants.plan import Plan, plan
 
@@ -280,10 +274,8 @@ def values_of(step: Step) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def test_steps_that_were_put_aside_are_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each rank's file has all steps: more than are in memory, and all of them come back."""
+def test_steps_of_several_ranks_are_the_same_however_their_files_are_cut(tmp_path: Path) -> None:
+    """Each rank's file has all steps."""
     draw = random.Random(1)
     lines = [[json.dumps(record(draw, step, rank)) for rank in range(3)] for step in range(40)]
     for rank in range(3):
@@ -292,29 +284,10 @@ def test_steps_that_were_put_aside_are_taken_up_again(
     (tmp_path / "all").write_text("".join(f"{line}\n" for each in lines for line in each))
     together = steps(Reader([str(tmp_path / "all")]), no_kl())
     (tmp_path / "all").unlink()
-    monkeypatch.setattr(shelf, "_ROOM", 0)
     apart = read(tmp_path)
     assert [values_of(one) for one in apart] == [values_of(one) for one in together]
     assert [one.metrics for one in apart] == [one.metrics for one in together]
     assert {one.file for one in apart} == {str(tmp_path / "rank_0.jsonl")}
-
-
-def test_without_room_on_the_disk_steps_stay_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, count=30, records=1)
-    wanted = read(tmp_path)
-
-    class Full(io.BytesIO):
-        def write(self, data: Any) -> int:
-            if self.tell() > 2000:
-                raise OSError(errno.ENOSPC, "no space left on device")
-            return super().write(data)
-
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
-    monkeypatch.setattr(shelf, "_ROOM", 0)
-    monkeypatch.setattr(shelf, "_NEAR", 4)
-    assert read(tmp_path) == wanted
 
 
 def test_sums_by_name_are_exact_whether_they_wait_or_not() -> None:
@@ -342,46 +315,34 @@ def test_sums_by_name_are_exact_whether_they_wait_or_not() -> None:
     assert math.isnan(values["lost"])
 
 
-def test_steps_in_any_order_are_told_by_number() -> None:
-    """More than there is room for at first; what is not finite is none; what is whole stays so."""
-    table = Table(["mean", "longest"], frozenset(["longest"]))
-    for step in range(200, 0, -1):
-        table.begin(step, f"{step % 2}.jsonl", None)
-        table.fill(step, {"mean": step / 4, "longest": step})
-    table.fill(7, {"mean": math.inf, "longest": None, "rewards/b": math.nan, "rewards/a": 0.5})
-    table.fill(3, {"mean": 1.0, "longest": 2, "rewards/c": 3.0, "rewards/a": 4.0})
-    table.fill(3, {"mean": 1.5, "longest": 2, "rewards/c": 3.0, "rewards/a": 4.0, "rewards/b": 5.0})
-    found = table.steps(lambda number: {"ratio": Place("a", 1, number, 0, 0, 1.0)})
-    assert [one.number for one in found] == [*range(1, 201)]
-    assert found[-1].metrics["mean"] == 50.0
-    # The order is that of the first step by number that has them, and of its own first record.
-    assert list(found[6].metrics) == ["mean", "longest", "rewards/c", "rewards/a", "rewards/b"]
-    assert dict(found[6].metrics) == {
-        "mean": None,
-        "longest": None,
-        "rewards/c": None,
-        "rewards/a": 0.5,
-        "rewards/b": None,
-    }
-    assert [*found[2].metrics.values()] == [1.5, 2, 3.0, 4.0, 5.0]
-    assert type(found[2].metrics["longest"]) is int
-    assert found[2].worst["ratio"].record == 3
-    assert found[0].file == "1.jsonl"
+def test_steps_have_the_same_columns_each_in_the_order_of_the_first_step(tmp_path: Path) -> None:
+    """Whatever the order of the file; None for the reward functions that only others have."""
+    functions = {3: ("c", "a"), 7: ("b", "a"), 1: ()}
+    lines = []
+    for number in (7, 3, 1):
+        one = PLAIN | {"step": number} | {f"rewards/{name}": [0.5] for name in functions[number]}
+        lines.append(json.dumps(one))
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    found = steps(Reader([str(tmp_path / "a.jsonl")]), plan("dr"))
+    assert [one.number for one in found] == [1, 3, 7]
+    each = [f"rewards/{name}/mean" for name in "cab"]
+    assert all([*one.metrics] == [*METRICS, *each] for one in found)
+    values = [[one.metrics[name] for name in each] for one in found]
+    assert values == [[None] * 3, [0.5, 0.5, None], [None, 0.5, 0.5]]
+    assert type(found[0].metrics["length_p95"]) is int
     assert all(one.shares_file for one in found)
-    assert series_of(found, "rewards/c")[:3].tolist()[2] == 3.0
-    assert series_of(found[1:4], "mean").tolist() == [0.5, 1.5, 1.0]
 
 
-@pytest.mark.parametrize("count", [64, 65, 81, 300])
-def test_steps_that_lack_a_column_of_others_have_none_there(count: int) -> None:
-    """Wherever room was made, whatever stood there before."""
-    table = Table(["mean"], frozenset())
-    for step in range(count):
-        table.begin(step, "a.jsonl", None)
-        table.fill(step, {"mean": 1.0} | ({} if step else {"rewards/a": 2.0}))
-    found = table.steps(lambda _: {})
-    assert series_of(found, "mean").tolist() == [1.0] * count
-    assert [one.metrics["rewards/a"] for one in found] == [2.0, *[None] * (count - 1)]
+def test_a_misspelt_sum_or_count_is_an_error() -> None:
+    """A sum that nothing adds to must not read 0."""
+    step = StepValues(StepSums("a"))
+    assert step.mean("record_kl", "record_kl") is None
+    with pytest.raises(KeyError):
+        step.mean("record_kl", "recrod_kl")
+    with pytest.raises(KeyError):
+        step.sums["mismatch_dd"]
+    with pytest.raises(KeyError):
+        StepSums("a").add_values("record_lk", np.ones(1))
 
 
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
@@ -582,44 +543,6 @@ def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
     assert steps(Reader([str(path)]), plan("dr"))[0].metrics["repetition"] is None
 
 
-@pytest.mark.parametrize(
-    ("more", "step_of"),
-    [
-        ({"token_ids": [[1, 2, 1, 2, 1, 2], [3] * 4]}, StepOf()),
-        ({"finish_reasons": ["stop", "length"], "policy_version": 4, "step": None}, StepOf()),
-        ({"rewards/a": [0.5, None], "meta": {"head_version": 3}}, StepOf()),
-        ({"group_ids": ["x", "y"], "at": {"update": 3}}, StepOf(("at", "update"))),
-        ({"group_ids": [8, 9]}, StepOf(("group_ids", 0))),
-    ],
-)
-def test_the_same_steps_whoever_decodes_the_lines(
-    more: dict[str, Any], step_of: StepOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The extra ``fast`` hands out numbers by columns, and beside them what steps are made of."""
-    simdjson = pytest.importorskip("simdjson")
-    rows = {"log_probs": [[-1.0, -0.5, -2.0, -1.0, -0.1, -3.0], [-1.0] * 4]}
-    rows |= {"log_probs_rollout": [[-1.5, -0.5, -2.0, -1.0, -0.2, -3.0], [-1.1] * 4]}
-    lines = [
-        json.dumps({"id": at, "step": at // 2, "rewards": [0.0, 1.0], **rows, **more})
-        for at in range(6)
-    ]
-    (tmp_path / "step_3.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    served: list[Any] = []
-
-    class Noted(Decoder):
-        def served(self, *given: Any) -> Any:
-            served.append(super().served(*given))
-            return served[-1]
-
-    monkeypatch.setattr(blocks, "decoder", lambda: Noted(simdjson.Parser))
-    places = [str(tmp_path / "step_3.jsonl")]
-    by_columns = steps(Reader(places), no_kl(), step_of)
-    assert [one is not None for one in served] == [True]
-    monkeypatch.setattr(blocks, "decoder", lambda: None)
-    assert steps(Reader(places), no_kl(), step_of) == by_columns
-    assert len(by_columns) == (3 if step_of == StepOf() and "step" not in more else 1)
-
-
 def test_without_a_column_of_the_objective_the_rest_is_there(tmp_path: Path) -> None:
     write(tmp_path, log_probs_ref=None)
     run = Run(Reader(files([str(tmp_path)])), plan("grpo", hyperparameters={"beta": 0.04}))
@@ -729,21 +652,21 @@ def test_the_step_of_a_name(source: str, step: int | None) -> None:
     ],
 )
 def test_the_step_of_a_record(value: dict[str, Any], step: int) -> None:
-    assert StepOf()(Raw(value, "77.jsonl", 1, "", 0)) == step
+    assert StepSource().of_record(Raw(value, "77.jsonl", 1, "", 0)).number == step
 
 
 def test_a_record_without_a_step_is_told() -> None:
     said = r"no field \(step, global_step, training_step, …\) and no number in the file's name"
     with pytest.raises(InputError, match=rf"a.jsonl:3: which step is this\? {said}"):
-        StepOf()(Raw({}, "a.jsonl", 3, "", 0))
+        StepSource().of_record(Raw({}, "a.jsonl", 3, "", 0))
     with pytest.raises(InputError, match=r"a.jsonl:3: when: which step .* whole number here"):
-        StepOf(("when",))(Raw({"step": 1}, "a.jsonl", 3, "", 0))
+        StepSource(("when",)).of_record(Raw({"step": 1}, "a.jsonl", 3, "", 0))
 
 
 @pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 2**70, 1e300, "9" * 5000])
 def test_a_step_beyond_64_bits(step: object) -> None:
     with pytest.raises(InputError, match=r"a.jsonl:3: expected a step of at most 64 bits, got "):
-        StepOf()(Raw({"step": step}, "a.jsonl", 3, "", 1))
+        StepSource().of_record(Raw({"step": step}, "a.jsonl", 3, "", 1))
 
 
 # ---- which run ------------------------------------------------------------------------------
@@ -1240,7 +1163,7 @@ def test_the_commands_of_a_step_name_the_field_that_says_it(
     """They are run, and read the records of that step."""
     path = tmp_path / "run.jsonl"
     path.write_text("".join(f"{json.dumps(made(step))}\n" for step in (1, 2, 2, 3)))
-    found = steps(Reader([str(path)]), no_kl(), StepOf(**flags))[1]
+    found = steps(Reader([str(path)]), no_kl(), StepSource(**flags))[1]
     line = command(found, None, None, Flags(["-p", "beta=0.0"]))
     assert shlex.split(line)[2:5] == [str(path), "--where", f"{field}==2"]
     words = shlex.split(line, comments=True)

@@ -19,13 +19,11 @@ from typer.testing import CliRunner
 from grpo_cli.commands.trend import follow as follow_module
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow, _is_lines
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import steps
 from grpo_cli.commands.trend.step import Flags
-from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.watch import Watch
-from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
@@ -38,8 +36,7 @@ def line(step: int, reward: float = 1.0) -> str:
 
 
 def following(*paths: Path) -> Follow:
-    task = Task(Evaluator(plan("dapo")), StepOf(), skip=False, logged=False)
-    return Follow([str(path) for path in paths], PLAIN, task)
+    return Follow([str(path) for path in paths], PLAIN, plan("dapo"), StepSource())
 
 
 def rewards(follow: Follow) -> dict[int, Any]:

@@ -1,12 +1,9 @@
-"""``grpo trend``, part by part: what a record says, what is put aside, conditions, columns."""
+"""``grpo trend``, part by part: what a record says, conditions, columns."""
 
 from __future__ import annotations
 
-import gc
-import io
 import math
 import pickle
-import sys
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -15,21 +12,17 @@ import numpy as np
 import pytest
 from files import each
 
-from grpo_cli.commands.trend import shelf
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.metadata import add_metadata, cut_off
 from grpo_cli.commands.trend.metrics import ALL, METRICS
 from grpo_cli.commands.trend.onsets import LEAST
-from grpo_cli.commands.trend.origins import Origins
+from grpo_cli.commands.trend.origins import Origins, StepSource
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.said import cut_off, measure_said
-from grpo_cli.commands.trend.shelf import Shelf
-from grpo_cli.commands.trend.step import Finding, Place, Step, alike
-from grpo_cli.commands.trend.sums import Rows, Sums
-from grpo_cli.commands.trend.table import Table
+from grpo_cli.commands.trend.step import Finding, Step, with_equal_metrics
+from grpo_cli.commands.trend.sums import Rows, StepSums
 from grpo_cli.commands.trend.tails import Tail
 from grpo_cli.commands.trend.view import sparing, usual
-from grpo_cli.commands.trend.which import StepOf
 
 # ---- columns ------------------------------------------------------------------------------------
 
@@ -89,45 +82,18 @@ def test_so_many_steps_are_looked_at(count: int) -> None:
 def test_steps_have_the_same_columns_each() -> None:
     first = Step(1, "a", {"x": 1.0}, {})
     second = Step(2, "a", {"x": 2.0, "y": 3.0}, {})
-    assert alike([first, second])[0].metrics == {"x": 1.0, "y": None}
-    assert alike([first, second])[1] is second
-    assert alike([]) == []
+    assert with_equal_metrics([first, second])[0].metrics == {"x": 1.0, "y": None}
+    assert with_equal_metrics([first, second])[1] is second
+    assert with_equal_metrics([]) == []
 
 
 def test_what_says_the_step() -> None:
     """Under which keys it may stand: those that are known, or the one that is asked for."""
-    named = StepOf.named("at.update[1]", [])
+    named = StepSource.of_flag("at.update[1]", [])
     assert named.field == ("at", "update", 1)
-    assert (named.reads("at"), named.reads("step"), named.reads("update")) == (True, False, False)
-    usual = StepOf.named(None, ["a"])
-    assert usual == StepOf()
-    assert (usual.reads("step"), usual.reads("rollout_id"), usual.reads("at")) == (
-        True,
-        True,
-        False,
-    )
-    assert StepOf.named("file", ["b", "a"]).files == {"b": 0, "a": 1}
-
-
-def test_a_table_of_more_columns_than_there_is_room_for_rows() -> None:
-    names = [f"x{number}" for number in range(90)]
-    table = Table(names, frozenset())
-    for step in range(70):
-        table.begin(step, "a", None)
-        table.fill(step, dict.fromkeys(names, float(step)))
-    found = table.steps(lambda _: {})
-    assert [one.metrics["x89"] for one in found] == [*map(float, range(70))]
-
-
-@each("count", [64, 65, 200, 1000])
-def test_a_table_has_little_more_room_than_it_has_steps(count: int) -> None:
-    table = Table(["x"], frozenset())
-    for step in range(count):
-        table.begin(step, "a", None)
-        table.fill(step, {"x": float(step)})
-    values = table.steps(lambda _: {}).values
-    room = values if values.base is None else values.base
-    assert count <= len(room) <= 1.25 * count
+    usual = StepSource.of_flag(None, ["a"])
+    assert usual == StepSource()
+    assert StepSource.of_flag("file", ["b", "a"]).files == {"b": 0, "a": 1}
 
 
 def test_many_numbers_are_counted_and_do_not_wait() -> None:
@@ -144,7 +110,7 @@ def test_what_is_0_has_no_sign() -> None:
     """−0.0 is printed as such, and is no loss."""
     totals = SimpleNamespace(tokens=1, ratio=SimpleNamespace(value=lambda: -0.0))
     step: Any = SimpleNamespace(
-        sums=SimpleNamespace(totals=totals), ratio=-0.0, objective=0.0, value=lambda _: 0.0,
+        totals=totals, ratio=-0.0, objective=0.0, sums={"mismatch_d": 0.0},
         mean=lambda *_: 0.0, counts={"mismatch": 3},
     )  # fmt: skip
     for name in ("loss", "nll", "mismatch.k1", "ratio_mean"):
@@ -206,8 +172,8 @@ def test_a_condition_on_findings_counts_them() -> None:
 )
 def test_which_responses_were_cut(value: dict[str, Any], cut: list[bool] | None) -> None:
     assert cut_off(value) == cut
-    sums = Sums("a")
-    measure_said(sums, 3, value)
+    sums = StepSums("a")
+    add_metadata(sums, 3, value)
     assert sums.counts == ({} if cut is None else {"cut_off": sum(cut), "endings": len(cut)})
 
 
@@ -223,8 +189,8 @@ def test_which_responses_were_cut(value: dict[str, Any], cut: list[bool] | None)
 )
 def test_how_old_the_policy_is(value: dict[str, Any], lag: int, versions: int) -> None:
     """Whole numbers alone, of the record itself before what is in its ``meta``."""
-    sums = Sums("a")
-    measure_said(sums, 8, value)
+    sums = StepSums("a")
+    add_metadata(sums, 8, value)
     assert sums.counts == {"lag": lag, "versions": versions}
 
 
@@ -250,8 +216,8 @@ def test_how_old_the_policy_is_of_each_token(
 ) -> None:
     """At step 8: the tokens that count, each by its own version."""
     for value in (said, said if len({*map(type, said)}) > 1 else as_array(said)):
-        sums = Sums("a")
-        measure_said(sums, 8, {"weight_versions": value}, lambda: tokens)
+        sums = StepSums("a")
+        add_metadata(sums, 8, {"weight_versions": value}, lambda: tokens)
         assert sums.counts == {"lag": lag, "versions": versions}
 
 
@@ -264,10 +230,10 @@ def as_array(said: list[Any]) -> Any:
 
 def test_numbers_of_reward_functions_are_added_up() -> None:
     """A list of them; what is no number counts nothing."""
-    sums = Sums("a")
+    sums = StepSums("a")
     value = {"rewards/x": [1.0, None, 2, "3"], "rewards/y": 0.5, "rewards": [9.0], "x": [7.0]}
-    measure_said(sums, 0, value)
-    measure_said(sums, 0, {"rewards/x": [0.5], "meta": 5})
+    add_metadata(sums, 0, value)
+    add_metadata(sums, 0, {"rewards/x": [0.5], "meta": 5})
     assert sums.counts == {"rewards/x": 3}
     assert sums.sums.values() == {"rewards/x": 3.5}
 
@@ -300,111 +266,3 @@ def test_the_share_of_the_longest_quarter(
     rows.groups, rows.labels = array("q", range(count)), [None] * count
     found = Responses(rows).longest_quarter
     assert found == (None if share is None else pytest.approx(share, rel=1e-15))
-
-
-# ---- what is put aside --------------------------------------------------------------------------
-
-
-class File(io.BytesIO):
-    """What is put aside, and the steps that each time were."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self.room, self.steps = room, list[list[int]]()
-
-    def write(self, data: Any) -> int:
-        assert self.tell() == len(self.getvalue())
-        self.steps.append([*pickle.loads(data)])
-        return super().write(data[: self.room - self.tell()])
-
-
-def shelved(monkeypatch: pytest.MonkeyPatch, bundle: int, of: int, room: int = 1 << 20) -> Any:
-    """A shelf that puts ``bundle`` steps aside when more than ``of`` are in memory, and its file.
-
-    The metrics of a step are how many records it has.
-    """
-    file = File(room)
-
-    def opened(*, prefix: str, buffering: int) -> File:
-        assert (prefix, buffering) == ("grpo-", 0)  # a full disk is told at once
-        return file
-
-    monkeypatch.setattr("tempfile.TemporaryFile", opened)
-    monkeypatch.setattr(shelf, "_NEAR", bundle)
-    monkeypatch.setattr(shelf, "_ROOM", of * sums_of(0).size)
-
-    def values(_: int, sums: Sums) -> dict[str, float | None]:
-        return dict.fromkeys(METRICS) | {"nll": float(sums.counts["records"])}
-
-    return Shelf(values), file
-
-
-def sums_of(step: int) -> Sums:
-    sums = Sums(f"{step}.jsonl", "step")
-    sums.counts["records"] = 1
-    sums.note("ratio", Place("a", step, step, 0, 0, 1.0))
-    return sums
-
-
-def test_steps_are_put_aside_where_they_take_too_much_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As many as there are bundles of, the earliest first, and with them come their neighbours."""
-    made, file = shelved(monkeypatch, bundle=2, of=4)
-    for step in range(4):
-        made.add(step, sums_of(step))
-    assert file.steps == []  # as much as there is room for
-    made.add(4, sums_of(4))
-    assert file.steps == [[0, 1]]
-    for step in (5, 6):
-        made.add(step, sums_of(step))
-    assert file.steps == [[0, 1], [2, 3]]
-    made.add(2, sums_of(2))  # 4 5 6 3 2 are in memory then
-    assert file.steps == [[0, 1], [2, 3], [4, 5]]
-    made.add(1, sums_of(1))  # 6 3 2 0 1
-    assert file.steps[3:] == [[6, 3]]
-    assert (len(made), made.file(4), made.file(9)) == (7, "4.jsonl", None)
-    assert made.file(0) is sys.intern("0.jsonl")  # one text for all steps of a file
-    steps = made.steps()
-    assert [one.number for one in steps] == [*range(7)]
-    assert [one.metrics["nll"] for one in steps] == [1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    assert [one.worst["ratio"].line for one in steps] == [*range(7)]
-    assert [one.worst["ratio"].line for one in reversed(steps)] == [*range(6, -1, -1)]
-    assert {one.key for one in steps} == {"step"}
-    del made, steps
-    gc.collect()
-    assert file.closed
-
-
-def test_steps_of_the_second_bundle_may_be_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, file = shelved(monkeypatch, bundle=2, of=0)
-    for step in range(6):
-        made.add(step, sums_of(step))
-    assert file.steps == [[0, 1], [2, 3]]
-    assert made.steps()[3].worst["ratio"].line == 3
-    made, file = shelved(monkeypatch, bundle=2, of=0)
-    for step in (*range(6), 3, 0, 1, 2):
-        made.add(step, sums_of(step))
-    assert [one.metrics["nll"] for one in made.steps()] == [2.0] * 4 + [1.0] * 2
-
-
-def test_many_steps_that_take_little_room_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And few that take much: there must be twice as many as are put aside."""
-    made, file = shelved(monkeypatch, bundle=2, of=100)
-    for step in range(20):
-        made.add(step, sums_of(step))
-    made, other = shelved(monkeypatch, bundle=2, of=0)
-    for step in range(3):
-        made.add(step, sums_of(step))
-    assert file.steps == other.steps == []
-
-
-def test_what_a_disk_takes_in_part_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it is full nothing more is written there."""
-    made, file = shelved(monkeypatch, bundle=2, of=0, room=100)
-    for step in (*range(9), 0):
-        made.add(step, sums_of(step))
-    assert file.steps == [[0, 1]]
-    steps = made.steps()
-    assert [one.metrics["nll"] for one in steps] == [2.0, *[1.0] * 8]
-    assert [one.worst["ratio"].line for one in steps] == [*range(9)]

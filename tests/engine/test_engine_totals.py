@@ -17,9 +17,9 @@ from files import evaluation
 
 from grpo_cli import evaluate
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
-from grpo_cli.engine import Evaluation, Reader, fold, passing, pool
+from grpo_cli.engine import Evaluation, Reader, passing, pieces, pool
 from grpo_cli.engine.evaluation import _of_another_scale
-from grpo_cli.engine.fold import Pieces, bundled
+from grpo_cli.engine.pieces import Pieces, bundled
 from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block
@@ -226,7 +226,7 @@ def test_a_result_comes_as_it_was_sent(monkeypatch, sockets):
     """Large texts beside the message, where that is known; arrays in it, to be written to."""
     monkeypatch.setattr(passing, "_SOCKETS", sockets)
     result = [Pieces([b"a" * 40_000, b"bc"]), np.arange(3.0), Pieces([b"d" * 41_000]), "e"]
-    monkeypatch.setattr(fold, "_LARGE", 40_000)
+    monkeypatch.setattr(pieces, "_LARGE", 40_000)
     ours, theirs = multiprocessing.Pipe()
     passing.send(ours, result)
     message, sizes = theirs.recv()

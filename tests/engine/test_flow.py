@@ -26,7 +26,7 @@ from grpo_cli.engine.cluster import run, tasks
 from grpo_cli.engine.cluster.flow import Flow
 from grpo_cli.engine.cluster.portions import Files, portions
 from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result
-from grpo_cli.engine.fold import Told
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Reading, Source
@@ -247,7 +247,7 @@ class MadeUp(Played):
     """Answers that nobody has worked for."""
 
     def evaluate(self, number, portion) -> int:
-        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), Told())]))
+        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), InputFacts())]))
 
 
 def made_up(count: int) -> Iterator[Files]:

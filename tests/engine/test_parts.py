@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from grpo_cli.commands.convert.command import PACKS
 from grpo_cli.commands.convert.conversion import Conversion
-from grpo_cli.commands.eval.formats.jsonl import LINES
-from grpo_cli.commands.eval.formats.parquet import write_batches
+from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines
+from grpo_cli.commands.eval.parquet import write_batches
 from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
@@ -28,7 +28,7 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import plan
 
 FIELDS = ("id", "source", "line", "loss")
-ENCODE = partial(encode_lines, level="record", fields=FIELDS, lines=LINES)
+ENCODE = partial(encode_lines, level="record", fields=FIELDS, lines=JSONL)
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +138,7 @@ def test_an_error_leaves_whole_parts_before_it(files, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_converted_parts_are_the_records(files, tmp_path, kind):  # noqa: F811
     def rows(paths) -> bytes:
-        encode = partial(encode_lines, level="token", fields=("id", "ratio", "loss"), lines=LINES)
+        encode = partial(encode_lines, level="token", fields=("id", "ratio", "loss"), lines=JSONL)
         found = Evaluation(Reader(paths, skip=True), plan("dr"), encode=encode)
         return b"".join(row for some in found for row in some)
 

@@ -11,7 +11,7 @@ from files import each
 
 from grpo_cli.engine import Evaluation, Reader, chunk, packing, pool
 from grpo_cli.engine.chunk import Chunk, carefully
-from grpo_cli.engine.fold import Told
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.reader import _remove
 from grpo_cli.errors import InputError
@@ -86,10 +86,6 @@ def test_small_pieces_come_alone_unless_bundles_are_wanted(tmp_path, shared_out,
 
 
 def test_numbers_come_as_columns_only_where_they_are_wanted(tmp_path):
-    def packed(decoded):
-        return [few.packed is not None for few in decoded]
-
-    path = lines(tmp_path, 3)
     pytest.importorskip("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet
@@ -103,7 +99,6 @@ def test_numbers_come_as_columns_only_where_they_are_wanted(tmp_path):
     reader = Reader([table])
     assert [result for _, result in reader.map(by_columns)] == [[False]]
     assert [result for _, result in reader.map(by_columns, by_columns=True)] == [[True]]
-    assert [result for _, result in Reader([path]).map(packed)] == [[False]]
 
 
 def test_where_reading_fails_what_came_before_is_there(tmp_path):
@@ -168,21 +163,21 @@ def objects(*values):
 )
 def test_the_row_that_the_first_object_names(decoded, named):
     given = [objects(*values) for values in decoded]
-    told = Told()
-    assert list(told.heard(iter(given))) == given
+    told = InputFacts()
+    assert list(told.collect(iter(given))) == given
     assert told.named == named
     by_keys = [few._replace(keys=tuple(few.items[0].value)) for few in given]
-    told = Told()
-    list(told.heard(iter(by_keys)))
+    told = InputFacts()
+    list(told.collect(iter(by_keys)))
     assert told.named == named
 
 
 def test_what_is_told_of_input_that_follows():
-    first, then, later = Told(), Told({"a": 3}, ""), Told({"b": 1, "a": 9}, "dr")
+    first, then, later = InputFacts(), InputFacts({"a": 3}, ""), InputFacts({"b": 1, "a": 9}, "dr")
     for one in (first, then, later):
         first.merge(one)
     assert (first.notices, first.named) == ({"a": 9, "b": 1}, "")
-    told = Told({"before": 2, "at": 3, "behind": 4, "of the file": None})
+    told = InputFacts({"before": 2, "at": 3, "behind": 4, "of the file": None})
     told.stop(None)
     assert len(told.notices) == 4
     told.stop(3)
@@ -260,18 +255,13 @@ def test_the_bad_one_of_many_is_found():
             raise InputError("bad")
         return len(one.records)
 
-    for bad, cut in (
-        ([3], [2, "3", 2]),
-        ([1], ["1", 4]),
-        ([5], [4, "5"]),
-        ([2, 3], [1, "2", "3", 2]),
-    ):
-        found = list(many.each(knowing))
-        assert [str(one.line) if isinstance(one, InputError) else one[1] for one in found] == cut
-        found = list(many.each(unknowing))
-        assert [str(one.line) if isinstance(one, InputError) else one[1] for one in found] == [
-            str(line) if line in bad else 1 for line in range(1, 6)
-        ]
+    for bad in ([3], [1], [5], [2, 3], [1, 2, 3, 4, 5]):
+        for work in (knowing, unknowing):
+            found = []
+            for one in many.each(work):
+                errs = isinstance(one, InputError)
+                found += [str(one.line)] if errs else [read.line for read in one[0].records]
+            assert found == [str(line) if line in bad else line for line in range(1, 6)]
         with pytest.raises(InputError) as told:
             many.run(unknowing)
         assert told.value.line == bad[0]

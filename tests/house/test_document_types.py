@@ -1,6 +1,6 @@
 """Each key that ``--json`` prints is a field of the answer from Python, in its place.
 
-A new key of a command's JSON is a line of its dataclass in ``grpo_cli/api/answers.py``.
+A new key of a command's JSON is a line of its dataclass in ``grpo_cli/commands/COMMAND/answer.py``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Raw, read, records
-from grpo_cli.records.decode import chunks
-from grpo_cli.records.decode.chunks import DecodedChunk, RawLines, keys_in_common
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.open import blocks
-from grpo_cli.records.record import DROPPED
+from grpo_cli.records.record import DROPPED, in_chunks, keys_in_common
 
 
 @pytest.mark.parametrize(
@@ -125,22 +124,16 @@ def test_the_line_of_a_mistake_is_the_same_for_every_block_size(tmp_path, size):
     [([5, 5, 1], [2, 1]), ([4, 4, 4, 4], [3, 1]), ([9, 9], [2]), ([10, 10], [1, 1]), ([], [])],
 )
 def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(sys.modules[Raw.__module__], "CHUNK_BYTES", 10)
     monkeypatch.setattr(blocks, "CHUNK_BYTES", 10)
     raws = [Raw(size, "d", None, "", size) for size in sizes]
-    assert [len(chunk.items) for chunk in chunks.in_chunks(raws)] == expected
+    assert [len(chunk.items) for chunk in in_chunks(raws)] == expected
     lines = Block("d", 1, [b"1".rjust(size) for size in sizes])
     assert [len(chunk.items) for chunk in blocks.decoded(lines)] == expected
     errors = [InputError("none")] * 20  # of no size
-    assert [len(chunk.items) for chunk in chunks.in_chunks([*errors, *raws])][:1] == [
+    assert [len(chunk.items) for chunk in in_chunks([*errors, *raws])][:1] == [
         20 + sum(expected[:1])
     ]
-
-
-def test_what_packed_records_say_beside_their_numbers():
-    shown = {"id": ["a", "b"], "step": [1, 2]}
-    assert DecodedChunk([], shown=shown).said(1) == {"id": "b", "step": 2}
-    assert DecodedChunk([]).said(1) == {}
 
 
 def test_a_mistake_is_of_its_own_chunk(monkeypatch):
@@ -149,19 +142,6 @@ def test_a_mistake_is_of_its_own_chunk(monkeypatch):
     assert [(one.line, isinstance(one, InputError)) for one in found] == [
         *((3, False), (4, True)), *((7, False), (8, False)),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_lines_are_decoded_when_they_are_asked_for(kept):
-    lines = RawLines("d", [b"[1]", b"2"], [4, 6], [[1], 2] if kept else None)
-    assert (lines.values, lines.size, len(lines)) == ([[1], 2], 4, 2)
-    assert [raw.value for raw in lines] == [raw.value for raw in lines[:]] == [[1], 2]
-    assert [(raw.kept is DROPPED, raw.line, raw.size) for raw in lines] == [
-        *[(not kept, 4, 3)], *[(not kept, 6, 1)],
-    ]  # fmt: skip
-    lines.drop()
-    assert lines[0].kept is DROPPED
-    assert lines.values == [[1], 2]
 
 
 def test_what_is_dropped_is_decoded_again_from_its_text():

@@ -7,7 +7,8 @@ from files import each
 
 from grpo_cli.commands.check.rules import responses
 from grpo_cli.commands.page.prompts import KEYS as PROMPTS
-from grpo_cli.commands.trend.said import EACH, ENDINGS, VERSIONS
+from grpo_cli.commands.trend.metadata import ENDINGS, VERSIONS
+from grpo_cli.commands.trend.sums import EACH
 from grpo_cli.records.choose.batches import STEP_FIELDS as STEPS
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.unread import (

@@ -11,18 +11,18 @@ import orjson
 import pytest
 from files import each
 
-from grpo_cli.commands.eval import spans
-from grpo_cli.commands.eval.format import Printing, first_quoted, write_lines
-from grpo_cli.commands.eval.formats import csv, jsonl, markdown, only, table
+from grpo_cli.commands.emit import BARE, CSV, JSONL, TEXT_FORMATS
+from grpo_cli.commands.eval import lines as lines_module
+from grpo_cli.commands.eval.formats import first_quoted, format_of, write_text
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.notes import notes
-from grpo_cli.commands.eval.printing import PrintingOptions
+from grpo_cli.commands.eval.printing import Printing, PrintingOptions
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import rows
 
-FORMATS = {one.__name__.rpartition(".")[2]: one.LINES for one in (csv, jsonl, markdown, only)}
+FORMATS = {**TEXT_FORMATS, "only": BARE}
 WORDS = ['a,"b"', "%s", "100%", "{}", "\0", "\n", "é", ""]
 
 
@@ -92,10 +92,9 @@ def test_lines_of_tokens(evaluated, records, lines, fields):
 def test_however_tokens_are_put_together(evaluated, monkeypatch, tokens):
     made = evaluated(*RECORDS["long, short and none"], variant="dr")
     fields = FIELDS["token"]
-    expected = encode_lines(*made, level="token", fields=fields, lines=csv.LINES)
-    monkeypatch.setattr(spans, "_TOKENS", tokens)
-    monkeypatch.setattr(spans, "_SHORT", tokens)
-    assert encode_lines(*made, level="token", fields=fields, lines=csv.LINES) == expected
+    expected = encode_lines(*made, level="token", fields=fields, lines=CSV)
+    monkeypatch.setattr(lines_module, "_TOKENS", tokens)
+    assert encode_lines(*made, level="token", fields=fields, lines=CSV) == expected
 
 
 @pytest.mark.parametrize("records", RECORDS.values(), ids=[*RECORDS])
@@ -142,7 +141,8 @@ def test_rows_are_told_as_they_come():
             yield [b"c\n"]
 
     stream = Told()
-    write_lines(Run(), Printing("token", None, 0), "dr", stream, jsonl.LINES, lambda _: b"head\n")
+    text = JSONL._replace(head=lambda _: b"head\n")
+    write_text(text, Run(), Printing("token", None, 0), "dr", stream)
     assert stream.seen == [b"head\na\nb\n", b"head\na\nb\nc\n"]
 
 
@@ -195,7 +195,7 @@ def test_what_totals_hide(more, said):
     ],
 )
 def test_a_value_in_csv_and_bare(value, in_csv, bare):
-    assert (csv.LINES.cell(value), only.LINES.cell(value)) == (in_csv, bare)
+    assert (CSV.cell(value), BARE.cell(value)) == (in_csv, bare)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_a_value_in_csv_and_bare(value, in_csv, bare):
 def test_where_a_progress_bar_helps(monkeypatch, streams, level, tty, flags, wanted):
     monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
     options = PrintingOptions(level=level, **flags)
-    assert options.bar(csv.FORMAT if streams else table.FORMAT) == wanted
+    assert options.bar(streams=format_of("csv" if streams else "table").streams) == wanted
 
 
 def test_without_standard_output_a_bar_helps(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
-    assert PrintingOptions(level="record").bar(csv.FORMAT)
+    assert PrintingOptions(level="record").bar(streams=True)

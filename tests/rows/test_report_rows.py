@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli.commands.eval.formats import csv
+from grpo_cli.commands.emit import CSV
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine.rows.fields import COLUMNS, names
@@ -19,7 +19,7 @@ from grpo_cli.engine.rows.rows import rows
 
 def encode_csv(records, breakdown, *, level, fields):
     fields = fields or COLUMNS[level]
-    return encode_lines(records, breakdown, level=level, fields=fields, lines=csv.LINES)
+    return encode_lines(records, breakdown, level=level, fields=fields, lines=CSV)
 
 
 ONE = {

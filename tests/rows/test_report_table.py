@@ -8,12 +8,11 @@ import orjson
 import pytest
 from files import each
 
-from grpo_cli.commands.eval.format import Printing
-from grpo_cli.commands.eval.formats.json import Document
+from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.eval.notes import notes
-from grpo_cli.commands.eval.rows_view import print_rows
-from grpo_cli.commands.eval.totals_view import summary
+from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.commands.eval.view import print_rows, summary
 from grpo_cli.engine.rows.fields import TABLE, names, spare
 from grpo_cli.terminal.numbers import aligned, shown, token_text, visible
 from grpo_cli.terminal.screen import Screen, written
@@ -152,25 +151,30 @@ def test_nothing_to_note():
     assert notes(TOTAL) == []
 
 
+def json_of(pieces):
+    """The document of an evaluation of so many records."""
+
+    class Run:
+        empty, complete, signature, total = False, True, "signed", {"loss": 0.5}
+
+        def __iter__(self):
+            yield from ([piece] for piece in pieces)
+
+    stream = io.BytesIO()
+    format_of("json").write(Run(), Printing("record", None, 0), "dr", stream)
+    return orjson.loads(stream.getvalue())
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_documents_are_valid_however_many_records(count):
-    stream = io.BytesIO()
-    with Document(records=True) as document:
-        for number in range(count):
-            document.add(orjson.dumps({"id": number}))
-        document.write(stream, {"variant": "dr"}, {"total": {"loss": 0.5}})
-    wanted = {"variant": "dr", "total": {"loss": 0.5}, "records": [{"id": n} for n in range(count)]}
-    assert orjson.loads(stream.getvalue()) == wanted
+    wanted = {"variant": "dr", "signature": "signed", "total": {"loss": 0.5}}
+    found = json_of([orjson.dumps({"id": number}) for number in range(count)])
+    assert found == wanted | {"records": [{"id": n} for n in range(count)]}
 
 
 def test_a_long_document_waits_on_disk(monkeypatch):
-    monkeypatch.setattr("grpo_cli.commands.eval.formats.json._IN_MEMORY", 10)
-    stream = io.BytesIO()
-    with Document(records=True) as document:
-        for _ in range(100):
-            document.add(b'{"id":1}')
-        document.write(stream, {}, {"total": {}})
-    assert len(orjson.loads(stream.getvalue())["records"]) == 100
+    monkeypatch.setattr("grpo_cli.commands.eval.formats._IN_MEMORY", 10)
+    assert len(json_of([b'{"id":1}'] * 100)["records"]) == 100
 
 
 FIRST_TO_GO = {

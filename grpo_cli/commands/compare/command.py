@@ -10,11 +10,17 @@ from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.compare.plans import USUAL, names, plans
 from grpo_cli.commands.compare.view import print_bars, print_comparison
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import Files, StageOptions, paths
-from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import WorkOptions, tell_notes
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import StageOptions
+from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.source import (
+    Files,
+    LoadingOptions,
+    WorkOptions,
+    finish,
+    paths,
+    tell_notes,
+)
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say
 
@@ -58,19 +64,19 @@ def compare(
         for note in () if page.quiet else notes:
             say(f"note: {note}")
         source = loading.reader(paths(files), work)
-        document = Comparison(made, source).document()
-        rows, draw = document["variants"], print_bars if plot else print_comparison
+        answer = Comparison(made, source).result()
+        draw = print_bars if plot else print_comparison
         page.write(
-            document,
-            lambda console, screen: draw(console, screen, document),
-            failed=not rows,
-            rows=rows,
+            answer,
+            lambda console, screen: draw(console, screen, answer),
+            failed=not answer.variants,
+            rows=answer.variants,
             beyond="cut",
             notes=source.notes(*made) | source.pooled(batch),
         )
         tell_notes(source.pooled(batch), quiet=page.quiet)
         code = finish(source, *made, as_json=page.json, quiet=page.quiet)
-        if not rows:
+        if not answer.variants:
             code = InputError.exit_code
             say("the data can serve none of these variants")
     raise typer.Exit(code)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial as bound
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
+from grpo_cli.commands.compare.answer import Compared, Unserved
 from grpo_cli.commands.compare.families import differences, replaced
-from grpo_cli.commands.compare.sides import Partial, S, Side, Work
+from grpo_cli.commands.compare.sides import S, Side, Sides, VariantStatistics, VariantSums
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk
 from grpo_cli.variants.plan import Plan
 
 
@@ -39,7 +38,7 @@ class Comparison:
         self.sides: list[Side] = []
         while evaluators:
             first = evaluators[0].plan.variant
-            sums = self._fold(evaluators, Work.sums)
+            sums = self._served(fold(source, partial(Sides, evaluators)))
             self.sides = [*sums.values()]
             if first in sums:
                 break
@@ -50,82 +49,47 @@ class Comparison:
     def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
         """The variants with the statistics of the whole input, for those that need some."""
         wanting = [one for one in evaluators if one.wants_first_pass]
-        moments = self._fold(wanting, Work.moments) if wanting else {}
+        moments: dict[str, BatchStatistics] = {}
+        if wanting:
+            moments = self._served(fold(self._source, partial(VariantStatistics, wanting)))
         return [
             one.after(moments[one.plan.variant]) if one.wants_first_pass else one
             for one in evaluators
             if one.plan.variant not in self.skipped
         ]
 
-    def _fold(
-        self,
-        evaluators: Sequence[Evaluator],
-        what: Callable[[Work, Iterable[DecodedChunk]], Partial[S]],
-    ) -> dict[str, S]:
-        """The sums of each variant over all data; those that these cannot serve are set aside."""
-        source = self._source
-        source.skipped = Skipped(source.most_errors)
-        work = Work(tuple(evaluators), source.skip, source.most_errors)
-        whole: Partial[S] | None = None
-        for _, part in source.map(bound(what, work), together=True, by_columns=True):
-            source.leave_out(part.bad)
-            if whole is None:
-                whole = part
-            else:
-                whole.merge(part)
-        if source.reading.selects and (whole is None or not whole.read):
-            raise source.nothing()
-        found: dict[str, S] = {}
-        for name, sums in ({} if whole is None else whole.sums).items():
+    def _served(self, found: VariantSums[S]) -> dict[str, S]:
+        """The sums of each variant that the data can serve; the others are set aside."""
+        served: dict[str, S] = {}
+        for name, sums in found.sums.items():
             if isinstance(sums, InputError):
                 self.skipped[name] = sums
             else:
-                found[name] = sums
-        return found
+                served[name] = sums
+        return served
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One line per variant that the data serves, in the order asked for, batch by batch."""
-        lines = [side.rows(self.sides[0]) for side in self.sides]
-        return [line for batch in zip(*lines, strict=True) for line in batch]
-
-    def reasons(self) -> list[dict[str, Any]]:
-        """The variants that the data cannot serve, in the order asked for.
-
-        ``missing`` is the column or the setting that would serve it, ``place`` the first record
-        without it, ``advice`` what is said of it.
-        """
-        return [
-            {"variant": name, "reason": str(reason), **_lack(reason)}
-            for name in self._order
-            if (reason := self.skipped.get(name)) is not None
-        ]
-
-    def document(self) -> dict[str, Any]:
-        """Everything as ``--json`` prints it."""
-        return {
-            "variants": self.rows(),
-            "differences": differences(self.sides),
-            "replaced": replaced(self.sides),
-            "skipped": self.reasons(),
-            **self.counts,
-        }
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Records, groups, responses and tokens of the data."""
-        names = ("records", "groups", "responses", "tokens")
+    def result(self) -> Compared:
+        """The answer: lines in the order of the variants, batch by batch."""
+        lines = [side.results(self.sides[0]) for side in self.sides]
         batches = self.sides[0].batches.values() if self.sides else ()
-        return {name: sum(getattr(one.totals, name) for one in batches) for name in names}
+        names = ("records", "groups", "responses", "tokens")
+        return Compared(
+            variants=[line for batch in zip(*lines, strict=True) for line in batch],
+            differences=differences(self.sides),
+            replaced=replaced(self.sides),
+            skipped=[_unserved(it, self.skipped[it]) for it in self._order if it in self.skipped],
+            **{name: sum(getattr(one.totals, name) for one in batches) for name in names},
+        )
 
 
-def _lack(reason: InputError) -> dict[str, str | None]:
-    before, _, said = reason.message.partition("missing; ")
-    if before or not said:
-        return {"missing": None, "place": None, "advice": None}
-    what = said.partition(" needs ")[2].removeprefix("it: ") or said
+def _unserved(variant: str, reason: InputError) -> Unserved:
+    before, _, about = reason.message.partition("missing; ")
+    if before or not about:
+        return Unserved(variant, str(reason), None, None, None)
+    advice = about.partition(" needs ")[2].removeprefix("it: ") or about
     place = str(reason).removesuffix(f": {reason.path}: {reason.message}")
     inside, name = re.fullmatch(_IN_ARRAY, reason.path).groups()  # type: ignore[union-attr]
-    return {"missing": name, "place": f"{place}: {inside}" if inside else place, "advice": what}
+    return Unserved(variant, str(reason), name, f"{place}: {inside}" if inside else place, advice)
 
 
 _IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"

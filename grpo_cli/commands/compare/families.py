@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_cli.commands.compare.answer import FamilyDifference, Replaced
 from grpo_cli.commands.compare.sides import Side
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Part
@@ -35,7 +36,7 @@ class Apart(NamedTuple):
     stages: tuple[str, ...]
 
 
-def differences(sides: Sequence[Side]) -> list[dict[str, Any]]:
+def differences(sides: Sequence[Side]) -> list[FamilyDifference]:
     """For each family what its rows have at the same choice, against the first of them.
 
     Told are the surrogate's hyperparameters, and all of them where rows differ in nothing else.
@@ -46,17 +47,17 @@ def differences(sides: Sequence[Side]) -> list[dict[str, Any]]:
     return [row for first, *others in families.values() for row in _of_family(first, others)]
 
 
-def replaced(sides: Sequence[Side]) -> list[dict[str, Any]]:
+def replaced(sides: Sequence[Side]) -> list[Replaced]:
     """For each row the surrogate's hyperparameters whose own value the records replace: both."""
     pairs = [(side.plan.variant, side.plan.replaced(side.signed)) for side in sides]
     return [
-        {"variant": variant, "hyperparameters": {name: list(both) for name, both in values.items()}}
+        Replaced(variant, {name: list(both) for name, both in values.items()})
         for variant, values in pairs
         if values
     ]
 
 
-def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:
+def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[FamilyDifference]:
     alike: dict[tuple[Any, ...], list[tuple[str, Apart]]] = {}
     for other in rest:
         apart = _apart(_pieces(first), _pieces(other))
@@ -64,11 +65,11 @@ def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[dict[str, Any]]:
             alike.setdefault(tuple(apart.values.items()), []).append((other.plan.variant, apart))
     for values, rows in alike.items():
         others = {stage for _, apart in rows for stage in apart.stages}
-        yield {
-            "variants": [first.plan.variant, *(name for name, _ in rows)],
-            "hyperparameters": {name: list(pair) for name, pair in values},
-            "stages": [stage for stage in _STAGES.values() if stage in others],
-        }
+        yield FamilyDifference(
+            variants=[first.plan.variant, *(name for name, _ in rows)],
+            hyperparameters={name: list(pair) for name, pair in values},
+            stages=[stage for stage in _STAGES.values() if stage in others],
+        )
 
 
 def _pieces(side: Side) -> dict[str, Part]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import fields
 
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.compare.answer import (
+    Compared,
+    ComparedVariant,
+    FamilyDifference,
+    Replaced,
+    Unserved,
+)
 from grpo_cli.objective.signature import instead, plain
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, shown_among, visible
+from grpo_cli.terminal.numbers import percent, shown, shown_among, visible
 from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -47,27 +54,26 @@ _PERCENT = (
 )
 
 
-def print_comparison(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+def print_comparison(console: Console, screen: Screen, answer: Compared) -> None:
     """Prints one line per variant, what the shares mean, and the variants left out."""
-    rows = document["variants"]
+    rows = answer.variants
     if rows:
         _print_rows(console, screen, rows)
-        _print_meaning(console, document)
-        _print_differences(console, screen, document["differences"])
-        _print_replaced(console, screen, document["replaced"])
-    if document["skipped"]:
-        _print_skipped(console, screen, document["skipped"])
+        _print_meaning(console, answer)
+        _print_differences(console, screen, answer.differences)
+        _print_replaced(console, screen, answer.replaced)
+    if answer.skipped:
+        _print_skipped(console, screen, answer.skipped)
 
 
-def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
-    by = [name for name in rows[0] if name not in _ROW]
-    columns = [column(name, [row[name] for row in rows]) for name in by]
+def _print_rows(console: Console, screen: Screen, rows: Sequence[ComparedVariant]) -> None:
+    columns = [column(name, [row.batch[name] for row in rows]) for name in _naming(rows[0])]
     for field, header in _COLUMNS.items():
-        values = [row[field] for row in rows]
+        values = [getattr(row, field) for row in rows]
         if header.startswith(_PERCENT):
-            columns.append(column(header, values, show=_percent, numeric=True))
+            columns.append(column(header, values, show=percent, numeric=True))
         elif field in _SUMS:
-            texts = [shown_among(row[field], row["gradient_norm"]) for row in rows]
+            texts = [shown_among(getattr(row, field), row.gradient_norm) for row in rows]
             columns.append(column(header, texts, show=str, numeric=True))
         else:
             columns.append(column(header, values))
@@ -76,10 +82,13 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, An
     print_hidden(console, screen, hidden, "--json")
 
 
-_ROW = {
-    *(*_COLUMNS, "signature", "ratio_mean", "longest_quarter_tokens", "denominator_of"),
-}
-"""The fields of a row; others are those that name its batch."""
+def _naming(row: ComparedVariant) -> list[str]:
+    """The fields that name its batch, without those that have the name of a total."""
+    return [name for name in row.batch if name not in _ROW]
+
+
+_ROW = {one.name for one in fields(ComparedVariant)} - {"batch"}
+
 
 _PLOTTED = {
     "loss": "loss",
@@ -88,69 +97,63 @@ _PLOTTED = {
 }
 
 
-def print_bars(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+def print_bars(console: Console, screen: Screen, answer: Compared) -> None:
     """Prints a bar per variant for what differs most between variants, and those left out."""
-    rows = document["variants"]
+    rows = answer.variants
     for field, title in _PLOTTED.items() if rows else ():
-        console.print(Text(title.format(first=rows[0]["variant"]), "bold"))
-        named = [(_named(row), row[field]) for row in rows]
+        console.print(Text(title.format(first=rows[0].variant), "bold"))
+        named = [(_label(row), getattr(row, field)) for row in rows]
         for line in bars(named, screen.reading, plain=ascii_only()):
             console.print(Text(line))
         console.print()
-    if document["skipped"]:
-        _print_skipped(console, screen, document["skipped"])
+    if answer.skipped:
+        _print_skipped(console, screen, answer.skipped)
 
 
-def _named(row: Mapping[str, Any]) -> str:
-    of = [f"{name} {shown(value)}" for name, value in row.items() if name not in _ROW]
-    return ", ".join([*of, row["variant"]])
+def _label(row: ComparedVariant) -> str:
+    batch = [f"{name} {shown(row.batch[name])}" for name in _naming(row)]
+    return ", ".join([*batch, row.variant])
 
 
-def _percent(value: Any) -> str:
-    return "–" if value is None else f"{value:.2%}"
-
-
-def _print_meaning(console: Console, document: Mapping[str, Any]) -> None:
-    first = document["variants"][0]
+def _print_meaning(console: Console, answer: Compared) -> None:
+    first = answer.variants[0]
+    named = {name: getattr(answer, name) for name in ("records", "groups", "responses", "tokens")}
     counts = ", ".join(
-        f"{shown(document[name])} {name if document[name] != 1 else name[:-1]}"
-        for name in ("records", "groups", "responses", "tokens")
+        f"{shown(count)} {name if count != 1 else name[:-1]}" for name, count in named.items()
     )
-    tokens = _percent(first["longest_quarter_tokens"])
+    tokens = percent(first.longest_quarter_tokens)
     console.print(Text(f"\n{counts}"))
-    console.print(Text(f"cosine: of the token gradient with that of {first['variant']}", "dim"))
+    console.print(Text(f"cosine: of the token gradient with that of {first.variant}", "dim"))
     console.print(Text("longest quarter, A > 0, A < 0: their share of Σ|gradient|", "dim"))
     console.print(Text(f"(the longest quarter of the responses has {tokens} of the tokens)", "dim"))
 
 
-def _print_differences(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:
     """Says of rows of one family which values tell them apart."""
     if rows:
         console.print()
     for row in rows:
-        first, *others = row["variants"]
+        first, *others = row.variants
         values = [
             f"{name} ({plain(mine)} against {plain(theirs)})"
-            for name, (mine, theirs) in row["hyperparameters"].items()
+            for name, (mine, theirs) in row.hyperparameters.items()
         ]
-        said = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
-        more = (
-            f", and have other choices at {', '.join(row['stages'])}" if row["stages"] else " only"
-        )
-        line = Text(f"{first} and {', '.join(others)} differ in {said}{more}")
+        listed = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+        more = f", and have other choices at {', '.join(row.stages)}" if row.stages else " only"
+        line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
         console.print(wrapped(line, screen.reading, 2))
 
 
-def _print_replaced(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:
     """Says which rows have other values of the records than their own, the furthest off first."""
-    told = [
-        f"{row['variant']} {instead(name, own, used)}"
+    lines = [
+        f"{row.variant} {instead(name, own, used)}"
         for row in sorted(rows, key=_distance, reverse=True)
-        for name, (own, used) in row["hyperparameters"].items()
+        for name, (own, used) in row.hyperparameters.items()
     ]
-    if told:
-        more = f" and {len(told) - _MOST:,} more (see --json)" if len(told) > _MOST else ""
-        line = f"from the records, not the variant's own: {', '.join(told[:_MOST])}{more}"
+    if lines:
+        more = f" and {len(lines) - _MOST:,} more (see --json)" if len(lines) > _MOST else ""
+        line = f"from the records, not the variant's own: {', '.join(lines[:_MOST])}{more}"
         console.print()
         console.print(wrapped(Text(line), screen.reading, 2))
 
@@ -158,9 +161,9 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Mapping[str
 _MOST = 6
 
 
-def _distance(row: Mapping[str, Any]) -> float:
+def _distance(row: Replaced) -> float:
     """How many times as large, or as small, one of the values is."""
-    pairs = [pair for pair in row["hyperparameters"].values() if all(map(_has_size, pair))]
+    pairs = [pair for pair in row.hyperparameters.values() if all(map(_has_size, pair))]
     return max((abs(math.log(abs(used / own))) for own, used in pairs), default=0.0)
 
 
@@ -169,17 +172,17 @@ def _has_size(value: object) -> bool:
     return isinstance(value, int | float) and bool(value)
 
 
-def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Mapping[str, Any]]) -> None:
+def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]) -> None:
     """Prints a line for each thing that is missing, with the variants that it keeps out."""
-    places = {one["place"] for one in skipped}
-    where = f" ({visible(places.pop())})" if len(places) == 1 and None not in places else ""
+    place, *others = {one.place for one in skipped}
+    where = f" ({visible(place)})" if place is not None and not others else ""
     console.print(Text(f"\nnot served by this data{where}", "bold"))
     reasons: dict[str, list[str]] = {}
     for one in skipped:
-        lack = f"{one['missing']} is missing{'' if where else ' in ' + str(one['place'])}"
-        said = f"{lack}: {one['advice']}" if one["missing"] else one["reason"]
-        reasons.setdefault(said, []).append(one["variant"])
-    for said, names in reasons.items():
-        console.print(wrapped(Text(visible(said)), screen.reading, 2))
+        lack = f"{one.missing} is missing{'' if where else f' in {one.place}'}"
+        reason = f"{lack}: {one.advice}" if one.missing else one.reason
+        reasons.setdefault(reason, []).append(one.variant)
+    for reason, names in reasons.items():
+        console.print(wrapped(Text(visible(reason)), screen.reading, 2))
         count = f"{len(names):,} variants: " if len(names) > 1 else ""
         console.print(wrapped(Text(f"  {count}{', '.join(names)}", "dim"), screen.reading, 4))

@@ -9,15 +9,20 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Answer, Parting, compare
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import paths, refuse_unopened
-from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, tell_notes
-from grpo_cli.commands.options.values import number
-from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import number
+from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.source import (
+    ErrorOptions,
+    SourceOptions,
+    paths,
+    refuse_unopened,
+    tell_notes,
+)
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
-from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import read_path
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shown
@@ -70,12 +75,12 @@ def diff(
     with failures(as_json=page.json):
         if tolerance is not None and tolerance < 0.0:
             raise UsageError("--tolerance: expected 0 or more")
-        step_of = StepOf(None if step is None else read_path(step, "--step"))
+        step_source = StepSource(None if step is None else read_path(step, "--step"))
         skip = errors.on_error == "skip"
         runs = [paths([run]) for run in (first, second)]
         refuse_unopened([place for run in runs for place in run])
         readers = [Reader(run, source.reading(), skip=skip) for run in runs]
-        answer = compare(readers[0], readers[1], step_of, tolerance or 0.0)
+        answer = compare(readers[0], readers[1], step_source, tolerance or 0.0)
         document = _document(answer)
         page.write(document, lambda console, screen: _print(console, screen, answer), beyond="cut")
         tell_notes(readers[0].notes() | readers[1].notes() | answer.notes, quiet=page.quiet)

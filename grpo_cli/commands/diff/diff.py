@@ -11,8 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.diff.pairs import paired
-from grpo_cli.commands.trend.origins import Origins, two_runs
-from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import located
 from grpo_cli.objective.inputs import MisnamedColumnError
@@ -99,16 +98,16 @@ Pair = tuple[Record, Record]
 Steps = Iterator[tuple[int, list[Record]]]
 
 
-def compare(first: Reader, second: Reader, step_of: StepOf, tolerance: float) -> Answer:
+def compare(first: Reader, second: Reader, step_source: StepSource, tolerance: float) -> Answer:
     """Compares two runs up to the step at which they part.
 
     Args:
         first, second: the runs.
-        step_of: how records say their step.
+        step_source: how records say their step.
         tolerance: how far numbers may be apart.
     """
     answer = Answer()
-    steps = _by_step(first, step_of, answer, 1), _by_step(second, step_of, answer, 2)
+    steps = _by_step(first, step_source, answer, 1), _by_step(second, step_source, answer, 2)
     for step, ours, theirs in _aligned(*_counted_alike(answer, steps, tolerance)):
         if ours is None or theirs is None:
             answer.only.append((1 if theirs is None else 2, step))
@@ -129,14 +128,16 @@ def _comparable(reader: Reader) -> Iterator[tuple[Raw, Record]]:
             yield raw, record
 
 
-def _by_step(reader: Reader, step_of: StepOf, answer: Answer, run: int) -> Steps:
+def _by_step(reader: Reader, step_source: StepSource, answer: Answer, run: int) -> Steps:
     """The steps of a run, as they stand in its files.
 
     Raises:
         UsageError: where its files are of several runs.
     """
     origins = Origins()
-    pairs = ((step_of(raw), raw, record) for raw, record in _comparable(reader))
+    pairs = (
+        (step_source.of_record(raw).number, raw, record) for raw, record in _comparable(reader)
+    )
     before, told = None, ""
     for step, same in groupby(pairs, key=lambda one: one[0]):
         records = []

@@ -1,19 +1,19 @@
 """Rows → lines of text, one per record, response or token, in any format that has lines.
 
-A format says how a value is written and how the values of a line are put together. What encodes is
-picklable, so that worker processes can call it.
+``encode_lines`` can be pickled, so that worker processes can call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise, repeat
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import orjson
 
-from grpo_cli.commands.eval.numbers import END, Column, Sides, neighbours
-from grpo_cli.commands.eval.spans import Span, spans
+from grpo_cli.commands.emit import TextFormat
 from grpo_cli.engine.rows.fields import (
     RECORD_CONTEXT,
     RESPONSE,
@@ -32,26 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Columns = dict[str, Any]
-Cells = str | Column
+Cells = str | Sequence[bytes]
 """A column of cells: one for all lines, or one for each."""
-
-
-class Lines(NamedTuple):
-    """A format whose rows are lines.
-
-    Attributes:
-        cell: a value as text.
-        line: a line of cells, beside the names of its fields, without its end.
-        infinite: whether it can say that a number is infinite.
-        as_json: whether it writes numbers as JSON does.
-        quoted: whether a cell may hold the ends of lines.
-    """
-
-    cell: Callable[[Any], str]
-    line: Callable[[Sequence[str], Sequence[str]], str]
-    infinite: bool
-    as_json: bool = True
-    quoted: bool = False
 
 
 def encode_lines(
@@ -60,7 +42,7 @@ def encode_lines(
     *,
     level: Level,
     fields: tuple[str, ...],
-    lines: Lines,
+    lines: TextFormat,
 ) -> list[bytes]:
     """The lines of each record, each line with its end.
 
@@ -77,13 +59,13 @@ def encode_lines(
     return list(_PIECES[level](source, fields, lines))
 
 
-def _records(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
+def _records(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     columns = _read(source.record_fields, fields, source)
     for row in zip(*(columns[name] for name in fields), strict=True):
-        yield _line(row, fields, lines)
+        yield lines.row(row, fields)
 
 
-def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
+def _responses(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     columns = _read(RESPONSE, fields, source)
     about = [field for field in source.record_fields if field.name not in columns]
     shared = _read(about, fields, source)
@@ -92,25 +74,57 @@ def _responses(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterato
             columns[name][begin:end] if name in columns else repeat(shared[name][at], end - begin)
             for name in fields
         ]
-        yield b"".join(_line(row, fields, lines) for row in zip(*own, strict=True))
+        yield b"".join(lines.row(row, fields) for row in zip(*own, strict=True))
 
 
-def _tokens(source: Source, fields: tuple[str, ...], lines: Lines) -> Iterator[bytes]:
+def _tokens(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
+    """Makes the lines of many tokens at once, column by column."""
     columns, shared = _token_columns(source, fields), _shared(source, fields, lines)
-    ends = bounds(source.summary.record_tokens)
+    responses, records = bounds(source.summary.responses), bounds(source.summary.record_tokens)
     pieces: list[list[bytes]] = [[] for _ in source.records]
-    for span in spans(bounds(source.summary.responses)):
+    for begin, end in _stretches(responses):
+        counts = _overlaps(responses, begin, end)
         cells = [
-            _repeated(shared[name], span)
+            _repeated(shared[name], counts)
             if name in shared
-            else _cells(columns.get(name), span.begin, span.end, lines)
+            else _cells(columns.get(name), begin, end, lines)
             for name in fields
         ]
-        sizes = span.sizes(ends)
-        made = _together(cells, [size for _, size in sizes], fields, lines)
-        for (record, _), text in zip(sizes, made, strict=True):
+        counts = _overlaps(records, begin, end)
+        made = _join(cells, [count for _, count in counts], fields, lines)
+        for (record, _), text in zip(counts, made, strict=True):
             pieces[record].append(text)
     yield from map(b"".join, pieces)
+
+
+_TOKENS = 1 << 11
+"""Tokens whose cells are text at once: ten and more objects each, which a cache has to hold."""
+_LONG = 64
+"""Tokens of a response from which on its lines are made by themselves: they have more in common."""
+
+
+def _stretches(starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The tokens of each long response, and those between them, at most so many at once.
+
+    Args:
+        starts: where each response's tokens begin, and where those of the last one end.
+    """
+    long = [pair for pair in pairwise(starts) if pair[1] - pair[0] >= _LONG]
+    for first, last in pairwise(sorted({starts[0], starts[-1], *chain.from_iterable(long)})):
+        for begin in range(first, last, _TOKENS):
+            yield begin, min(begin + _TOKENS, last)
+
+
+def _overlaps(starts: Sequence[int], begin: int, end: int) -> list[tuple[int, int]]:
+    """The segments that some tokens belong to, and how many tokens belong to each.
+
+    Args:
+        starts: where each segment begins, and where the last one ends.
+        begin, end: the tokens.
+    """
+    first, last = bisect_right(starts, begin) - 1, bisect_left(starts, end)
+    cuts = [begin, *starts[first + 1 : last], end]
+    return [(first + at, b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
 
 
 def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
@@ -118,7 +132,7 @@ def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
     return columns | {"clip": source.breakdown.clip}
 
 
-def _shared(source: Source, fields: tuple[str, ...], lines: Lines) -> dict[str, list[str]]:
+def _shared(source: Source, fields: tuple[str, ...], lines: TextFormat) -> dict[str, list[str]]:
     """[R] the cells of what a record, or a response, says of all its tokens."""
     counts = source.summary.records.lengths.tolist()
     about = _read(_of(source.record_fields, (*source.by, *RECORD_CONTEXT)), fields, source)
@@ -138,12 +152,11 @@ def _each(cells: Iterable[T], counts: Iterable[int]) -> list[T]:
     return [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
 
 
-def _repeated(cells: list[str], span: Span) -> Cells:
-    """The cells of a span's responses, for each of their tokens."""
-    few = cells[span.first : span.first + len(span.lengths)]
-    if len(set(few)) == 1:
-        return few[0]
-    return _each([cell.encode() for cell in few], span.lengths)
+def _repeated(cells: list[str], counts: Sequence[tuple[int, int]]) -> Cells:
+    """The cells of some responses, each as often as it counts; one if they are all alike."""
+    if len({cells[response] for response, _ in counts}) == 1:
+        return cells[counts[0][0]]
+    return [text for at, count in counts for text in repeat(cells[at].encode(), count)]
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
@@ -153,11 +166,7 @@ def _read(table: Sequence[Field], wanted: Sequence[str], source: Source) -> Colu
     return {field.name: field.read(source) for field in table if field.name in wanted}
 
 
-def _line(row: Sequence[Any], fields: Sequence[str], lines: Lines) -> bytes:
-    return lines.line([lines.cell(value) for value in row], fields).encode() + b"\n"
-
-
-def _cells(column: Any, begin: int, end: int, lines: Lines) -> Cells:
+def _cells(column: Any, begin: int, end: int, lines: TextFormat) -> Cells:
     """A part of a column of tokens: one cell for all, or one for each."""
     if column is None:
         return lines.cell(None)
@@ -168,11 +177,12 @@ def _cells(column: Any, begin: int, end: int, lines: Lines) -> Cells:
     if values.dtype == np.int8:
         if (values == values[0]).all():
             return lines.cell(SIDES[values[0]])
-        return Sides(values, [lines.cell(side).encode() for side in SIDES])
+        sides = [lines.cell(side).encode() for side in SIDES]
+        return [sides[code] for code in values.tolist()]
     if one_number(values):
         return lines.cell(values[0].item())
     if lines.as_json and not (lines.infinite and not np.isfinite(values).all()):
-        return values
+        return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
     return [lines.cell(value).encode() for value in values.tolist()]
 
 
@@ -180,26 +190,22 @@ _CELL = "\0"
 """Stands for a cell in a line; no text of a cell has it."""
 
 
-def _together(
-    cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: Lines
+def _join(
+    cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: TextFormat
 ) -> Iterator[bytes]:
-    """So many lines each time, with their ends, of columns."""
+    """Joins columns to lines with their ends, so many each time."""
     line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
     if _CELL not in line:
         yield from (line.encode() * size for size in sizes)
         return
     first, *between, last = line.encode().split(_CELL.encode())
-    columns, between = neighbours([one for one in cells if not isinstance(one, str)], between)
-    if len(sizes) == len(columns) == 1 and isinstance(columns[0], bytes):
-        yield first + columns[0].replace(END, last + first) + last
-    else:
-        rows = _rows(columns, between)
-        for size in sizes:
-            yield first + (last + first).join(islice(rows, size)) + last
+    rows = _rows([column for column in cells if not isinstance(column, str)], between)
+    for size in sizes:
+        yield first + (last + first).join(islice(rows, size)) + last
 
 
-def _rows(columns: Sequence[Sequence[bytes] | bytes], between: Sequence[bytes]) -> Iterator[bytes]:
-    """What stands between the first and the last text of each line.
+def _rows(columns: Sequence[Sequence[bytes]], between: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields each line without the first and the last text, which all lines have.
 
     ``join`` writes a comma faster than it takes one.
     """
@@ -207,6 +213,5 @@ def _rows(columns: Sequence[Sequence[bytes] | bytes], between: Sequence[bytes]) 
     parts: list[Iterable[bytes]] = []
     for text, column in zip([comma, *between], columns, strict=True):
         inner = repeat(text[len(comma) : len(text) - len(comma)])
-        each = column.split(END) if isinstance(column, bytes) else column
-        parts += [each] if text == comma else [inner, each]
+        parts += [column] if text == comma else [inner, column]
     return map(comma.join, zip(*parts, strict=False))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from grpo_cli.commands.eval.format import Printing
-from grpo_cli.commands.eval.formats.csv import head
-from grpo_cli.commands.eval.formats.parquet import write_batches
-from grpo_cli.commands.eval.printing import PrintingOptions
+from grpo_cli.commands.emit import CSV
+from grpo_cli.commands.eval.parquet import write_batches
+from grpo_cli.commands.eval.printing import Printing, PrintingOptions
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options.place import manifest
 from grpo_cli.engine import Reader
@@ -19,7 +18,7 @@ from grpo_cli.variants.plan import Plan
 
 _PACKS: Mapping[str, Callable[[Printing], Pack]] = {
     "jsonl": lambda _: joined,
-    "csv": lambda wanted: partial(joined, head=head(wanted.names)),
+    "csv": lambda wanted: partial(joined, head=CSV.head(wanted.names)),
     "parquet": lambda _: write_batches,
 }
 """Format → what makes a part of its rows."""

@@ -1,26 +1,58 @@
-"""The options that say what is printed, and how."""
+"""What ``eval`` prints: which rows, which fields of them, in which format."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from grpo_cli.commands.eval.format import Format, Printing
-from grpo_cli.commands.eval.formats import ONLY, names
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
 from grpo_cli.commands.options.place import Resume
-from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import ACCUMULATED, FIELDS, Level
+from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, Level
 from grpo_cli.errors import UsageError
 
-if TYPE_CHECKING:
-    FormatName = str
-else:  # the usual ones first, then the others whose files are there
-    FormatName = Literal[TableFormat, *names()]
+FormatName = Literal[TableFormat, "parquet"]
+ONLY = "only"
+"""The format of ``--only``; no name for ``--format``."""
+
+
+class Printing(NamedTuple):
+    """What to print, without contradictions.
+
+    Attributes:
+        level: what one row is.
+        fields: the fields of a row, in this order; None for the usual ones.
+        limit: how many rows; None for the format's own limit, 0 for all.
+        nested: whether rows stay inside their record.
+        quiet: whether notes are left out.
+        by: the fields that ``--batch`` names.
+    """
+
+    level: Level
+    fields: tuple[str, ...] | None
+    limit: int | None
+    nested: bool = False
+    quiet: bool = False
+    by: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of a row."""
+        return self.fields or (*self.by, *COLUMNS[self.level])
+
+    def names_of_totals(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The fields of a batch's row, with those of micro-batches where the rows have them."""
+        return self.fields or (*self.names, *(name for name in ACCUMULATED if name in rows[0]))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether rows have weights, which are of the batch that they belong to."""
+        wanted = self.level == "record" and "contribution" in (self.fields or ())
+        return wanted or self.level in ("response", "token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,29 +133,20 @@ class PrintingOptions:
         names = None if given is None else self._names(flag, given, by)
         return Printing(self.level, names, self.limit, self.nest, self.quiet, by)
 
-    def bar(self, format: Format) -> bool:
+    def bar(self, *, streams: bool) -> bool:
         """Whether a progress bar would help: not where results stream to the same terminal."""
-        streams = format.streams and self.level != "batch"
+        streams = streams and self.level != "batch"
         to_file = self.output is not None
         return not self.quiet and (
             to_file or not (streams and sys.stdout is not None and sys.stdout.isatty())
         )
 
-    def encode(self, format: Format, printing: Printing) -> Encode | None:
-        """Records and their breakdown → bytes, one piece per record; None for totals alone."""
-        return None if self.level == "batch" else format.encode(printing)
-
     def _check(self) -> None:
         format_of(self.format, as_json=self.json)
         if self.only is not None:
-            for flag, given in (
-                ("fields", self.fields),
-                ("format", self.format),
-                ("json", self.json),
-            ):
-                if given:
+            for flag in ("fields", "format", "json"):
+                if getattr(self, flag):
                     raise UsageError(f"--only prints bare values; it cannot go with --{flag}")
-
         if self.kind == "parquet" and self.output in (None, "-"):
             raise UsageError("--format parquet is no text: name its file with -o FILE")
         if self.nest and self.kind != "jsonl":

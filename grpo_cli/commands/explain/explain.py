@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
-from grpo_cli.commands.explain.rising import Reason
-from grpo_cli.commands.explain.why import why
+from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -41,7 +40,7 @@ def explain(
     of_last = _last_batch(batches) if batches else _last_step(source) if last_step else {}
     if not of_last:
         return whole
-    count = len(batches) or max(map(len, source.told.steps.values()))
+    count = len(batches) or max(map(len, source.facts.steps.values()))
     document, _ = _explained(plan, source.only(of_last), response)
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
@@ -65,7 +64,7 @@ def _last_batch(batches: Mapping[Hashable, Mapping[str, Any]]) -> Mapping[str, A
 
 def _last_step(source: Reader) -> Mapping[str, Any]:
     """The greatest step of the records, by its field; nothing where they are of one step."""
-    for field, steps in source.told.steps.items():
+    for field, steps in source.facts.steps.items():
         if len(steps) > 1:
             return {field: max(steps, key=_order)}
     return {}

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.page import PageOptions
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.messages import failures

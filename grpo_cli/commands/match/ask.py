@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path as File
 from typing import Any
 
 from grpo_cli.commands.match.answer import document
@@ -17,7 +17,7 @@ from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
-from grpo_cli.records.choose import paths
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
 from grpo_cli.variants.plan import Plan
 
 _TARGETS = ("loss", "objective")
@@ -67,8 +67,8 @@ def ask(
         if first is None:
             raise InputError("no record can be read")
         questions = [Question(target, data, first, others)]
-    large = sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
-    answer = Search(plan, betas, large, source.told.named or "").answer(questions)
+    large = sum(File(one).stat().st_size for one in places if File(one).is_file()) > _LARGE
+    answer = Search(plan, betas, large, source.facts.named or "").answer(questions)
     last = questions[-1]
     found = [*answer.matches, *answer.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
@@ -157,16 +157,16 @@ def read_questions(
     return questions, words
 
 
-def _read_path(text: str) -> tuple[str, paths.Path]:
+def _read_path(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or name not in (*_TARGETS, *_OTHERS):
         known = ", ".join((*_TARGETS, *_OTHERS))
         raise UsageError(f"--logged: expected NAME=PATH, NAME being one of {known}, got {text!r}")
-    return name, paths.read_path(place.strip(), "--logged")
+    return name, read_path(place.strip(), "--logged")
 
 
-def _by_step(source: Reader, path: paths.Path) -> Iterator[tuple[float, list[Member]]]:
+def _by_step(source: Reader, path: Path) -> Iterator[tuple[float, list[Member]]]:
     """Consecutive records of one step and one number; records without a step one by one."""
 
     def key(member: tuple[int, Member]) -> tuple[Any, Any]:
@@ -184,10 +184,10 @@ def _step(raw: Raw) -> Any:
     return raw.value.get("step") if isinstance(raw.value, dict) else None
 
 
-def _number(raw: Raw, path: paths.Path) -> float | None:
+def _number(raw: Raw, path: Path) -> float | None:
     try:
-        value = paths.look_up(raw.value, path)
-    except paths.Missing:
+        value = look_up(raw.value, path)
+    except Missing:
         return None
     good = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if good else None

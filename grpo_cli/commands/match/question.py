@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
-T = TypeVar("T")
+A = TypeVar("A", bound="Pass")
 
 _PARTS = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
-
-TOGETHER = 1 << 22
-"""Bytes of text whose records are evaluated together."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,37 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0**exponent
 
 
+class Pass(Accumulator[None]):
+    """Adds up the chunks of a pass over the data, in ``add``.
+
+    Attributes:
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+        together: bytes of text in a chunk.
+    """
+
+    base: Evaluator | None = None
+    together = 1 << 22
+    settings: ClassVar[tuple[str, ...]] = ("base", "together")
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that are evaluated together."""
+        return chunks(decoded, with_headers=False, together=self.together)
+
+    def evaluate(self, chunk: Chunk) -> None:
+        """Checks the names of the columns.
+
+        Raises:
+            MisnamedColumnError: where the base plan needs a misnamed column.
+        """
+        if self.base is not None and chunk.batch.misnamed:
+            self.base.refuse_misnamed(chunk)
+
+
 class Data(Protocol):
     """Records that can be read several times."""
 
-    def fold(
-        self, add: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
-    ) -> Iterator[T]:
-        """Yields sums, piece by piece: ``zero()`` with the piece's chunks added.
-
-        Args:
-            add: adds a chunk to sums.
-            zero: makes the sums of no record.
-            together: bytes of text in a chunk.
-        """
+    def fold(self, make: Callable[[], A]) -> A:
+        """Adds up all records; ``make`` travels between processes."""
         ...  # pragma: no cover
 
     def in_memory(self) -> InMemory:
@@ -83,23 +98,16 @@ class Data(Protocol):
 
 
 @dataclass(frozen=True)
-class _OnPiece(Generic[T]):
-    """Adds up a piece; travels between processes."""
+class _WithBase(Generic[A]):
+    """Makes a pass with a base; travels between processes."""
 
-    add: Callable[[Chunk, T], None]
-    zero: Callable[[], T]
-    together: int
+    make: Callable[[], A]
     base: Evaluator | None
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> tuple[T, list[InputError]]:
-        result, errors = self.zero(), []
-        found = chunks(decoded, with_headers=False, together=self.together)
-        for chunk in without_misnamed(found, self.base):
-            if isinstance(chunk, Chunk):
-                self.add(chunk, result)
-            else:
-                errors.append(chunk)
-        return result, errors
+    def __call__(self) -> A:
+        made = self.make()
+        made.base = self.base
+        return made
 
 
 @dataclass(frozen=True)
@@ -108,22 +116,15 @@ class Stream:
 
     Attributes:
         reader: reads them.
-        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+        base: as in ``Pass``.
     """
 
     reader: Reader
     base: Evaluator | None = None
 
-    def fold(
-        self, add: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
-    ) -> Iterator[T]:
+    def fold(self, make: Callable[[], A]) -> A:
         """Reads the files, in as many processes as the reader has."""
-        self.reader.skipped = Skipped(self.reader.most_errors)
-        on_piece = _OnPiece(add, zero, together, self.base)
-        for _, (result, errors) in self.reader.map(on_piece, by_columns=True):
-            for error in errors:
-                self.reader.bad(error)
-            yield result
+        return fold(self.reader, _WithBase(make, self.base))
 
     def in_memory(self) -> InMemory:
         """Loads the numbers of the records."""
@@ -148,15 +149,12 @@ class InMemory:
 
     chunks: Sequence[Chunk]
 
-    def fold(
-        self, add: Callable[[Chunk, T], None], zero: Callable[[], T], together: int = TOGETHER
-    ) -> Iterator[T]:
-        """Adds up all chunks as one piece."""
-        del together
-        result = zero()
+    def fold(self, make: Callable[[], A]) -> A:
+        """Adds up all chunks."""
+        result = make()
         for chunk in self.chunks:
-            add(chunk, result)
-        yield result
+            result.add(chunk, None)
+        return result
 
     def in_memory(self) -> InMemory:
         """Itself."""

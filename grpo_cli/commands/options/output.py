@@ -1,15 +1,22 @@
-"""What the options of output have in common: where it goes, in which format, how much is told."""
+"""The options of output: its format, where it goes, and whether notes are printed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.commands.emit import Row, write_answer
+from grpo_cli.errors import UsageError
+
+if TYPE_CHECKING:  # rich is imported where it prints
+    from rich.console import Console
+
+    from grpo_cli.commands.answer import Answer
+    from grpo_cli.terminal.paging import Beyond
+    from grpo_cli.terminal.screen import Screen
 
 TableFormat = Literal["table", "json", "jsonl", "csv", "markdown"]
 Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
@@ -35,25 +42,41 @@ def format_of(given: str | None, *, as_json: bool) -> str:
     return "json" if as_json else given or "table"
 
 
-_FLAGS = {"output": "-o", "html": "--html", "svg": "--svg"}
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The format of an answer that is complete when it is written, and where it goes."""
 
+    format: Annotated[
+        TableFormat | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Default: table. csv, jsonl and markdown print its rows.",
+            show_default=False,
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
+    output: Output = None
+    quiet: Quiet = False
 
-def keep_input(values: Mapping[str, Any]) -> None:
-    """Looks, among the options of a command, for a result that would replace what is read.
+    @property
+    def json(self) -> bool:
+        """Whether the answer, and errors, are JSON."""
+        return self.as_json or self.format == "json"
 
-    ``convert``, which has ``to``, may: what it writes evaluates to the same numbers.
-
-    Raises:
-        UsageError: where there is one.
-    """
-    if "to" in values:
-        return
-    for name, flag in _FLAGS.items():
-        target = values.get(name)
-        if isinstance(target, str) and Path(target).is_file():
-            from grpo_cli.records.open.folders import files as expanded  # numpy comes with it
-
-            with suppress(InputError):  # of what cannot be read the command says more
-                for path in expanded(values.get("files") or []):
-                    if Path(path).exists() and Path(path).samefile(target):
-                        raise UsageError(f"{flag} {target} is the input: name another file")
+    def write(
+        self,
+        answer: Any,
+        draw: Callable[[Console, Screen], None],
+        *,
+        rows: Iterable[Row | Answer] | None = None,
+        failed: bool = False,
+        beyond: Beyond = "page",
+        notes: Iterable[str] = (),
+    ) -> None:
+        """Writes an answer as ``write_answer`` does; one that ``failed`` into no file."""
+        kind = format_of(self.format, as_json=self.as_json)
+        if failed and self.output not in (None, "-"):
+            return
+        notes = () if self.quiet else notes
+        write_answer(self.output, kind, answer, draw, rows=rows, beyond=beyond, notes=notes)

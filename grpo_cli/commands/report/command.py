@@ -9,12 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.options.advice import unserved
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
 from grpo_cli.commands.options.output import Quiet, output_option
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
+from grpo_cli.commands.options.source import (
+    Files,
+    ReadingOptions,
+    paths,
+    tell_errors,
+    tell_notes,
+    tell_skipped,
+)
 from grpo_cli.commands.page.block import told
 from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper
@@ -23,10 +29,10 @@ from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_beside
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.options import LogFile, flags_of
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
@@ -116,18 +122,18 @@ def report(
         plan, places = objective.of_one_batch(), paths(named)
         reader = reading.reader(places, None)
         reader.keep_input()
-        step_of = StepOf.named(options.step, places)
+        step_source = StepSource.of_flag(options.step, places)
         log, unread = read_beside(options.log)
         whose = None if log is None else framework_of(log, NAMES)
         names = None if whose is None else NAMES[whose]
-        run = Run(reader, plan, step_of, names, one_run=options.one_run, command="report")
+        run = Run(reader, plan, step_source, names, one_run=options.one_run, command="report")
         steps = run.read()
         compared = None
         if log is not None and whose is not None:
             compared = beside(whose, log, as_logged(whose, run, steps), steps)
         found = look(steps, flags_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
-        kept = _kept(reader, Keeper(plan, step_of, choice, run.measured))
+        kept = _kept(reader, Keeper(plan, step_source, choice, run.statistics))
         lost = within(kept, options.groups, options.tokens)
         with destination(output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):

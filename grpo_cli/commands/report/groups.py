@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.report.choose import FOUND, WORST, Choice, Group, Kept, sample
-from grpo_cli.commands.trend.said import rewards_of
-from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.commands.trend.measure import rewards_of
+from grpo_cli.commands.trend.origins import RecordStep, StepSource
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import InputError
@@ -27,15 +27,15 @@ class Keeper:
 
     Attributes:
         plan: the objective.
-        step_of: how records say their step.
+        step_source: how records say their step.
         choice: what is kept.
-        measured: the statistics of each step, where the plan wants some.
+        statistics: those of each step, where the plan wants some.
     """
 
     plan: Plan
-    step_of: StepOf
+    step_source: StepSource
     choice: Choice
-    measured: Mapping[int, BatchStatistics]
+    statistics: BatchStatistics | None
 
     def __call__(self, decoded: Iterable[DecodedChunk]) -> Kept:
         """The groups of a piece. What cannot be read was told when the steps were measured."""
@@ -55,7 +55,7 @@ class Keeper:
 
     def _step(self, raw: Raw | InputError) -> int | None:
         try:
-            step = None if isinstance(raw, InputError) else self.step_of(raw)
+            step = None if isinstance(raw, InputError) else self.step_source.of_record(raw).number
         except InputError:
             return None
         return step if step in self.choice.steps else None
@@ -92,7 +92,8 @@ class Keeper:
     def _evaluated(self, chunk: Chunk, step: int) -> Breakdown | None:
         """The record on its own; None where the objective needs what it has not."""
         try:
-            return chunk.run(Evaluator(self.plan, self.measured.get(step)).evaluate)
+            chunk = replace(chunk, of_batches=[RecordStep(step)])
+            return chunk.run(Evaluator(self.plan, self.statistics).evaluate)
         except InputError:
             return None
 

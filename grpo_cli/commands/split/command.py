@@ -6,12 +6,17 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.commands.options.advice import advising
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
-from grpo_cli.commands.options.page import PageOptions
-from grpo_cli.commands.options.source import WorkOptions, tell_notes
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, advising
+from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.source import (
+    Files,
+    LoadingOptions,
+    WorkOptions,
+    finish,
+    paths,
+    tell_notes,
+)
 from grpo_cli.commands.split.microbatches import cut
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split
@@ -67,22 +72,23 @@ def split_batch(
     grpo split rollouts.jsonl -n 4 --aggregate token-mean
 
     The input is one batch, its responses cut in order; advantages are made
-    before. `reported` is the loss that a trainer would log, the mean of the
-    micro-batches' own; `along_global` the part of its update along the whole
-    batch's gradient, `norm` how much longer it is. Exit codes: 0 done, 2 usage, 3 bad input.
+    before. `reported` is the loss of a step as the trainer adds it up: a mean of
+    the micro-batches' losses, unless the denominator or the framework says
+    otherwise (`accumulation` in --json); `along_global` the part of its update
+    along the whole batch's gradient, `norm` how much longer it is.
+    Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.of_one_batch()
         source = loading.reader(paths(files), work)
         with advising("split", source, objective):
             responses = gather(plan, source)
-        document = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
-        rows, skipped = document["splits"], document["skipped"]
+        answer = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
         page.write(
-            document,
-            lambda console, screen: print_splits(console, screen, document),
-            failed=not rows,
-            rows=rows,
+            answer,
+            lambda console, screen: print_splits(console, screen, answer),
+            failed=not answer.splits,
+            rows=answer.splits,
             beyond="cut",
             notes=source.notes(plan) | source.pooled(plan.batch, ONE_STEP),
         )
@@ -91,7 +97,7 @@ def split_batch(
         if not page.quiet:
             for name, value in responses.differing.items():
                 say(f"note: {name} differs between the records; the first one's, {value}, is taken")
-        if not rows:
-            reason = skipped[0]["reason"]
+        if not answer.splits:
+            reason = answer.skipped[0].reason
             tell(InputError(f"no aggregation can be evaluated: {reason}"), as_json=page.json)
-    raise typer.Exit(code if rows else InputError.exit_code)
+    raise typer.Exit(code if answer.splits else InputError.exit_code)

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import percent, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 _SPARE = ("norm", "along_global")
 
 
-def print_splits(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
+def print_splits(console: Console, screen: Screen, answer: SplitUp) -> None:
     """Prints how the batch is cut, then a line per aggregation."""
-    console.print(wrapped(Text(_cutting(document), "bold"), screen.width, 2))
-    if document["cuts_nothing"]:
+    console.print(wrapped(Text(_cutting(answer), "bold"), screen.width, 2))
+    if answer.cuts_nothing:
         console.print(wrapped(Text(_NOTHING, "bold"), screen.width))
-    if document["splits"]:
+    if answer.splits:
         console.print()
-        _print_rows(console, screen, document["splits"])
-    if document["skipped"]:
-        names = [visible(one["aggregate"]) for one in document["skipped"]]
+        _print_rows(console, screen, answer.splits)
+    if answer.skipped:
+        names = [visible(one.aggregate) for one in answer.skipped]
         text = f"not tried for want of what they need: {', '.join(names)} (--json says why)"
         console.print(wrapped(Text(text, "dim"), screen.width, 2))
 
 
-def _print_rows(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]) -> None:
     """Prints a line per aggregation, and what the columns mean."""
     columns = [
         column("aggregate", [_name(row) for row in rows]),
-        column("loss_reported", [row["reported"] for row in rows]),
-        column("loss_global", [row["global"] for row in rows]),
+        column("loss_reported", [row.reported for row in rows]),
+        column("loss_global", [row.global_ for row in rows]),
         column("invariant", rows, show=_invariant, style=_style),
-        column("along_global", [row["factor"] for row in rows], show=_times, numeric=True),
-        column("norm", [row["norm_factor"] for row in rows], show=_times, numeric=True),
+        column("along_global", [row.factor for row in rows], show=_times, numeric=True),
+        column("norm", [row.norm_factor for row in rows], show=_times, numeric=True),
         column(
             "gradient_difference",
-            [row["gradient_difference"] for row in rows],
-            show=_percent,
+            [row.gradient_difference for row in rows],
+            show=percent,
             numeric=True,
         ),
     ]
     kept, hidden = fitting(columns, _SPARE, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
-    console.print(Text(_MEANING, "dim"))
+    own = next((_ADDED_UP[row.accumulation] for row in rows if row.own), "")
+    console.print(Text(f"\n* the variant's own{own}{_MEANING}", "dim"))
 
 
 _NOTHING = (
@@ -57,42 +58,46 @@ _NOTHING = (
     "try a smaller --micro-batch"
 )
 
+_ADDED_UP = {
+    "mean": "",
+    "sum": "; its trainer adds micro-batches up",
+    "by tokens": "; its trainer averages micro-batches by their tokens",
+    "by responses": "; its trainer averages micro-batches by their responses",
+    "whole step": "; its denominator spans the step's micro-batches and ranks",
+}
+"""What to add to the name of the variant's own aggregation, by its accumulation."""
+
 _MEANING = """
-* the variant's own
 invariant: yes, by its formula; here, no difference on this data;
 along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['aggregate']} *" if row["own"] else str(row["aggregate"])
+def _name(row: SplitAggregate) -> str:
+    return f"{row.aggregate} *" if row.own else row.aggregate
 
 
-def _cutting(document: Mapping[str, Any]) -> str:
-    steps, many = document["steps"], "" if document["micro_batches"] == 1 else "es"
+def _cutting(answer: SplitUp) -> str:
+    steps, many = answer.steps, "" if answer.micro_batches == 1 else "es"
     return (
-        f"{document['variant']}: {shown(document['responses'])} responses in "
-        f"{shown(document['micro_batches'])} micro-batch{many} "
-        f"of {shown(document['micro_batch'])}, "
-        f"{shown(document['accumulate'])} accumulated on {shown(document['ranks'])} "
-        f"rank{'' if document['ranks'] == 1 else 's'}"
+        f"{answer.variant}: {shown(answer.responses)} responses in "
+        f"{shown(answer.micro_batches)} micro-batch{many} "
+        f"of {shown(answer.micro_batch)}, "
+        f"{shown(answer.accumulate)} accumulated on {shown(answer.ranks)} "
+        f"rank{'' if answer.ranks == 1 else 's'}"
         + ("" if steps == 1 else f"; {shown(steps)} optimiser steps, averaged")
     )
 
 
-def _invariant(row: Mapping[str, Any]) -> str:
-    if row["invariant"] is None:
+def _invariant(row: SplitAggregate) -> str:
+    if row.invariant is None:
         return "–"
-    return "no" if not row["invariant"] else "yes" if row["invariant_by"] == "formula" else "here"
+    return "no" if not row.invariant else "yes" if row.invariant_by == "formula" else "here"
 
 
-def _style(row: Mapping[str, Any]) -> str:
-    return "green" if row["invariant_by"] == "formula" else "magenta"
+def _style(row: SplitAggregate) -> str:
+    return "green" if row.invariant_by == "formula" else "magenta"
 
 
-def _times(value: Any) -> str:
+def _times(value: float | None) -> str:
     return "–" if value is None else f"×{value:.4f}"
-
-
-def _percent(value: Any) -> str:
-    return "–" if value is None else f"{value:.2%}"

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 
 import typer
 
-from grpo_cli.commands.options.advice import unserved
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
 from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
+from grpo_cli.commands.options.source import (
+    Files,
+    ReadingOptions,
+    paths,
+    tell_errors,
+    tell_notes,
+    tell_skipped,
+)
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.coverage import coverage
@@ -24,7 +30,6 @@ from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.page import alone, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.task import Task
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
@@ -66,7 +71,7 @@ def trend(
         reader = reading.reader(places, None)
         log, unread = read_beside(options.log)
         whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_of(places), names, one_run=options.one_run)
+        run = Run(reader, plan, options.step_source(places), names, one_run=options.one_run)
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
         logged = as_logged(whose, run, steps)
@@ -112,21 +117,27 @@ def _follow(
     options: TrendOptions,
 ) -> int:
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
-    evaluator = Evaluator(plan)
     drawn = options.html is not None or options.svg is not None
     if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log or drawn:
         only = "without --names, --log, --html and --svg"
         raise UsageError(f"--follow prints a table or --format jsonl, {only}")
     if reading.on is not None:
         raise UsageError("--follow reads files as they grow, on this machine: without --on")
-    if evaluator.wants_first_pass:
+    if Evaluator(plan).wants_first_pass:
         raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
-    step_of = options.step_of(expanded(files)) if options.step == "file" else options.step_of(())
-    skip = reading.on_error == "skip"
-    task = Task(evaluator, step_of, skip, logged=False)
-    follow = Follow(files, reading.reading(None), task, one_run=options.one_run)
+    step_source = (
+        options.step_source(expanded(files)) if options.step == "file" else options.step_source(())
+    )
+    follow = Follow(
+        files,
+        reading.reading(None),
+        plan,
+        step_source,
+        skip=reading.on_error == "skip",
+        one_run=options.one_run,
+    )
     flags = flags_of(objective, reading)
     with destination(options.output) as stream:
         watch = Watch(

@@ -10,8 +10,7 @@ import numpy as np
 from grpo_cli.commands.trend.findings import LIMITS
 from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE, Metric
 from grpo_cli.commands.trend.onsets import LEAST
-from grpo_cli.commands.trend.step import Step
-from grpo_cli.commands.trend.table import series_of
+from grpo_cli.commands.trend.step import Step, series_of
 from grpo_cli.objective.inputs import MissingColumnError
 
 

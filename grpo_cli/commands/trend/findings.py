@@ -14,8 +14,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
-from grpo_cli.commands.trend.step import Finding, Flags, Place, Step
-from grpo_cli.commands.trend.table import series_of
+from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, series_of
 from grpo_cli.terminal.numbers import shown
 
 

@@ -1,29 +1,35 @@
 """``--follow``: the steps of a run while its files grow.
 
 A file is known by its inode: renamed, it goes on where it was; cut short or replaced, it is read
-from its start, and what it said before no longer counts. A file whose steps go back (a run that
-was resumed from a checkpoint) says those steps anew.
+again from its start, in place of what was read before. A file whose steps go back (a run that was
+resumed from a checkpoint) replaces those steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from grpo_cli.commands.trend.origins import Origins, two_runs
-from grpo_cli.commands.trend.run import step_from
-from grpo_cli.commands.trend.step import Step, alike
-from grpo_cli.commands.trend.sums import Sums
-from grpo_cli.commands.trend.task import Part, Task
-from grpo_cli.engine.fold import Told
+from grpo_cli.commands.trend.metrics import StepValues
+from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
+from grpo_cli.commands.trend.run import make_step
+from grpo_cli.commands.trend.run_sums import RunSums
+from grpo_cli.commands.trend.step import Step, with_equal_metrics
+from grpo_cli.commands.trend.sums import StepSums
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.fold import FoldPiece
 from grpo_cli.engine.references import References, without_kl
+from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
 from grpo_cli.records.formats.unipo import headed, header_of
 from grpo_cli.records.open.folders import files
 from grpo_cli.records.open.streams import plain, shown, split
 from grpo_cli.records.translate import Notices
+from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
@@ -50,7 +56,7 @@ class _File:
     header: bytes = b""
     last: int | None = None
     ordered: bool = True
-    steps: dict[int, Sums] = field(default_factory=dict)
+    steps: dict[int, StepSums] = field(default_factory=dict)
     stamp: tuple[int, int] | None = None
 
 
@@ -58,20 +64,28 @@ class Follow:
     """The steps of files that grow; ``poll`` reads what is new.
 
     Attributes:
-        notices: what there is to tell, and was not told yet.
+        notices: notes so far.
     """
 
     def __init__(
-        self, paths: Sequence[str], reading: Reading, task: Task, *, one_run: bool = False
+        self,
+        paths: Sequence[str],
+        reading: Reading,
+        plan: Plan,
+        step_source: StepSource,
+        *,
+        skip: bool = False,
+        one_run: bool = False,
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say."""
-        self._paths, self._reading, self._task = paths, reading, task
-        self._one_run = one_run or task.step_of.files is not None
+        self._paths, self._reading, self._skip = paths, reading, skip
+        self._evaluator, self._step_source = Evaluator(plan), step_source
+        self._one_run = one_run or step_source.files is not None
         self._origins = Origins()
         self._references = References()
         self._files: dict[tuple[int, int], _File] = {}
         self.notices: Notices = {}
-        self._told = Told()
+        self._facts = InputFacts()
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -100,9 +114,9 @@ class Follow:
         except InputError:
             return []  # nothing is there yet
 
-    def _forget_replaced(self, path: str, own: tuple[int, int]) -> None:
+    def _forget_replaced(self, path: str, inode: tuple[int, int]) -> None:
         for key, other in list(self._files.items()):
-            if other.path == path and key != own:
+            if other.path == path and key != inode:
                 self._note(f"{shown(path)} was replaced: what it said before no longer counts")
                 del self._files[key]
 
@@ -150,39 +164,38 @@ class Follow:
     def _add(self, known: _File, piece: object) -> None:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
-        part = self._task(self._told.heard(decoded, self._reading.fields))
-        other = other_row(self._told.named, (self._task.evaluator.plan.variant,))
-        self.notices |= notices | self._told.unread.note() | other | part.notices
-        self.notices |= {f"no columns of the update: {said}": None for said in part.missing}
-        if part.skipped and not self._task.skip:
-            raise part.skipped.first[0]
+        plan = self._evaluator.plan
+        work = FoldPiece(partial(RunSums, self._evaluator, self._step_source), self._skip, FEW)
+        folded = work(self._facts.collect(decoded, self._reading.fields))
+        if folded.error is not None:
+            raise folded.error
+        part = folded.sums
+        other = other_row(self._facts.named, (plan.variant,))
+        self.notices |= notices | self._facts.unread.note() | other | part.notices
+        self.notices |= {f"no columns of the update: {error}": None for error in part.missing}
         self.notices |= dict.fromkeys(part.origins.returns())
         self._references.merge(part.references)
         if self._references.error is not None:
             self._start_again()
             return
-        plan = self._task.evaluator.plan
         self.notices |= without_kl([plan] if self._references.lacking is not None else [])
         self._origins.merge(part.origins)
         if self._origins.clash is not None and not self._one_run:
             raise two_runs(self._origins.clash, self._present())
-        self._take(known, part)
+        self._add_steps(known, part)
 
     def _start_again(self) -> None:
         """Reads the files from their start: some records have a reference, so no KL is left out."""
-        evaluator = replace(self._task.evaluator, needs_reference=True)
-        self._task = replace(self._task, evaluator=evaluator)
+        self._evaluator = replace(self._evaluator, needs_reference=True)
         self._origins, self._references = Origins(), References()
         self._files.clear()
 
-    def _take(self, known: _File, part: Part) -> None:
+    def _add_steps(self, known: _File, part: RunSums) -> None:
         for step, sums in part.steps.items():
             back = known.last is not None and step < known.last
             if back and known.ordered and step in known.steps:
-                gone = [one for one in known.steps if one >= step]
                 self._note(f"{shown(known.path)}: the run goes back to step {step}: it was resumed")
-                for one in gone:
-                    del known.steps[one]
+                known.steps = {number: one for number, one in known.steps.items() if number < step}
             elif back:
                 known.ordered = False
             if step in known.steps:
@@ -196,15 +209,17 @@ class Follow:
 
     def steps(self) -> list[Step]:
         """The steps so far, by number."""
-        found: dict[int, Sums] = {}
+        found: dict[int, StepSums] = {}
         for known in sorted(self._files.values(), key=lambda one: one.path):
             for step, sums in known.steps.items():
-                if step not in found:
-                    found[step] = Sums(sums.file, sums.key)
-                found[step].merge(sums)
+                found.setdefault(step, StepSums(sums.file, sums.key)).merge(sums)
         shared = any(len(known.steps) > 1 for known in self._files.values())
-        numbers = sorted(found)
-        return alike([step_from(one, found[one], shares_file=shared) for one in numbers])
+        return with_equal_metrics(
+            [
+                make_step(number, StepValues(found[number]), shares_file=shared)
+                for number in sorted(found)
+            ]
+        )
 
 
 def _is_lines(path: str) -> bool:

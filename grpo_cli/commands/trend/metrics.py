@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from grpo_cli.commands.trend.measure import DECILES
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.said import EACH
-from grpo_cli.commands.trend.sums import Sums
+from grpo_cli.commands.trend.sums import DECILES, EACH, StepSums
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.terms import KL
 
@@ -38,7 +36,7 @@ class Metric(NamedTuple):
 
     name: str
     family: str
-    read: Callable[[StepSums], float | None]
+    read: Callable[[StepValues], float | None]
     spare: int = 0
     watched: bool = True
     worst: str | None = None
@@ -62,7 +60,7 @@ def _looked_up(
     family: str,
     worst: str,
     name: str,
-    read: Callable[[StepSums], float | None],
+    read: Callable[[StepValues], float | None],
     spare: int,
     **more: Any,
 ) -> Metric:
@@ -70,14 +68,15 @@ def _looked_up(
     return Metric(prefix + name, family, read, spare, worst=worst, **more)
 
 
-class StepSums:
-    """The sums of a step, and what its responses say together."""
+class StepValues:
+    """The sums of a step as numbers, and its responses."""
 
-    def __init__(self, sums: Sums) -> None:
-        self.sums = sums
-        self.counts, self.extremes = sums.counts, sums.extremes
+    def __init__(self, sums: StepSums) -> None:
+        self.file, self.key, self.worst = sums.file, sums.key, sums.worst
+        self.totals, self.counts, self.extremes = sums.totals, sums.counts, sums.extremes
+        self.tails = sums.tails
         self.responses = Responses(sums.rows)
-        self._values = sums.sums.values()
+        self.sums = sums.sums.values()
 
     @cached_property
     def objective(self) -> float | None:
@@ -87,61 +86,60 @@ class StepSums:
     @cached_property
     def ratio(self) -> float:
         """Σ ρ."""
-        totals = self.sums.totals
-        return 0.0 if totals is None else totals.ratio.value()
-
-    def value(self, name: str) -> float:
-        """A sum; 0 where there is nothing of it."""
-        return self._values.get(name, 0.0)
+        return 0.0 if self.totals is None else self.totals.ratio.value()
 
     def mean(self, name: str, over: str) -> float | None:
         """A sum divided by a count; None where nothing was counted."""
         count = self.counts[over]
-        return self.value(name) / count if count else None
+        return self.sums[name] / count if count else None
+
+    def quantile(self, name: str, share: float) -> float | None:
+        """A quantile of a distribution; None where there is none of it."""
+        return self.tails[name].quantile(share) if name in self.tails else None
 
 
-def _counted(read: Callable[[Totals], float]) -> Callable[[StepSums], float | None]:
+def _counted(read: Callable[[Totals], float]) -> Callable[[StepValues], float | None]:
     """A number of the totals; None where the objective cannot be evaluated, or has no token."""
 
-    def value(step: StepSums) -> float | None:
-        totals = step.sums.totals
+    def value(step: StepValues) -> float | None:
+        totals = step.totals
         return read(totals) + 0.0 if totals is not None and totals.tokens else None
 
     return value
 
 
-def _mean(name: str, over: str) -> Callable[[StepSums], float | None]:
+def _mean(name: str, over: str) -> Callable[[StepValues], float | None]:
     return lambda step: step.mean(name, over)
 
 
-def _share(part: str, whole: str) -> Callable[[StepSums], float | None]:
-    def value(step: StepSums) -> float | None:
+def _share(part: str, whole: str) -> Callable[[StepValues], float | None]:
+    def value(step: StepValues) -> float | None:
         counts = step.counts
         return counts[part] / counts[whole] if counts[whole] else None
 
     return value
 
 
-def _loss(step: StepSums) -> float | None:
+def _loss(step: StepValues) -> float | None:
     return None if step.objective is None else -step.objective + 0.0
 
 
-def _ratio_mean(step: StepSums) -> float | None:
+def _ratio_mean(step: StepValues) -> float | None:
     return _counted(lambda totals: step.ratio / totals.tokens)(step)
 
 
-def _kl(step: StepSums) -> float | None:
-    totals = step.sums.totals
+def _kl(step: StepValues) -> float | None:
+    totals = step.totals
     known = totals is not None and totals.kl_known and bool(totals.sums(KL))
     return _counted(lambda totals: totals.value(KL))(step) if known else None
 
 
-def _ess(step: StepSums) -> float | None:
+def _ess(step: StepValues) -> float | None:
     """(Σ ρ)² / (N·Σ ρ²)."""
-    totals = step.sums.totals
+    totals = step.totals
     if totals is None or not totals.tokens:
         return None
-    return _effective(step.ratio, step.value("ratio_squared"), totals.tokens)
+    return _effective(step.ratio, step.sums["ratio_squared"], totals.tokens)
 
 
 def _effective(total: float, square: float, count: int) -> float | None:
@@ -150,14 +148,14 @@ def _effective(total: float, square: float, count: int) -> float | None:
     return total / count * (total / square)
 
 
-def _ratio_tail(step: StepSums) -> float | None:
-    logarithm = step.sums.tails["log_ratio"].quantile(0.999)
+def _ratio_tail(step: StepValues) -> float | None:
+    logarithm = step.quantile("log_ratio", 0.999)
     if logarithm is None:
         return None
     return math.exp(logarithm) if logarithm < 700 else math.inf
 
 
-def _negative_log_prob(step: StepSums) -> float | None:
+def _negative_log_prob(step: StepValues) -> float | None:
     mean = step.mean("log_prob", "log_prob")
     return None if mean is None else -mean + 0.0
 
@@ -165,32 +163,34 @@ def _negative_log_prob(step: StepSums) -> float | None:
 # ---- the trainer against the engine: d = log π_trainer − log π_engine, of tokens that it sampled
 
 
-def _mismatch(read: Callable[[StepSums, int], float | None]) -> Callable[[StepSums], float | None]:
-    def value(step: StepSums) -> float | None:
+def _mismatch(
+    read: Callable[[StepValues, int], float | None],
+) -> Callable[[StepValues], float | None]:
+    def value(step: StepValues) -> float | None:
         count = step.counts["mismatch"]
         return read(step, count) if count else None
 
     return value
 
 
-def _mismatch_k1(step: StepSums, count: int) -> float:
+def _mismatch_k1(step: StepValues, count: int) -> float:
     """Mean of −d: of KL(engine ‖ trainer)."""
-    return -step.value("mismatch_d") / count + 0.0
+    return -step.sums["mismatch_d"] / count + 0.0
 
 
-def _mismatch_k3(step: StepSums, count: int) -> float:
+def _mismatch_k3(step: StepValues, count: int) -> float:
     """Mean of e^d − 1 − d, of the same."""
-    return (step.value("mismatch_weight") - step.value("mismatch_d")) / count - 1.0
+    return (step.sums["mismatch_weight"] - step.sums["mismatch_d"]) / count - 1.0
 
 
-def _mismatch_chi2(step: StepSums, count: int) -> float:
+def _mismatch_chi2(step: StepValues, count: int) -> float:
     """Mean of e^2d, less 1."""
-    return step.value("mismatch_square") / count - 1.0
+    return step.sums["mismatch_square"] / count - 1.0
 
 
-def _mismatch_ess(step: StepSums, count: int) -> float | None:
+def _mismatch_ess(step: StepValues, count: int) -> float | None:
     """(Σ e^d)² / (N·Σ e^2d)."""
-    return _effective(step.value("mismatch_weight"), step.value("mismatch_square"), count)
+    return _effective(step.sums["mismatch_weight"], step.sums["mismatch_square"], count)
 
 
 OBJECTIVE = "the columns of the objective"
@@ -201,7 +201,7 @@ def _plain(
     family: str,
     needs: str,
     name: str,
-    read: Callable[[StepSums], float | None],
+    read: Callable[[StepValues], float | None],
     spare: int,
     **more: Any,
 ) -> Metric:
@@ -274,11 +274,8 @@ ALL = (
     _of_mismatch("ess", _mismatch(_mismatch_ess), 23, drift="down"),
     _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift="up"),
     _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 30, watched=False),
-    _of_mismatch("p999", lambda step: step.sums.tails["mismatch"].quantile(0.999), 7, log=True),
-    *(
-        _of_mismatch(name, _mean(name, name), 34, watched=False)
-        for name in (f"decile_{number}" for number in range(1, DECILES + 1))
-    ),
+    _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7, log=True),
+    *(_of_mismatch(name, _mean(name, name), 34, watched=False) for name in DECILES),
 )
 METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
 MEAN = "/mean"
@@ -297,7 +294,7 @@ def functions(step: Mapping[str, object]) -> list[str]:
     return [name for name in step if name not in METRICS]
 
 
-def values(step: StepSums) -> dict[str, float | None]:
+def values(step: StepValues) -> dict[str, float | None]:
     """Every metric of a step, then those of single reward functions."""
     found = {one.name: one.read(step) for one in ALL}
     for name in step.counts:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from grpo_cli.commands.trend.metrics import METRICS, StepSums
+from grpo_cli.commands.trend.metrics import METRICS, StepValues
 
-Read = Callable[[StepSums], float | None]
+Read = Callable[[StepValues], float | None]
 
 
 def _as(metric: str) -> Read:
@@ -37,39 +37,39 @@ def _of_samples(name: str) -> Read:
 
 
 def _extreme(name: str, sign: float = 1.0) -> Read:
-    def read(step: StepSums) -> float | None:
+    def read(step: StepValues) -> float | None:
         found = step.extremes.get(name)
         return None if found is None else sign * found
 
     return read
 
 
-def _rewards(pick: Callable[[StepSums], float]) -> Read:
+def _rewards(pick: Callable[[StepValues], float]) -> Read:
     return lambda step: pick(step) if step.responses.scored else None
 
 
-def _lengths(pick: Callable[[StepSums], float]) -> Read:
+def _lengths(pick: Callable[[StepValues], float]) -> Read:
     return lambda step: pick(step) if step.responses.measured else None
 
 
-def _probs_diff_std(step: StepSums) -> float | None:
+def _probs_diff_std(step: StepValues) -> float | None:
     """With n − 1, as torch.std."""
     count = step.counts["probs_diff"]
     if count < 2:
         return None
-    total, square = step.value("probs_diff"), step.value("probs_diff_2")
+    total, square = step.sums["probs_diff"], step.sums["probs_diff_2"]
     return math.sqrt(max(square - total * total / count, 0.0) / (count - 1))
 
 
-def _policy_kl_error(step: StepSums) -> float | None:
+def _policy_kl_error(step: StepValues) -> float | None:
     """Mean of e^−d + d − 1, with d = log π_trainer − log π_engine."""
     count = step.counts["mismatch"]
     if not count:
         return None
-    return (step.value("inverse_weight") + step.value("mismatch_d")) / count - 1.0
+    return (step.sums["inverse_weight"] + step.sums["mismatch_d"]) / count - 1.0
 
 
-def _sampling_ratio(step: StepSums) -> float | None:
+def _sampling_ratio(step: StepValues) -> float | None:
     return step.mean("mismatch_weight", "mismatch")
 
 

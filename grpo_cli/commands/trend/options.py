@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
+from grpo_cli.commands.options.objective import ObjectiveOptions, number
 from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
-from grpo_cli.commands.options.values import number
+from grpo_cli.commands.options.source import ReadingOptions
 from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.step import Flags
-from grpo_cli.commands.trend.which import StepOf
 from grpo_cli.variants.plan import as_flags
 
 
@@ -143,9 +143,9 @@ class TrendOptions:
             whose = framework_of(log, NAMES)
         return whose, NAMES.get(whose)
 
-    def step_of(self, places: Sequence[str]) -> StepOf:
-        """How records say their step."""
-        return StepOf.named(self.step, places)
+    def step_source(self, places: Sequence[str]) -> StepSource:
+        """How the step of a record is found."""
+        return StepSource.of_flag(self.step, places)
 
 
 def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:

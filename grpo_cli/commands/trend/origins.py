@@ -1,17 +1,199 @@
-"""Where the records of steps come from: one run, two side by side, one that was resumed."""
+"""Which step and which run records belong to: by their fields, or else by their files' names."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, count
 from pathlib import PurePath
 from sys import intern
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from grpo_cli.commands.trend.which import run_of
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records import BatchFields, Raw
+from grpo_cli.records.choose.batches import STEP_FIELDS
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
+from grpo_cli.records.places import got
+
+_NAMED = re.compile(
+    r"(?:steps?|global[_-]?steps?|iter(?:ation)?|rollouts?|update|batch)[_-]?(\d+)(?!\d)", re.I
+)
+_LAST = re.compile(r"(?:^|[._-])(\d+)$")
+_PART = re.compile(
+    r"(?:rank|shard|part|worker|gpu|node|dp|chunk)s?[._-]?\d+|\d+-of-\d+(?!\d)", re.I
+)
+_KIND = re.compile(
+    r"(?:\.(?:jsonl?|ndjson|parquet|arrow|feather|npz|safetensors|pt|gz|zst))+$", re.I
+)
+_COUNTED = re.compile(
+    r"(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{8,}(?:-[0-9a-f]{4,})*(?![0-9a-z])|\d+", re.I
+)
+_OF_A_RUN = re.compile(r"(?:run|seed|exp(?:eriment)?|trial|try|job|v(?:ersion)?)[_-]?$", re.I)
+
+
+class RecordStep(BatchFields):
+    """The step of a record, which is the batch that it belongs to.
+
+    Attributes:
+        field: the field of the file that holds it; None where the file's name does, or --step file.
+        metadata: what ``add_metadata`` reads of the record; None where there is nothing.
+    """
+
+    def __init__(self, number: int, field: str | None = None) -> None:
+        super().__init__(step=number)
+        self.field = field
+        self.metadata: Mapping[str, Any] | None = None
+
+    @property
+    def number(self) -> int:
+        """The step."""
+        number: int = self["step"]
+        return number
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """Finds the step of a record.
+
+    Attributes:
+        field: the path of the step in a record; None: one of ``STEP_FIELDS``, or the file's name.
+        files: file → its place in order, where each file is a step of its own.
+    """
+
+    field: Path | None = None
+    files: Mapping[str, int] | None = None
+
+    @classmethod
+    def of_flag(cls, field: str | None, places: Sequence[str]) -> StepSource:
+        """The source that ``--step`` names: a field, ``file`` for a step a file, or nothing.
+
+        Raises:
+            UsageError: if the text is not a field.
+        """
+        if field is None:
+            return cls()
+        if field == "file":
+            return cls(files={place: at for at, place in enumerate(places)})
+        return cls(field=read_path(field, "--step"))
+
+    def of_record(self, raw: Raw) -> RecordStep:
+        """The record's step, and the field that holds it.
+
+        Raises:
+            InputError: if nothing gives the step.
+        """
+        value = raw.value
+        given, path = self._look_up(value) if isinstance(value, dict) else (None, ())
+        step = self.number(given, raw.source, raw.line, raw.prefix)
+        if given is None or self.files is not None:
+            return RecordStep(step)
+        field = spelled(path)
+        return RecordStep(
+            step, field if raw.origin is None else raw.origin.spelled.get(field, field)
+        )
+
+    def number(self, given: int | None, source: str, line: int | None, prefix: str = "") -> int:
+        """The step that a record gives itself, or else that of its file.
+
+        Raises:
+            InputError: if nothing gives it, or it is beyond 64 bits.
+        """
+        if self.files is not None:
+            return self.files[source]
+        if given is None and self.field is None:
+            given = of_name(source)
+        if given is None:
+            raise self._missing(source, line, prefix)
+        if not -_LARGEST - 1 <= given <= _LARGEST:
+            message = (
+                f"expected a step of at most 64 bits, got {got(given)}; --step FIELD names another"
+            )
+            raise InputError(message, path=prefix.rstrip("."), source=source, line=line)
+        return given
+
+    def _look_up(self, value: dict[str, Any]) -> tuple[int | None, Path]:
+        """The step in a record, and its path."""
+        if self.field is not None:
+            try:
+                return _whole(look_up(value, self.field)), self.field
+            except Missing:
+                return None, self.field
+        for above, holder in (((), value), (("meta",), value.get("meta"))):
+            if isinstance(holder, dict):
+                for key in STEP_FIELDS:
+                    if key in holder and (number := _whole(holder[key])) is not None:
+                        return number, (*above, key)
+        return None, ()
+
+    def _missing(self, source: str, line: int | None, prefix: str) -> InputError:
+        path = prefix + ("" if self.field is None else spelled(self.field))
+        looked = (
+            f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file's name says it; "
+            "--step FIELD names one, --step file takes each file as a step"
+            if self.field is None
+            else "expected a whole number here (--step)"
+        )
+        message = f"which step is this? {looked}"
+        return InputError(message, path=path.rstrip("."), source=source, line=line)
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value.isdecimal():
+        return int(value.lstrip("0")[:_DIGITS] or "0")  # Python reads no thousands of digits
+    return None
+
+
+_LARGEST = 2**63 - 1
+_DIGITS = 40
+"""More than a step may have."""
+
+
+@lru_cache(maxsize=4096)
+def of_name(source: str) -> int | None:
+    """The step in a file's path: ``step_12/rank_0.jsonl``, ``12.jsonl``."""
+    parts = PurePath(source).parts
+    for part in reversed(parts):
+        if found := _NAMED.search(part):
+            return int(found[1])
+    stem = parts[-1].partition(".")[0] if parts else ""
+    found = _LAST.search(_PART.sub("", stem))
+    return int(found[1]) if found else None
+
+
+@lru_cache(maxsize=4096)
+def run_of(source: str) -> str:
+    """The run that a file is of, by its path: what stands before its step, without ranks.
+
+    Files of one step are parts of one run below what names the step (``step_3/rank_0.jsonl``,
+    ``step_3/maths/a.jsonl``), and of two runs above it (``a/step_3.jsonl``, ``b/step_3.jsonl``).
+    Where names say no step, files that differ by a number or an id are parts of one run
+    (``dump_0.jsonl``), unless it is that of a run (``seed_0.jsonl``).
+    """
+    parts = PurePath(source).parts
+    for at in range(len(parts) - 1, -1, -1):
+        if found := _NAMED.search(parts[at]):
+            return str(PurePath(*parts[:at], _PART.sub("", parts[at][: found.start()])))
+    *folders, name = (_PART.sub("", part) for part in parts) if parts else ("",)
+    return str(
+        PurePath(*folders, _COUNTED.sub(_unless_of_a_run, _KIND.sub("", name)).rstrip("._-"))
+    )
+
+
+def _unless_of_a_run(number: re.Match[str]) -> str:
+    return number[0] if _OF_A_RUN.search(number.string, 0, number.start()) else ""
+
+
+# ---- files of one run, or of several ------------------------------------------------------------
 
 _MOST = 3
 """Times that a file's steps go back, beyond which its records are in no order at all."""
@@ -26,13 +208,14 @@ class Return(NamedTuple):
 
 
 @dataclass
-class File:
+class FileOrder:
     """The order of a file's steps.
 
     Attributes:
-        first, high: its first step, and the last so far.
-        returns: where they go back by more than one; neighbours mix where records are written by
-            several at once.
+        first, high: its first step, and the largest since they last went back.
+        line: the line of the first.
+        returns: where they go back by more than one; neighbours mix where several processes write
+            at once.
     """
 
     first: int
@@ -40,17 +223,17 @@ class File:
     line: int | None
     returns: list[Return] = field(default_factory=list)
 
-    def then(self, step: int, line: int | None) -> None:
-        """Goes on with a step."""
+    def add_step(self, step: int, line: int | None) -> None:
+        """Adds the next step of the file."""
         if step < self.high - 1:
             if len(self.returns) <= _MOST:
                 self.returns.append(Return(line, self.high, step))
             self.high = step
         self.high = max(self.high, step)
 
-    def merge(self, later: File) -> None:
-        """Goes on with the lines that follow."""
-        self.then(later.first, later.line)
+    def merge(self, later: FileOrder) -> None:
+        """Adds the lines that follow."""
+        self.add_step(later.first, later.line)
         self.returns = [*self.returns, *later.returns][: _MOST + 1]
         self.high = later.high if later.returns else max(self.high, later.high)
 
@@ -65,52 +248,49 @@ class Clash(NamedTuple):
 
 @dataclass
 class Origins:
-    """What is known of where records come from; it merges as sums do.
+    """The files that records come from; it merges as sums do.
 
     Attributes:
-        runs: step → the run that it is of, by the path of its first file.
+        runs: step → its first file, whose path says the run.
         files: file → the order of its steps.
         clash: the first step that two runs have.
     """
 
     runs: dict[int, str] = field(default_factory=dict)
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, FileOrder] = field(default_factory=dict)
     clash: Clash | None = None
 
     def add(self, number: int, source: str, line: int | None) -> None:
-        """Goes on with a record, or with several of one step."""
+        """Adds a record, or several of one step."""
         known = self.files.get(source)
         if known is None:
-            self.files[source] = File(number, number, line)
+            self.files[source] = FileOrder(number, number, line)
         else:
-            known.then(number, line)
-        self._take(number, source, self.runs.setdefault(number, source))
+            known.add_step(number, line)
+        self._add_run(number, source)
 
-    def _take(self, number: int, source: str, before: str) -> None:
-        if before is not source and run_of(before) != run_of(source) and self.clash is None:
-            self.clash = Clash(number, before, source)
+    def _add_run(self, number: int, source: str) -> None:
+        first = self.runs.setdefault(number, source)
+        if first is not source and run_of(first) != run_of(source) and self.clash is None:
+            self.clash = Clash(number, first, source)
 
-    def merge(self, later: Origins, known: Callable[[int], str | None] | None = None) -> None:
-        """Adds those of records that follow; ``known``: where steps are kept with their files."""
-        for source, file in later.files.items():
+    def merge(self, later: Origins) -> None:
+        """Adds the records that follow."""
+        for source, order in later.files.items():
             if source in self.files:
-                self.files[source].merge(file)
-            else:  # what came before is done: it is kept where there is something to tell
+                self.files[source].merge(order)
+            else:  # the files before are done: only those that went back are still needed
                 self.files = {name: one for name, one in self.files.items() if one.returns}
-                self.files[source] = file
+                self.files[source] = order
         for number, source in later.runs.items():
-            source = intern(source)
-            if known is None:
-                self._take(number, source, self.runs.setdefault(number, source))
-            else:
-                self._take(number, source, known(number) or source)
+            self._add_run(number, intern(source))
         self.clash = self.clash or later.clash
 
     def returns(self) -> Iterator[str]:
-        """What is to be told of files whose steps go back."""
-        for source, file in self.files.items():
-            if 0 < len(file.returns) <= _MOST:
-                line, high, to = file.returns[0]
+        """A note for each file whose steps go back."""
+        for source, order in self.files.items():
+            if 0 < len(order.returns) <= _MOST:
+                line, high, to = order.returns[0]
                 where = source if line is None else f"{source}:{line}"
                 yield (
                     f"{where}: the steps go back from {high} to {to}: a run that was resumed, or "
@@ -119,22 +299,29 @@ class Origins:
 
 
 def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:
-    """What to say of files that hold several runs: ``command`` of each, and both side by side."""
+    """The error for files of several runs: ``command`` on each of them, and ``grpo diff``."""
     places = _places(files, clash)
-    each = "; ".join(shlex.join(_alone(command, place)) for place in places[:_MOST])
+    pages = _pages(places) if command == "report" else [[] for _ in places]
+    shown = [*zip(places, pages, strict=True)][:_MOST]
+    each = "; ".join(shlex.join(["grpo", command, place, *page]) for place, page in shown)
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
-    beside = f"; side by side: {shlex.join(['grpo', 'diff', *places])}" if len(places) == 2 else ""
+    two = f"; side by side: {shlex.join(['grpo', 'diff', *places])}" if len(places) == 2 else ""
     return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}: these are {len(places)} "
-        f"runs. Each by itself: {each}{more}{beside}; --one-run takes them as parts of one"
+        f"runs. Each by itself: {each}{more}{two}; --one-run takes them as parts of one"
     )
 
 
-def _alone(command: str, place: str) -> list[str]:
-    """The command line of one run; a report's names the page, which is not for a terminal."""
-    name = PurePath(place).name.partition(".")[0].rstrip("*") or "run"
-    page = ["-o", f"{name}.html"] if command == "report" else []
-    return ["grpo", command, place, *page]
+def _pages(places: Sequence[str]) -> list[list[str]]:
+    """``-o`` and a page for each run, none of them twice: that of a later run has a number."""
+    taken, pages = set[str](), []
+    for place in places:
+        name = PurePath(place).name.partition(".")[0].rstrip("*") or "run"
+        numbered = (f"{name}-{number}" for number in count(2))
+        page = next(one for one in chain([name], numbered) if one not in taken)
+        taken.add(page)
+        pages.append(["-o", f"{page}.html"])
+    return pages
 
 
 def _places(files: Sequence[str], clash: Clash) -> list[str]:
@@ -142,25 +329,25 @@ def _places(files: Sequence[str], clash: Clash) -> list[str]:
     runs: dict[str, list[str]] = {run_of(file): [] for file in (clash.first, clash.second)}
     for file in files:
         runs.setdefault(run_of(file), []).append(file)
-    return [_place(run, own or [run], runs) for run, own in runs.items()]
+    return [_place(run, its or [run], runs) for run, its in runs.items()]
 
 
-def _place(run: str, own: Sequence[str], runs: Mapping[str, Sequence[str]]) -> str:
-    if len(own) == 1:
-        return own[0]
-    folder = os.path.commonpath([PurePath(file).parent for file in own])
+def _place(run: str, its: Sequence[str], runs: Mapping[str, Sequence[str]]) -> str:
+    if len(its) == 1:
+        return its[0]
+    folder = os.path.commonpath([PurePath(file).parent for file in its])
     others = (file for other, several in runs.items() if other != run for file in several)
     shared = any(PurePath(file).is_relative_to(folder) for file in others)
     return f"{run}*" if shared else folder
 
 
 def changes(signatures: Mapping[str, int]) -> Iterator[str]:
-    """What is to be told where the objective's settings are not those of the first step."""
+    """A note if the objective's settings change in the run."""
     (first, begun), *others = sorted(signatures.items(), key=lambda one: one[1]) or [("", 0)]
     for signature, step in others[:1]:
         before, after = (text.split("|") for text in (first, signature))
         pairs = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
-        told = ", ".join(f"{old} → {new}" for old, new in pairs)
+        settings = ", ".join(f"{old} → {new}" for old, new in pairs)
         more = "" if len(others) == 1 else f", and {len(others) - 1:,} times more"
         verb = "differ within" if step == begun else "change at"
-        yield f"the objective's settings {verb} step {step}{more}: {told}"
+        yield f"the objective's settings {verb} step {step}{more}: {settings}"

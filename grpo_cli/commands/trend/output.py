@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, BinaryIO
 
-import orjson
 from rich.console import Console
 
-from grpo_cli.commands.eval.formats import csv as csv_format
-from grpo_cli.commands.eval.formats import markdown as markdown_format
+from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.beside import Beside
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.metrics import METRICS
@@ -26,7 +24,6 @@ from grpo_cli.commands.trend.view import (
     rows,
 )
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.terminal.paging import lines_of, print_page
 from grpo_cli.terminal.screen import Screen, screen_of, written
 from grpo_cli.variants.plan import Plan
@@ -58,10 +55,10 @@ def write(
         _write_document(stream, head, steps, tail)
     elif options.kind == "jsonl":
         for row in rows(steps):
-            stream.write(_json({name: row[name] for name in names}, indent=False) + b"\n")
+            stream.write(as_json({name: row[name] for name in names}, indent=False) + b"\n")
     elif options.kind in ("csv", "markdown"):
         chosen = [*_CONTEXT, *(columns or known(steps))]
-        _write_lines(stream, rows(steps), chosen, options.kind)
+        write_rows(stream, options.kind, rows(steps), chosen)
     else:
         _print(stream, steps, found, columns, options, compared, covered, notes)
 
@@ -113,30 +110,13 @@ def _limit(options: TrendOptions, screen: Screen, below: int) -> int:
     return min(max(screen.height - below - _AROUND, _LEAST), _USUAL_LIMIT)
 
 
-def _write_lines(
-    stream: BinaryIO, found: Iterable[dict[str, Any]], names: Sequence[str], kind: str
-) -> None:
-    if kind == "csv":
-        lines, head = csv_format.LINES, ",".join(names).encode() + b"\n"
-    else:
-        lines, head = markdown_format.LINES, markdown_format.head(names)
-    stream.write(head)
-    for row in found:
-        cells = [lines.cell(row[name]) for name in names]
-        stream.write(lines.line(cells, names).encode() + b"\n")
-
-
 def _write_document(
     stream: BinaryIO, head: dict[str, Any], steps: Sequence[Step], tail: dict[str, Any]
 ) -> None:
     """Writes one document, ``steps`` between its head and its tail, step by step."""
-    stream.write(_json(head).removesuffix(b"\n}") + b',\n  "steps": [')
+    stream.write(as_json(head).removesuffix(b"\n}") + b',\n  "steps": [')
     between = b"\n    "
     for row, step in zip(rows(steps), steps, strict=True):
-        stream.write(between + _json(row | {"worst": dict(step.worst)}).replace(b"\n", b"\n    "))
+        stream.write(between + as_json(row | {"worst": dict(step.worst)}).replace(b"\n", b"\n    "))
         between = b",\n    "
-    stream.write((b"\n  ]," if steps else b"],") + _json(tail).removeprefix(b"{") + b"\n")
-
-
-def _json(document: Any, *, indent: bool = True) -> bytes:
-    return escaped_json(orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else 0))
+    stream.write((b"\n  ]," if steps else b"],") + as_json(tail).removeprefix(b"{") + b"\n")

@@ -3,157 +3,113 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 
-from grpo_cli.commands.trend.metrics import StepSums, values
+from grpo_cli.commands.trend.metrics import StepValues, values
 from grpo_cli.commands.trend.names import Read
-from grpo_cli.commands.trend.origins import Origins, changes, two_runs
-from grpo_cli.commands.trend.shelf import Shelf
-from grpo_cli.commands.trend.step import Step
-from grpo_cli.commands.trend.sums import Sums
-from grpo_cli.commands.trend.task import Task
-from grpo_cli.commands.trend.which import StepOf
+from grpo_cli.commands.trend.origins import StepSource, changes, two_runs
+from grpo_cli.commands.trend.run_sums import RunSums, StepStatistics
+from grpo_cli.commands.trend.step import Step, with_equal_metrics
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.references import References, without_kl
-from grpo_cli.engine.skipped import Skipped
-from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.engine.fold import first_pass, fold_pieces
+from grpo_cli.engine.references import without_kl
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
-_AUTOMATIC = StepOf()
+_AUTOMATIC = StepSource()
 
 
 class Run:
-    """Reads a run; iterate it for its steps, by number.
+    """Reads a run: its steps, by number.
 
-    The steps are the same to the bit whatever the reader's ``jobs`` and ``block_bytes`` are.
+    They are the same to the bit whatever the reader's ``jobs`` and ``block_bytes`` are.
 
     Attributes:
-        skipped: the records that could not be used.
-        notices: what is told once.
-        missing: the columns for want of which nothing was evaluated, by what is said of them.
-        signatures: of the objectives that ran, each with the first step that has it.
-        moved: whether a record that was evaluated has log_probs_old.
+        skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
         logged: step → what a framework would have logged, where names are asked for.
+        statistics: those of each step, where the plan wants some.
     """
 
     def __init__(
         self,
         reader: Reader,
         plan: Plan,
-        step_of: StepOf = _AUTOMATIC,
+        step_source: StepSource = _AUTOMATIC,
         names: Mapping[str, Read] | None = None,
         *,
         one_run: bool = False,
         command: str = "trend",
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
-        self._command = command
-        self._reader, self._names = reader, names or {}
-        self._one_run = one_run or step_of.files is not None
-        logged = names is not None
-        self._task = Task(Evaluator(plan), step_of, reader.skip, logged, reader.most_errors)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._shelf = Shelf(self._values)
-        self.skipped = Skipped(self._reader.most_errors)
-        self.notices: Notices = {}
-        self.missing: dict[str, MissingColumnError] = {}
-        self.signatures: dict[str, int] = {}
-        self.moved = False
-        self._origins = Origins()
-        self._references = References()
+        self._reader, self._plan, self._command = reader, plan, command
+        self._names, self._step_source = names, step_source
+        self._one_run = one_run or step_source.files is not None
+        self.statistics: BatchStatistics | None = None
         self.logged: dict[int, dict[str, float | None]] = {}
 
-    def read(self) -> Sequence[Step]:
+    def read(self) -> list[Step]:
         """Reads the files.
 
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
             UsageError: where files are of several runs.
         """
-        plan = self._task.evaluator.plan
+        plan = self._plan
         if plan.leaves_kl_out():
             self._reader.keep_input()
-        task = self._task = self._with_statistics()
-        for _, part in self._reader.map(
-            task, beside=None if task.apart else task.beside, bundles=True
-        ):
-            self._origins.merge(part.origins, self._shelf.file)
-            self._references.merge(part.references)
-            if self._origins.clash is not None and not self._one_run:
-                raise two_runs(self._origins.clash, self._reader.paths, self._command)
-            for step in [*part.steps]:  # given away, since the next piece is read beside the part
-                self._shelf.add(step, part.steps.pop(step))
-            self.notices |= part.notices
-            self.missing = part.missing | self.missing
-            self.moved |= part.moved
-            for signature, step in part.signatures.items():
-                self.signatures[signature] = min(step, self.signatures.get(signature, step))
-            if part.skipped and not self._reader.skip:
-                raise part.skipped.first[0]
-            self.skipped.merge(part.skipped)
-        if self._reader.reading.selects and not self._shelf and not self.skipped:
-            raise self._reader.nothing()
-        if self._references.error is not None:
-            return self._read_again()
-        told = [*self._origins.returns(), *changes(self.signatures)]
-        self.notices |= dict.fromkeys(told)
-        self.notices |= without_kl([plan] if self._references.lacking is not None else [])
-        return self._shelf.steps()
+        found = self._sums(Evaluator(plan))
+        error = found.references.error
+        if error is not None:  # some records have a reference, so the KL is not left out
+            found = self._sums(Evaluator(plan, needs_reference=True))
+            others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
+            found.missing = {str(error): error, **others}  # it has the record's place
+        self.skipped, self.missing = self._reader.skipped, found.missing
+        self.signatures, self.moved = found.signatures, found.moved
+        notes = [*found.origins.returns(), *changes(found.signatures)]
+        self.notices: Notices = found.notices | dict.fromkeys(notes)
+        self.notices |= without_kl([plan] if found.references.lacking is not None else [])
+        return self._steps(found)
 
-    def _read_again(self) -> Sequence[Step]:
-        """Reads the files again without leaving a KL out, since some records have a reference."""
-        error = self._references.error
-        assert error is not None
-        evaluator = replace(self._task.evaluator, needs_reference=True)
-        self._task = replace(self._task, evaluator=evaluator)
-        self._begin()
-        steps = self.read()
-        others = {said: one for said, one in self.missing.items() if one.path != "log_probs_ref"}
-        self.missing = {str(error): error, **others}  # it has the record's place
-        return steps
+    def _sums(self, evaluator: Evaluator) -> RunSums:
+        """The sums of all records."""
+        if evaluator.wants_first_pass:
+            statistics = partial(StepStatistics, evaluator, step_source=self._step_source)
+            self.statistics = first_pass(self._reader, statistics).found
+            evaluator = evaluator.after(self.statistics)
+        make = partial(RunSums, evaluator, self._step_source, logged=self._names is not None)
+        run = make()
+        for run in fold_pieces(self._reader, make):
+            if run.origins.clash is not None and not self._one_run:
+                raise two_runs(run.origins.clash, self._reader.paths, self._command)
+        return run
 
-    def _values(self, number: int, sums: Sums) -> Mapping[str, float | None]:
-        """The metrics of a step, from all of its records, or those that were read until now."""
-        own = StepSums(sums)
-        if self._names:
-            self.logged[number] = {name: read(own) for name, read in self._names.items()}
-        return values(own)
-
-    @property
-    def measured(self) -> Mapping[int, BatchStatistics]:
-        """The statistics of each step that was read, where the plan wants some."""
-        return self._task.measured or {}
-
-    def _with_statistics(self) -> Task:
-        task = self._task
-        if not task.evaluator.wants_first_pass:
-            return task
-        self._reader.keep_input()
-        measured: dict[int, BatchStatistics] = {}
-        for _, part in self._reader.map(task.measure, bundles=True):
-            for step, moments in part.items():
-                measured.setdefault(step, BatchStatistics()).merge(moments)
-        return replace(task, measured=measured)
+    def _steps(self, run: RunSums) -> list[Step]:
+        files = Counter(sums.file for sums in run.steps.values())
+        steps = []
+        for number in sorted(run.steps):
+            sums = StepValues(run.steps.pop(number))
+            if self._names:
+                self.logged[number] = {name: read(sums) for name, read in self._names.items()}
+            steps.append(make_step(number, sums, shares_file=files[sums.file] > 1))
+        return with_equal_metrics(steps)
 
 
-def steps(reader: Reader, plan: Plan, step_of: StepOf = _AUTOMATIC) -> Sequence[Step]:
+def make_step(number: int, sums: StepValues, *, shares_file: bool) -> Step:
+    """The numbers of a step; None for what is not finite."""
+    found = {
+        name: None if value is None or not math.isfinite(value) else value
+        for name, value in values(sums).items()
+    }
+    return Step(number, sums.file, found, sums.worst, shares_file, sums.key)
+
+
+def steps(reader: Reader, plan: Plan, step_source: StepSource = _AUTOMATIC) -> list[Step]:
     """The steps of a run, by number.
 
     Raises:
         InputError: at the first record that cannot be used, unless it is to be skipped.
     """
-    return Run(reader, plan, step_of).read()
-
-
-def step_from(number: int, sums: Sums, *, shares_file: bool) -> Step:
-    """The numbers of a step; what is not finite is None."""
-    found = {
-        name: None if value is None or not math.isfinite(value) else value
-        for name, value in values(StepSums(sums)).items()
-    }
-    return Step(number, sums.file, found, dict(sums.worst), shares_file, sums.key)
+    return Run(reader, plan, step_source).read()

@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
+from grpo_cli.batch import F64
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -74,7 +78,7 @@ class Flags(NamedTuple):
         return [*self.objective, *self.reading]
 
 
-def alike(steps: Sequence[Step]) -> list[Step]:
+def with_equal_metrics(steps: Sequence[Step]) -> list[Step]:
     """The steps with the same metrics each: None for those that only others have."""
     names = dict.fromkeys(name for step in steps for name in step.metrics)
     return [
@@ -83,6 +87,11 @@ def alike(steps: Sequence[Step]) -> list[Step]:
         else replace(step, metrics={name: step.metrics.get(name) for name in names})
         for step in steps
     ]
+
+
+def series_of(steps: Sequence[Step], name: str) -> F64:
+    """[n] a metric of each step; NaN where a step has none."""
+    return np.array([step.metrics[name] for step in steps], dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,28 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 NO_NUMBER = float("nan")
-_FEW = 2048
-"""Responses whose numbers wait."""
+EACH = "rewards/"
+"""Before the name of a reward function, as TRL logs it and its hook records it."""
+DECILES = tuple(f"decile_{number}" for number in range(1, 11))
+LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entropy")
+"""What frameworks average by sample or by record."""
+_COUNTS = {
+    *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition"),
+    *("log_prob", "entropy", "kl", "mismatch", "probs_diff", "probs_diff_2", "new_k3", "weights"),
+    *("sample_logp_difference", *DECILES),
+    *(f"{unit}_{name}" for unit in ("sample", "record") for name in LOGGED),
+}
+_WAITING = 2048
+"""Responses whose numbers wait to be added up."""
+
+
+class Counts(Counter[str]):
+    """Whole numbers by name, 0 where nothing was counted; an unknown name is a ``KeyError``."""
+
+    def __missing__(self, name: str) -> int:
+        if name in _COUNTS or name.startswith(EACH):
+            return 0
+        raise KeyError(name)
 
 
 class NamedSums:
@@ -44,9 +64,9 @@ class NamedSums:
         """Adds a row of numbers to each of several sums; they must not change any more."""
         self._waiting.append((names, rows))
         self._held += rows.shape[1]
-        if self._held > _FEW:
-            for own, waiting in self._waiting:
-                for name, row in zip(own, waiting, strict=True):
+        if self._held > _WAITING:
+            for waiting_names, waiting in self._waiting:
+                for name, row in zip(waiting_names, waiting, strict=True):
                     self._sums[name].add(row)
             self._waiting, self._held = [], 0
 
@@ -70,18 +90,6 @@ class NamedSums:
             total.add(np.array(waiting.get(name, ())))
             found[name] = total.value()
         return found
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        """What travels, as few objects: a step has thirty sums."""
-        waiting = [(names, rows.shape[1], rows.tobytes()) for names, rows in self._waiting]
-        return {name: each.__getstate__() for name, each in self._sums.items()}, waiting
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._sums, self._waiting, self._held = defaultdict(ExactSum), [], 0
-        for name, each in state[0].items():
-            self._sums[name].__setstate__(each)
-        for names, count, data in state[1]:
-            self.add_rows(names, np.frombuffer(data).reshape(len(names), count))
 
 
 def _rounded(values: list[float]) -> float:
@@ -116,7 +124,7 @@ class Rows:
     labels: list[Any] = field(default_factory=list)
 
     def add(self, rewards: list[float | None], lengths: list[int | None], label: Any) -> None:
-        """Adds the responses of a group, of which nothing else is known."""
+        """Adds the responses of a group without log-probs."""
         self.rewards.extend(NO_NUMBER if one is None else one for one in rewards)
         self.lengths.extend(-1 if one is None else one for one in lengths)
         self.gradients.extend([NO_NUMBER] * len(rewards))
@@ -134,12 +142,12 @@ class Rows:
 
 
 @dataclass
-class Sums:
+class StepSums:
     """The sums of one step.
 
     Attributes:
         file: the first file that has records of it.
-        key: the field of these that says the step; None where the file's name does.
+        key: the field of these that holds the step; None where the file's name does.
         totals: as ``grpo eval`` has them; None where the objective cannot be evaluated.
         rows: the responses.
         sums: of token quantities, by name.
@@ -154,17 +162,12 @@ class Sums:
     totals: Totals | None = None
     rows: Rows = field(default_factory=Rows)
     sums: NamedSums = field(default_factory=NamedSums)
-    counts: Counter[str] = field(default_factory=Counter)
-    tails: dict[str, Tail] = field(default_factory=lambda: defaultdict(Tail))
+    counts: Counts = field(default_factory=Counts)
+    tails: dict[str, Tail] = field(default_factory=dict)
     worst: dict[str, Place] = field(default_factory=dict)
     extremes: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        return 12_000 + 320 * len(self.rows.lengths) + 8 * self.counts["tokens"]
-
-    def merge(self, later: Sums) -> None:
+    def merge(self, later: StepSums) -> None:
         """Adds those of records that follow."""
         if later.totals is not None:
             self.totals = self.totals or Totals(later.totals.batch)
@@ -173,30 +176,22 @@ class Sums:
         self.sums.merge(later.sums)
         self.counts.update(later.counts)
         for name, tail in later.tails.items():
-            self.tails[name].merge(tail)
+            self.tails.setdefault(name, Tail()).merge(tail)
         for name, place in later.worst.items():
-            self.note(name, place)
+            self.add_place(name, place)
         for name, value in later.extremes.items():
-            self.extreme(name, value)
+            self.add_extreme(name, value)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What travels: as few objects as may be."""
-        tails = {name: each.__getstate__() for name, each in self.tails.items()}
-        own = {"sums": self.sums.__getstate__(), "tails": tails, "counts": dict(self.counts)}
-        return self.__dict__ | own
+    def add_values(self, name: str, values: F64) -> None:
+        """Adds numbers to a sum, and how many there are to the count of its name."""
+        self.sums.add(name, values)
+        self.counts[name] += len(values)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"counts": Counter(state["counts"])}
-        self.sums, self.tails = NamedSums(), defaultdict(Tail)
-        self.sums.__setstate__(state["sums"])
-        for name, each in state["tails"].items():
-            self.tails[name].__setstate__(each)
-
-    def extreme(self, name: str, value: float) -> None:
+    def add_extreme(self, name: str, value: float) -> None:
         """Keeps a number if it is larger than the one before."""
         self.extremes[name] = max(value, self.extremes.get(name, value))
 
-    def note(self, name: str, place: Place) -> None:
+    def add_place(self, name: str, place: Place) -> None:
         """Keeps a place if it is worse than the one before; of equal ones the first."""
         known = self.worst.get(name)
         if known is None or place.value > known.value:

@@ -15,8 +15,7 @@ from grpo_cli.commands.trend.beside import Beside, Comparison
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
-from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.table import series_of
+from grpo_cli.commands.trend.step import Finding, Step, series_of
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark

@@ -12,7 +12,7 @@ from grpo_cli.engine.cluster.place import Ref
 from grpo_cli.engine.cluster.portions import SIZE, Files, portions
 from grpo_cli.engine.cluster.session import Session, session
 from grpo_cli.engine.cluster.tasks import ClusterError, Job, Result, versions
-from grpo_cli.engine.fold import OnPiece
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.records import Piece, Source
 from grpo_cli.records.open.address import Address
 from grpo_cli.records.open.ranges import Range

@@ -13,7 +13,8 @@ import orjson
 from grpo_cli.engine import memory
 from grpo_cli.engine.cluster.parts import Parts, Written
 from grpo_cli.engine.cluster.portions import Files
-from grpo_cli.engine.fold import OnPiece, Told
+from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Source
 from grpo_cli.records.open.ranges import Bytes, Ends, Range, blocks_of, fetch
@@ -41,7 +42,7 @@ class Result(NamedTuple):
 
     done: Done
     value: Any
-    told: Told
+    told: InputFacts
 
 
 class Answer(NamedTuple):

@@ -13,16 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.buffers import Beside, Decoder, decoder
-from grpo_cli.records.decode.chunks import (
-    CHUNK_BYTES,
-    DecodedChunk,
-    RawLines,
-    in_chunks,
-    keys_in_common,
-    one_by_one,
-)
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.formats.unipo import headed, headed_objects, header_of
 from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
@@ -38,7 +29,15 @@ from grpo_cli.records.open.streams import (
     unpacked,
 )
 from grpo_cli.records.parse.record import parse
-from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.record import (
+    CHUNK_BYTES,
+    DecodedChunk,
+    Raw,
+    Record,
+    in_chunks,
+    keys_in_common,
+    one_by_one,
+)
 
 Lines = tuple[int, list[bytes]]
 
@@ -248,17 +247,12 @@ def raws(block: Block | Span) -> Iterator[Raw | InputError]:
 def decoded(
     block: Block | Span,
     wanted: Callable[[bytes, int], bool] | None = None,
-    *,
-    by_columns: bool = False,
-    beside: Beside | None = None,
 ) -> Iterator[DecodedChunk]:
-    """The same in chunks.
+    """Decodes the objects of a block in chunks.
 
     Args:
         block: what to read.
         wanted: whether a line is to be read, by its text and number; None for all of them.
-        by_columns: whether what is plain may come packed (the extra ``fast``).
-        beside: which other values come beside what is packed.
     """
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
@@ -268,28 +262,17 @@ def decoded(
     if wanted is not None:
         kept = list(map(wanted, texts, numbers))
         texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    buffers = decoder() if by_columns else None
-    return _of_lines(block.source, texts, numbers, buffers, beside)
+    return _of_lines(block.source, texts, numbers)
 
 
 def _of_lines(
-    source: str,
-    texts: Sequence[bytes],
-    numbers: Sequence[int],
-    buffers: Decoder | None,
-    beside: Beside | None,
+    source: str, texts: Sequence[bytes], numbers: Sequence[int]
 ) -> Iterator[DecodedChunk]:
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
         end = bisect_left(before, before[start] + CHUNK_BYTES)
-        few, places = texts[start:end], numbers[start:end]
-        served = None if buffers is None else buffers.served(few, beside)
-        if served is None:
-            yield _decoded(source, few, places)
-        else:
-            lines = RawLines(source, few, places, None)
-            yield DecodedChunk(lines, served.keys, packed=served.packed, shown=served.shown)
+        yield _decoded(source, texts[start:end], numbers[start:end])
         start = end
 
 
@@ -300,7 +283,9 @@ def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Dec
         values = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:
         return DecodedChunk(list(_line_by_line(source, texts, numbers)))
-    return DecodedChunk(RawLines(source, texts, numbers, values), keys_in_common(values))
+    lines = zip(values, numbers, texts, strict=True)
+    items = [Raw(value, source, number, "", len(text), text) for value, number, text in lines]
+    return DecodedChunk(items, keys_in_common(values))
 
 
 def _line_by_line(

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.question import Data
+from grpo_cli.commands.match.question import Data, Pass
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import References
@@ -88,28 +89,28 @@ def unbound(objective: Objective, reached: F64) -> dict[str, float]:
     }
 
 
-Found = dict[int, Exact | None]
-"""The totals of plans by their number; None where one cannot be evaluated."""
-
-
 def exactly(evaluators: Sequence[Evaluator], data: Data) -> list[Exact | None]:
     """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
-    work = _Exactly(evaluators)
-    found = work.zero()
-    for part in data.fold(work, work.zero) if evaluators else ():
-        merge(found, part)
-    return [found[at] for at in range(len(evaluators))]
+    return data.fold(partial(ExactTotals, evaluators)).found if evaluators else []
 
 
-@dataclass(frozen=True)
-class _Exactly:
-    """Adds a chunk's records to the totals of plans; travels between processes."""
+class ExactTotals(Pass):
+    """The totals of plans.
 
-    evaluators: Sequence[Evaluator]
+    Attributes:
+        found: the totals of each plan; None where it cannot be evaluated.
+    """
 
-    def __call__(self, chunk: Chunk, into: Found) -> None:
-        for at, evaluator in enumerate(self.evaluators):
-            totals = into[at]
+    settings = (*Pass.settings, "_evaluators")
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self._evaluators = evaluators
+        self.found: list[Exact | None] = [Exact(one.plan.batch) for one in evaluators]
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's records to the totals of each plan."""
+        del found
+        for at, (evaluator, totals) in enumerate(zip(self._evaluators, self.found, strict=True)):
             if totals is None:
                 continue
             try:
@@ -120,19 +121,13 @@ class _Exactly:
                     totals.add(made)
                     totals.reach(edges(made.ratio, made.advantage))
             except GrpoError:
-                into[at] = None
+                self.found[at] = None
 
-    def zero(self) -> Found:
-        """Totals of no record."""
-        return {at: Exact(one.plan.batch) for at, one in enumerate(self.evaluators)}
-
-
-def merge(found: Found, part: Found) -> None:
-    """Adds the totals of other records."""
-    for at, totals in part.items():
-        known = found[at]
-        found[at] = None
-        if known is not None and totals is not None:
-            with suppress(InputError):
-                known.merge(totals)
-                found[at] = known
+    def merge(self, later: ExactTotals) -> None:
+        """Adds the totals of other records."""
+        for at, (totals, part) in enumerate(zip(self.found, later.found, strict=True)):
+            self.found[at] = None
+            if totals is not None and part is not None:
+                with suppress(InputError):
+                    totals.merge(part)
+                    self.found[at] = totals

@@ -7,6 +7,7 @@ term that is |A| times what it is for A = ±1 needs one look at the tokens, what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.match.question import Data
+from grpo_cli.commands.match.question import Data, Pass
 from grpo_cli.commands.match.space.kinds import Key, key
 from grpo_cli.commands.match.space.space import DIRECT, Options
 from grpo_cli.commands.match.sums.terms import Measured, Terms, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective.choice import keyword_only
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
@@ -102,8 +102,12 @@ _HOLD: Mapping[str, Callable[[Batch], bool]] = {
 # ---- sums ----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Sums:
+def add_up(options: Options, measured: Measured, data: Data) -> Sums:
+    """The sums of all options over the data."""
+    return data.fold(partial(Sums, options, measured))
+
+
+class Sums(Pass):
     """Over the input, for W aggregations, before the denominators that count.
 
     Attributes:
@@ -118,101 +122,65 @@ class Sums:
         features: which of the probe's features the records have.
     """
 
-    policy: F64
-    size: F64
-    direct: F64
-    kl: F64
-    entropy: F64
-    counted: F64
-    records: int = 0
-    left_out: set[Key] = field(default_factory=set)
-    features: Features = field(default_factory=Features)
+    settings = (*Pass.settings, "_options", "_measured")
 
-    @classmethod
-    def zero(cls, options: Options) -> Sums:
-        """Of no record."""
+    def __init__(self, options: Options, measured: Measured) -> None:
+        self._options, self._measured = options, measured
+        if options.directs.plans:  # hundreds of columns of tokens
+            self.together = 1 << 20
+        weights = len(options.weights.plans)
+        self.policy, self.size = np.zeros((2, len(options.pairs), weights))
+        self.direct = np.zeros((len(options.directs.plans), weights))
+        self.kl = np.zeros((len(options.kls.plans), weights))
+        self.entropy = np.zeros((len(options.entropies.plans), weights))
+        self.counted = np.zeros(weights)
+        self.records = 0
+        self.left_out: set[Key] = set()
+        self.features = Features()
 
-        def zeros(*shape: int) -> F64:
-            return np.zeros((*shape, len(options.weights.plans)))
-
-        pairs, direct = len(options.pairs), zeros(len(options.directs.plans))
-        kl, entropy = zeros(len(options.kls.plans)), zeros(len(options.entropies.plans))
-        return cls(zeros(pairs), zeros(pairs), direct, kl, entropy, zeros())
-
-    def merge(self, other: Sums) -> None:
+    def merge(self, later: Sums) -> None:
         """Adds other records."""
         for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
             total: F64 = getattr(self, name)
-            if total.flags.writeable:  # what came from another process is not
-                total += getattr(other, name)
-            else:
-                setattr(self, name, total + getattr(other, name))
-        self.records += other.records
-        self.left_out |= other.left_out
-        self.features.merge(other.features)
+            total += getattr(later, name)
+        self.records += later.records
+        self.left_out |= later.left_out
+        self.features.merge(later.features)
 
-
-_DIRECTS_TOGETHER, _TOGETHER = 1 << 20, 1 << 22
-"""Bytes of text: so that hundreds of columns of tokens take little memory, and so that numpy's
-overhead is small."""
-
-
-def add_up(options: Options, measured: Measured, data: Data) -> Sums:
-    """The sums of all options over the data."""
-    together = _DIRECTS_TOGETHER if options.directs.plans else _TOGETHER
-    total: Sums | None = None
-    for part in data.fold(_Add(options, measured), partial(Sums.zero, options), together):
-        if total is None:
-            total = part
-        else:
-            total.merge(part)
-    return Sums.zero(options) if total is None else total
-
-
-@dataclass(frozen=True)
-class _Add:
-    """Adds a chunk's records; travels between processes."""
-
-    options: Options
-    measured: Measured
-
-    def __call__(self, chunk: Chunk, sums: Sums) -> None:
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's records."""
+        del found
         with np.errstate(all="ignore"):
-            terms = Terms(self.options, chunk, self.measured)
+            terms = Terms(self._options, chunk, self._measured)
             classes, member, divisors, counted = terms.weights()
-            sums.counted += counted
-            self._add_policies(sums, terms, classes, member, divisors)
-            for into, found in (
-                (sums.direct, terms.directs(classes)),
-                (sums.kl, _by_class(terms.kls(), classes)),
-                (sums.entropy, _by_class(terms.entropies(), classes)),
+            self.counted += counted
+            self._add_policies(terms, classes, member, divisors)
+            for into, rows in (
+                (self.direct, terms.directs(classes)),
+                (self.kl, _by_class(terms.kls(), classes)),
+                (self.entropy, _by_class(terms.entropies(), classes)),
             ):
-                into += found[:, member] / divisors
-            sums.features.add(chunk.batch)
-        sums.records += chunk.batch.records.count
-        sums.left_out |= terms.left_out
+                into += rows[:, member] / divisors
+            self.features.add(chunk.batch)
+        self.records += chunk.batch.records.count
+        self.left_out |= terms.left_out
 
     def _add_policies(
-        self,
-        sums: Sums,
-        terms: Terms,
-        classes: F64,
-        member: NDArray[np.int64],
-        divisors: F64,
+        self, terms: Terms, classes: F64, member: NDArray[np.int64], divisors: F64
     ) -> None:
         which, advantages = distinct(terms.advantages())
         gaining, losing = advantages > 0.0, advantages < 0.0
-        for chosen, policies in self.options.combined:
+        for chosen, policies in self._options.combined:
             own, back = np.unique(which[chosen], return_inverse=True)
             sides = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
             places, gain, loss = terms.sides(policies, *sides)
             gains = _products(np.maximum(advantages[own], 0.0), gain, classes)
             losses = _products(np.maximum(-advantages[own], 0.0), loss, classes)
-            numbers = [self.options.pairs[a, s] for a in chosen for s in policies]
+            numbers = [self._options.pairs[a, s] for a in chosen for s in policies]
             every = np.ix_(member, back, places)
             for into, found in (
-                (sums.policy, gains + losses),
-                (sums.size, np.abs(gains) + np.abs(losses)),
+                (self.policy, gains + losses),
+                (self.size, np.abs(gains) + np.abs(losses)),
             ):
                 into[numbers] += found[every].reshape(len(divisors), -1).T / divisors
 
@@ -244,36 +212,39 @@ def measure(options: Options, data: Data) -> Measured:
     plans = dict(enumerate(options.advantages.plans))
     plans |= {DIRECT + at: plan for at, plan in enumerate(options.directs.plans)}
     plans = {at: one for at, one in plans.items() if one.batch == "input" and one.wants_moments}
-    merged: dict[int, BatchStatistics] = {}
-    for part in data.fold(_Measure(plans), dict) if plans else ():
-        for at, moments in part.items():
-            merged.setdefault(at, BatchStatistics()).merge(moments)
-    return merged
+    return data.fold(partial(_Statistics, plans)).found if plans else {}
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """Adds a chunk's statistics; travels between processes."""
+class _Statistics(Pass):
+    """The statistics of the whole input that plans need, by the plans' numbers."""
 
-    plans: Mapping[int, Plan]
+    settings = (*Pass.settings, "_plans")
 
-    def __call__(self, chunk: Chunk, into: dict[int, BatchStatistics]) -> None:
+    def __init__(self, plans: Mapping[int, Plan]) -> None:
+        self._plans = plans
+        self.found: dict[int, BatchStatistics] = {}
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's statistics; plans with one sample share them."""
+        del found
         known: dict[object, BatchStatistics] = {}
-        for at, plan in self.plans.items():
+        for at, plan in self._plans.items():
             evaluator = Evaluator(plan)
-            try:
+            with suppress(GrpoError):
                 same = _sample(evaluator.objective(chunk))
                 if same not in known:
                     known[same] = evaluator.measure(chunk)
-            except GrpoError:
-                continue
-            into.setdefault(at, BatchStatistics()).merge(known[same])
+                self.found.setdefault(at, BatchStatistics()).merge(known[same])
+
+    def merge(self, later: _Statistics) -> None:
+        """Adds the statistics of other records."""
+        for at, moments in later.found.items():
+            self.found.setdefault(at, BatchStatistics()).merge(moments)
 
 
 def _sample(objective: Objective) -> object:
     """Identifies the sample that an objective's advantage measures."""
     bound = objective.advantage
-    function = bound.choice.measure
-    names = () if function is None else keyword_only(function)
+    names = bound.choice.measured.hyperparameters
     penalty = key(objective.kl) if objective.kl_in_reward else None
-    return function, tuple(bound.values[name] for name in names), penalty
+    return bound.choice.measure, tuple(bound.values[name] for name in names), penalty

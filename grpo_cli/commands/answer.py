@@ -1,0 +1,80 @@
+"""The base of the answers: what a command finds, Python users get, and ``--json`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from html import escape
+from typing import Any, Self, get_args, get_type_hints
+
+
+class Answer:
+    """A frozen dataclass whose fields are the keys of its JSON.
+
+    Where a key is a keyword of Python's the field's name ends with an underscore (``global_``).
+    """
+
+    def fields(self) -> dict[str, Any]:
+        """The fields by their JSON keys; answers among the values stay answers."""
+        assert is_dataclass(self)
+        return {one.name.rstrip("_"): getattr(self, one.name) for one in fields(self)}
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of ``--json`` as dicts and lists."""
+        return {name: _as_document(value) for name, value in self.fields().items()}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Makes an answer from its JSON, for commands that still build that first."""
+        named = {"global_" if name == "global" else name: it for name, it in document.items()}
+        hints = get_type_hints(cls)
+        return cls(**{name: _made(hint, named[name]) for name, hint in hints.items()})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: lists of rows as tables, the other fields below them."""
+        named = self.document()
+        rows = {name: value for name, value in named.items() if _is_rows(value)}
+        rest = [f"{name}: {value}" for name, value in named.items() if name not in rows and value]
+        tables = [html_table([*one[0]], ([*row.values()] for row in one)) for one in rows.values()]
+        return html_page(tables, rest)
+
+
+def _as_document(value: Any) -> Any:
+    if isinstance(value, Answer):
+        return value.document()
+    if isinstance(value, list | tuple):
+        return [_as_document(item) for item in value]
+    return value
+
+
+def _made(hint: Any, value: Any) -> Any:
+    kinds = [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type)]
+    answer = next((kind for kind in kinds if issubclass(kind, Answer)), None)
+    if isinstance(value, list | tuple):
+        return tuple(value if answer is None else map(answer.from_document, value))
+    return value if answer is None or value is None else answer.from_document(value)
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """An HTML table; numbers are right-justified."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_page(parts: Sequence[str], notes: Iterable[str] = ()) -> str:
+    """Tables, and lines of text below."""
+    lines = "".join(f"<div><small>{escape(note)}</small></div>" for note in notes)
+    return f"<div>{''.join(parts)}{lines}</div>"
+
+
+def _html_cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f'<td style="text-align:right" title="{value!r}">{value:.6g}</td>'
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f'<td style="text-align:right">{value}</td>'
+    return f'<td style="text-align:left">{escape("–" if value is None else str(value))}</td>'

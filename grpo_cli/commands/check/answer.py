@@ -1,0 +1,65 @@
+"""The answer of ``check``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_cli.commands.answer import Answer
+
+
+@dataclass(frozen=True)
+class Finding(Answer):
+    """One thing that is wrong, or worth knowing."""
+
+    code: str
+    severity: str
+    record: str | int | float
+    response: int | None
+    token: int | None
+    source: str
+    line: int | None
+    message: str
+    evidence: Mapping[str, Any]
+    advice: str
+
+
+@dataclass(frozen=True)
+class Denominator(Answer):
+    """Whether what teaches nothing counts in the denominator of a loss that records name."""
+
+    variant: str
+    denominator: str
+    empty_responses: int
+    empty_responses_count: bool
+    dead_groups: int
+    dead_groups_count: bool
+    records: int
+
+
+@dataclass(frozen=True)
+class NotChecked(Answer):
+    """What could not be looked at, for want of what, and in how many records."""
+
+    about: str
+    codes: Sequence[str]
+    missing: Sequence[Sequence[str]]
+    partly: str | None
+    records: int
+
+
+@dataclass(frozen=True)
+class Checked(Answer):
+    """What ``check`` returns."""
+
+    ok: bool
+    findings: Sequence[Finding]
+    more: Mapping[str, int]
+    counts: Mapping[str, int]
+    severities: Mapping[str, int]
+    records: int
+    responses: int
+    tokens: int
+    denominators: Sequence[Denominator]
+    not_checked: Sequence[NotChecked]

@@ -1,0 +1,92 @@
+"""The answer of ``compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_cli.commands.answer import Answer
+
+
+@dataclass(frozen=True)
+class ComparedVariant(Answer):
+    """A variant's totals of a batch, and the cosine of its gradient with the first variant's.
+
+    ``batch`` has the fields that name the batch, whose keys precede the others in JSON.
+    """
+
+    variant: str
+    signature: str
+    objective: float
+    loss: float
+    policy: float
+    kl: float | None
+    clip_fraction: float | None
+    clip_fraction_low: float | None
+    clip_fraction_high: float | None
+    ratio_mean: float | None
+    gradient_norm: float | None
+    cosine: float | None
+    longest_quarter: float | None
+    longest_quarter_tokens: float | None
+    positive_advantage: float | None
+    negative_advantage: float | None
+    denominator: float | None
+    denominator_of: str
+    batch: Mapping[str, Any] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields by their JSON keys."""
+        named = super().fields()
+        return {**named.pop("batch"), **named}
+
+
+@dataclass(frozen=True)
+class FamilyDifference(Answer):
+    """How other variants of a family differ from the first: in which values, at which stages."""
+
+    variants: Sequence[str]
+    hyperparameters: Mapping[str, Sequence[Any]]
+    stages: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Replaced(Answer):
+    """A variant's hyperparameters that the records replace: its own value, and the records'."""
+
+    variant: str
+    hyperparameters: Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Unserved(Answer):
+    """A variant that the data cannot serve.
+
+    Attributes:
+        variant: its name.
+        reason: why.
+        missing: the column or the setting that it lacks.
+        place: the first record without it.
+        advice: what would help.
+    """
+
+    variant: str
+    reason: str
+    missing: str | None
+    place: str | None
+    advice: str | None
+
+
+@dataclass(frozen=True)
+class Compared(Answer):
+    """What ``compare`` returns."""
+
+    variants: Sequence[ComparedVariant]
+    differences: Sequence[FamilyDifference]
+    replaced: Sequence[Replaced]
+    skipped: Sequence[Unserved]
+    records: int
+    groups: int
+    responses: int
+    tokens: int

@@ -1,0 +1,201 @@
+"""Writes an answer: as a table, JSON, JSONL, CSV or Markdown, to standard output or a file.
+
+``write_answer`` writes one that is complete; the rows of ``eval`` stream in the same text formats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+import orjson
+
+from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.options.place import destination
+from grpo_cli.errors import UsageError
+from grpo_cli.terminal.numbers import escaped, escaped_json, shown, visible
+
+if TYPE_CHECKING:  # rich is imported where it prints
+    from rich.console import Console
+
+    from grpo_cli.terminal.paging import Beyond
+    from grpo_cli.terminal.screen import Screen
+
+Row = Mapping[str, Any]
+Names = Sequence[str]
+
+
+class TextFormat(NamedTuple):
+    """A format that has one line of text for each row.
+
+    Attributes:
+        cell: formats a value.
+        line: joins the cells of a row, given the names of its fields; without the line's end.
+        head: the lines above the rows.
+        infinite: whether it can express an infinite number.
+        as_json: whether numbers are formatted as in JSON.
+        multiline: whether a cell may contain line ends.
+    """
+
+    cell: Callable[[Any], str]
+    line: Callable[[Sequence[str], Names], str]
+    head: Callable[[Names], bytes]
+    infinite: bool = True
+    as_json: bool = True
+    multiline: bool = False
+
+    def row(self, values: Iterable[Any], names: Names) -> bytes:
+        """A row with its line's end."""
+        return self.line([self.cell(value) for value in values], names).encode() + b"\n"
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
+
+
+def _json_cell(value: Any) -> str:
+    return escaped_json(orjson.dumps(value)).decode()
+
+
+def _json_line(cells: Sequence[str], names: Names) -> str:
+    pairs = zip(names, cells, strict=True)
+    return "{" + ",".join([f'"{name}":{cell}' for name, cell in pairs]) + "}"
+
+
+def _csv_cell(value: Any) -> str:
+    """Empty for null, and ``inf``, which JSON cannot express."""
+    if value is None:
+        return ""
+    if _is_infinite(value):
+        return repr(value)
+    text = escaped(value if isinstance(value, str) else orjson.dumps(value).decode())
+    if any(mark in text for mark in ',"\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _csv_line(cells: Sequence[str], _: Names) -> str:
+    return ",".join(cells)
+
+
+def _csv_head(names: Names) -> bytes:
+    return ",".join(names).encode() + b"\n"
+
+
+def _markdown_cell(value: Any) -> str:
+    """As in a table (6 significant digits), but strings are not cut."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (visible(value) if isinstance(value, str) else shown(value)).replace("|", "\\|")
+
+
+def _markdown_line(cells: Sequence[str], _: Names) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown_head(names: Names) -> bytes:
+    rule = _markdown_line(["---"] * len(names), ())
+    return f"{_markdown_line(names, ())}\n{rule}\n".encode()
+
+
+def _bare_cell(value: Any) -> str:
+    """A value without quotes; nothing in it moves the cursor or ends the line."""
+    if value is None:
+        return ""
+    if _is_infinite(value):
+        return repr(value)
+    return visible(value if isinstance(value, str) else orjson.dumps(value).decode())
+
+
+def _bare_line(cells: Sequence[str], _: Names) -> str:
+    return "\t".join(cells)
+
+
+def _no_head(_: Names) -> bytes:
+    return b""
+
+
+JSONL = TextFormat(_json_cell, _json_line, _no_head, infinite=False)
+CSV = TextFormat(_csv_cell, _csv_line, _csv_head, multiline=True)
+MARKDOWN = TextFormat(_markdown_cell, _markdown_line, _markdown_head, as_json=False)
+BARE = TextFormat(_bare_cell, _bare_line, _no_head)
+"""``--only``: values for shell variables, separated by tabs."""
+
+TEXT_FORMATS = {"jsonl": JSONL, "csv": CSV, "markdown": MARKDOWN}
+"""The name for ``--format`` → the format."""
+
+
+def as_json(document: Any, *, indent: bool = True) -> bytes:
+    """A document, an answer or a list of them as JSON, without a line's end."""
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
+    if indent:
+        option |= orjson.OPT_INDENT_2
+    return escaped_json(orjson.dumps(document, default=_fields, option=option))
+
+
+def _fields(value: Any) -> Row:
+    if isinstance(value, Answer):
+        return value.fields()
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def write_rows(stream: BinaryIO, kind: str, rows: Iterable[Row | Answer], names: Names) -> None:
+    """Writes rows in a text format, with null for the fields that a row does not have."""
+    format = TEXT_FORMATS[kind]
+    stream.write(format.head(names))
+    for row in map(_as_row, rows):
+        stream.write(format.row((_plain(row.get(name)) for name in names), names))
+
+
+def _as_row(row: Row | Answer) -> Row:
+    return row.fields() if isinstance(row, Answer) else row
+
+
+def _plain(value: Any) -> Any:
+    """A value without numpy's types."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def write_answer(
+    output: str | None,
+    kind: str,
+    answer: Any,
+    draw: Callable[[Console, Screen], None],
+    *,
+    rows: Iterable[Row | Answer] | None = None,
+    beyond: Beyond = "page",
+    notes: Iterable[str] = (),
+) -> None:
+    """Writes a complete answer.
+
+    Args:
+        output: a file, written atomically; standard output without one.
+        kind: the name of the format.
+        answer: what JSON contains.
+        draw: prints the table.
+        rows: what the other formats contain; None if the answer has no rows.
+        beyond: what to do with a table that is higher than the terminal.
+        notes: what is going to be printed below the table.
+
+    Raises:
+        UsageError: for a format of rows, if there are none; if the file cannot be written.
+    """
+    with destination(output) as stream:
+        if kind == "json":
+            stream.write(as_json(answer) + b"\n")
+        elif kind == "table":
+            from grpo_cli.terminal.paging import print_page
+
+            print_page(stream, draw, beyond, notes=notes)
+        elif rows is None:
+            raise UsageError(f"--format {kind}: this answer is no table; it has --json")
+        else:
+            listed = [_as_row(row) for row in rows]
+            names = list(dict.fromkeys(name for row in listed for name in row))
+            if names:
+                write_rows(stream, kind, listed, names)

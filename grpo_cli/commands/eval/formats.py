@@ -1,0 +1,249 @@
+"""The formats of ``eval``: each encodes records, in any process, and writes what is around them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import orjson
+
+from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
+from grpo_cli.commands.eval.lines import encode_lines
+from grpo_cli.commands.eval.nested import encode_nested
+from grpo_cli.commands.eval.printing import ONLY, Printing
+from grpo_cli.commands.eval.run import Run
+from grpo_cli.engine.evaluation import Encode
+from grpo_cli.engine.rows.fields import Level
+from grpo_cli.terminal.destination import naming
+from grpo_cli.terminal.messages import say
+
+if TYPE_CHECKING:  # rich is imported where it prints
+    from rich.console import Console
+
+    from grpo_cli.terminal.screen import Screen
+
+
+class Format(NamedTuple):
+    """A format.
+
+    Attributes:
+        encode: makes the encoder of a breakdown's records: one piece for each, or one for all.
+        write: writes the pieces and what is around them.
+        streams: whether it writes as it goes, so that a progress bar would be in the way.
+    """
+
+    encode: Callable[[Printing], Encode]
+    write: Callable[[Run, Printing, str, BinaryIO], None]
+    streams: bool = True
+
+
+def format_of(name: str) -> Format:
+    """The format that ``--format`` calls so, or that of ``--only``."""
+    if name == ONLY or name in TEXT_FORMATS:
+        text = TEXT_FORMATS.get(name, BARE)
+        return Format(partial(_encode_text, text), partial(write_text, text))
+    if name == "parquet":
+        from grpo_cli.commands.eval import parquet  # pyarrow comes with it
+
+        return Format(parquet.encode, parquet.write)
+    return {"json": _JSON, "table": _TABLE}[name]
+
+
+def limited(
+    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+) -> Iterator[list[Any]]:
+    """Yields the pieces of the first rows; the others are evaluated and not printed.
+
+    Args:
+        run: the evaluation.
+        printing: says how many rows are printed.
+        count: returns the first rows of a piece, at most so many, and how many they are.
+    """
+    if not printing.limit:
+        yield from run
+        return
+    room = printing.limit
+    for pieces in run:
+        first = []
+        for piece in pieces if room else ():
+            kept, rows = count(piece, room)
+            first.append(kept)
+            room -= rows
+            if not room:
+                break
+        yield first
+
+
+def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
+    """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
+    rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
+    rows = rows[: printing.limit or None]
+    names = printing.names_of_totals(rows)
+    return [{name: {"variant": variant, **row}.get(name) for name in names} for row in rows]
+
+
+def _nesting(printing: Printing) -> dict[str, Any]:
+    return {"level": printing.level, "fields": printing.fields, "weighs": printing.weighs}
+
+
+# ---- text: one line for each row ---------------------------------------------------------------
+
+
+def _encode_text(text: TextFormat, printing: Printing) -> Encode:
+    if printing.nested:
+        return partial(encode_nested, **_nesting(printing), lines=True)
+    return partial(encode_lines, level=printing.level, fields=printing.names, lines=text)
+
+
+def write_text(
+    text: TextFormat, run: Run, printing: Printing, variant: str, stream: BinaryIO
+) -> None:
+    """Writes the head where there is anything to print, then the rows as they are computed."""
+    first = text.head(printing.names)
+    for pieces in limited(run, printing, first_quoted if text.multiline else _first_lines):
+        if pieces:
+            stream.writelines([first, *pieces])
+            stream.flush()
+            first = b""
+    if run.empty or (printing.level == "batch" and not run.complete):
+        return
+    if printing.level != "batch":
+        stream.write(first)
+        return
+    rows = totals_of(run, printing, variant)
+    stream.write(text.head([*rows[0]]))
+    for row in rows:
+        stream.write(text.row(row.values(), [*row]))
+
+
+def _first_lines(piece: bytes, most: int) -> tuple[bytes, int]:
+    lines = piece.splitlines(keepends=True)[:most]
+    return b"".join(lines), len(lines)
+
+
+def first_quoted(piece: bytes, most: int) -> tuple[bytes, int]:
+    """The first rows of a piece of csv; a quoted cell may contain line ends."""
+    rows, start, quoted = 0, 0, False
+    for line in piece.splitlines(keepends=True):
+        quoted ^= line.count(b'"') % 2 == 1
+        start += len(line)
+        rows += not quoted
+        if rows == most:
+            break
+    return piece[:start], rows
+
+
+# ---- json: one document ------------------------------------------------------------------------
+
+
+def _encode_json(printing: Printing) -> Encode:
+    return partial(encode_nested, **_nesting(printing))
+
+
+_IN_MEMORY = 16 * 2**20
+
+
+def _write_json(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+    """Writes the totals, then the records.
+
+    The totals are known last, so the records wait in a temporary file, which is in memory while
+    it is small: memory stays flat whatever the input.
+    """
+    separator = b""
+    with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
+        for pieces in limited(run, printing, lambda piece, _: (piece, 1)):
+            for piece in pieces:
+                with naming("a temporary file"):
+                    spool.write(separator + piece)
+                separator = b",\n"
+        if run.empty or (printing.level == "batch" and not run.complete):
+            return
+        head: dict[str, Any] = {"variant": variant, "signature": run.signature}
+        head |= _json_totals(run, printing) if run.complete else {"total": None}
+        stream.write(orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1])
+        if printing.level != "batch":
+            stream.write(b',"records":[\n')
+            spool.seek(0)
+            shutil.copyfileobj(spool, stream, 2**20)
+            stream.write(b"\n]" if separator else b"]")
+        stream.write(b"}\n")
+
+
+def _json_totals(run: Run, printing: Printing) -> dict[str, Any]:
+    """The totals; with ``--batch FIELD`` their mean over the batches, and those of each."""
+    fields = printing.fields if printing.level == "batch" else None
+
+    def select(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return row if fields is None else {name: row[name] for name in fields if name in row}
+
+    totals: dict[str, Any] = {"total": select(run.total)}
+    return totals | {"batches": list(map(select, run.batches))} if printing.by else totals
+
+
+_JSON = Format(_encode_json, _write_json, streams=False)
+
+
+# ---- table: totals, then the first rows --------------------------------------------------------
+
+_LIMIT = {"token": 200}
+_USUAL_LIMIT = 50
+
+
+def _encode_table(printing: Printing) -> Encode:
+    # A table chooses its columns itself, and needs the others to say what they mean.
+    return partial(encode_nested, **_nesting(printing) | {"fields": None})
+
+
+def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None:
+    """Writes totals, then one row per record or response, or one table per response."""
+    from grpo_cli.commands.eval.view import ROWS, print_batches, print_rows, print_totals
+    from grpo_cli.terminal.paging import print_page
+
+    level, limit = printing.level, printing.limit
+    if limit is None:
+        limit = _LIMIT.get(level, _USUAL_LIMIT)
+    records = _first_records(run, level, limit)
+    if run.empty or (level == "batch" and not run.complete):
+        return
+    counted = []
+
+    def draw(console: Console, screen: Screen) -> None:
+        if run.complete and printing.by:
+            print_batches(console, screen, printing, run.batches, run.signature, run.total)
+        elif run.complete:
+            print_totals(console, screen, level, printing.fields, run.total, run.signature)
+        if level != "batch":
+            size = run.gradient_size if printing.weighs and run.complete else None
+            counted.append(print_rows(console, screen, printing, records, limit, size))
+
+    print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)
+    if level != "batch" and not printing.quiet:
+        rows = ROWS[level]
+        if more := run.total[rows] - sum(counted):
+            say(f"… {more:,} more {rows} (use --limit 0 or --format jsonl)")
+
+
+def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
+    """The records that contain the first ``limit`` rows; the others are only counted."""
+    kept: list[dict[str, Any]] = []
+    rows = 0
+    for pieces in run:
+        for piece in pieces:
+            if limit and rows >= limit:
+                break
+            kept.append(orjson.loads(piece))
+            rows += _count_rows(kept[-1], level)
+    return kept
+
+
+def _count_rows(record: dict[str, Any], level: Level) -> int:
+    if level == "record":
+        return 1
+    responses = record["responses"]
+    return len(responses) if level == "response" else sum(r["length"] for r in responses)
+
+
+_TABLE = Format(_encode_table, _write_table, streams=False)

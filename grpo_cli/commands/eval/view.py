@@ -1,0 +1,318 @@
+"""An evaluation as tables: the totals, the rows, and notes on what the totals hide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grpo_cli.commands.eval.notes import notes
+from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.engine.rows.fields import (
+    ACCUMULATED,
+    COLUMNS,
+    RECORD_CONTEXT,
+    RESPONSE_CONTEXT,
+    TABLE,
+    Level,
+    spare,
+)
+from grpo_cli.engine.rows.fields import names as names_of
+from grpo_cli.engine.rows.lists import same
+from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import aligned, percent, shown, shown_among, token_text
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
+
+Row = Mapping[str, Any]
+Size = Callable[[Row], float]
+
+ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
+"""What the rows of a level are called, and counted as in the totals."""
+
+
+# ---- totals ------------------------------------------------------------------------------------
+
+_LABEL = len("gradient norm") + 2
+_NARROWEST = 20
+SUMS = ("objective", "loss", "policy")
+"""What may be 0 but for rounding, beside a gradient that is not."""
+
+_ALIGNED = (*SUMS, "kl")
+
+
+def summary(total: Row, signature: str, width: int | None = None) -> Table:
+    """The totals in words and numbers, the signature, and what they hide."""
+    lines = _lines()
+    room = None if width is None else max(width - _LABEL, _NARROWEST)
+    numbers = aligned([_signed(_number(total, name)) for name in _ALIGNED])
+    for name, number in zip(_ALIGNED, numbers, strict=True):
+        lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
+    for name, text in _details(total):
+        lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
+    lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
+    for note in notes(total):
+        lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
+    return lines
+
+
+def _number(total: Row, name: str) -> str:
+    return shown_among(total[name], total["gradient_norm"] if name in SUMS else None)
+
+
+def chosen(total: Row, names: Sequence[str]) -> Table:
+    """The totals that were asked for, by name."""
+    lines = _lines()
+    for name in names:
+        lines.add_row(_label(name), Text(shown(total[name])))
+    return lines
+
+
+def _lines() -> Table:
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(no_wrap=True)
+    return lines
+
+
+def _label(name: str) -> Text:
+    return Text(name.replace("_", " "), "cyan")
+
+
+def _signed(number: str) -> str:
+    return number if number.startswith("-") else f" {number}"
+
+
+def _details(total: Row) -> Iterator[tuple[str, str]]:
+    if total["entropy"] is not None:
+        yield "entropy", shown(total["entropy"])
+    yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
+    if total["tokens"]:
+        yield (
+            "clip_fraction",
+            f"{shown(total['clip_fraction'])} "
+            f"(low {shown(total['clip_fraction_low'])}, high {shown(total['clip_fraction_high'])})",
+        )
+        yield (
+            "ratio",
+            f"mean {shown(total['ratio_mean'])}, "
+            f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
+        )
+    yield "gradient_norm", shown(total["gradient_norm"])
+    yield "evaluated", ", ".join(_counts(total))
+
+
+def _counts(total: Row) -> Iterator[str]:
+    for name in ("records", "groups", "responses", "tokens"):
+        count = total[name]
+        yield f"{shown(count)} {name.removesuffix('s') if count == 1 else name}"
+
+
+def print_totals(
+    console: Console,
+    screen: Screen,
+    level: Level,
+    fields: tuple[str, ...] | None,
+    total: Row,
+    signature: str,
+) -> None:
+    """Prints the totals; at level batch those fields alone that were asked for."""
+    only = fields if level == "batch" else None
+    console.print(summary(total, signature, screen.edge) if only is None else chosen(total, only))
+
+
+def print_batches(
+    console: Console,
+    screen: Screen,
+    printing: Printing,
+    batches: Sequence[Row],
+    signature: str,
+    mean: Row,
+) -> None:
+    """Prints a line of totals for each batch, and their mean."""
+    of_batches = printing.level == "batch"
+    chosen = printing.fields if of_batches else None
+    rows = batches[: printing.limit or None] if of_batches else batches
+    names = printing._replace(level="batch", fields=chosen).names_of_totals(rows)
+    columns = [_column(name, rows) for name in names]
+    if chosen is None:
+        columns = [one for one in columns if _tells(one.name, rows)]
+    kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
+    console.print(grid(kept))
+    print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
+    if chosen is None:
+        loss = shown_among(mean["loss"], mean["gradient_norm"])
+        many = "batches" if len(batches) != 1 else "batch"
+        console.print(Text(f"\nmean loss of {len(batches):,} {many}  {loss}"))
+        console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
+
+
+def _tells(name: str, rows: Sequence[Row]) -> bool:
+    """Whether a column says anything of these batches."""
+    return name not in ("variant", "signature") and any(row.get(name) is not None for row in rows)
+
+
+_SPARE_TOTALS = (
+    *("denominator_of", "empty_responses", "on_policy_records", "entropy", "clip_fraction_low"),
+    *("clip_fraction_high", "ratio_min", "denominator", "dead_groups", "groups", "ratio_max"),
+    *("policy", "ratio_mean", "responses", "kl", "objective", "tokens", "clip_fraction"),
+)
+"""What a narrow terminal leaves out of a batch's line, the first to go first."""
+
+
+def print_rows(
+    console: Console,
+    screen: Screen,
+    printing: Printing,
+    records: Sequence[Row],
+    limit: int,
+    size: Size | None = None,
+) -> int:
+    """Prints at most ``limit`` rows of the records (0 for all) and returns how many it printed.
+
+    Args:
+        console, screen: where to.
+        printing: which rows.
+        records: those that hold them.
+        limit: how many rows; 0 for all.
+        size: Σ |gradient| over the batch of a record's row, which ``share`` is of; None where the
+            batch was not read whole.
+    """
+    level, fields = printing.level, printing.fields
+    tables = _tables(printing, records, limit, size)
+    hidden: dict[str, None] = {}
+    printed = 0
+    for title, columns in tables:
+        kept, left_out = fitting(columns, () if fields else spare(level), screen.width)
+        hidden |= dict.fromkeys(left_out)
+        console.print(Text(f"\n{title}" if title else "", "bold"))
+        console.print(grid(kept))
+        printed += len(kept[0].cells)
+    print_hidden(console, screen, hidden, "--fields")
+    return printed
+
+
+def _tables(
+    printing: Printing, records: Sequence[Row], limit: int, size: Size | None
+) -> Iterator[tuple[str, list[Column]]]:
+    level, fields = printing.level, printing.fields
+    if level == "token":
+        yield from _token_tables(fields, records, limit, size)
+        return
+    by = printing.by
+    rows = list(records if level == "record" else _responses(records, by))[: limit or None]
+    if rows:
+        columns = [_column(name, rows) for name in printing.names]
+        yield "", columns if fields is not None else [*_telling(columns, rows, level)]
+
+
+def _column(name: str, rows: Sequence[Row]) -> Column:
+    if name in (*SUMS, ACCUMULATED[-1]) and all("gradient_norm" in row for row in rows):
+        texts = [shown_among(row.get(name), row["gradient_norm"]) for row in rows]
+        return column(name, texts, show=str, numeric=True)
+    return column(name, [row.get(name) for row in rows])
+
+
+def _responses(records: Sequence[Row], by: Sequence[str]) -> Iterator[Row]:
+    for record in records:
+        about = {name: record[name] for name in (*by, *RECORD_CONTEXT)}
+        yield from (about | response for response in record["responses"])
+
+
+def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> Iterator[Column]:
+    """The columns that say something of these rows."""
+    fields = {field.name: field for field in TABLE[level]}
+    for shown_column in columns:
+        field = fields.get(shown_column.name)
+        values = [row[shown_column.name] for row in rows]
+        equal = all(value == values[0] for value in values)
+        if (field is not None and field.hidden) or (equal and values[0] is None):
+            continue
+        if field is None or not equal or field.usual not in (same, values[0]):
+            yield shown_column
+
+
+def _token_tables(
+    fields: tuple[str, ...] | None, records: Sequence[Row], limit: int, size: Size | None
+) -> Iterator[tuple[str, list[Column]]]:
+    room = limit or None
+    for record in records:
+        whole = None if size is None else size(record)
+        for response in record["responses"]:
+            count = len(response["tokens"]["position"])
+            count = count if room is None else min(count, room)
+            if count:
+                yield (
+                    _title(record, response),
+                    _token_columns(fields, record, response, count, whole),
+                )
+            room = None if room is None else room - count
+
+
+def _title(record: Row, response: Row) -> str:
+    parts = [f"record {shown(record['id'])}", f"response {response['response']}"]
+    if record["groups"] > 1:
+        parts.append(f"group {shown(response['group'])}")
+    for name in ("reward", "advantage", "contribution"):
+        if response[name] is not None:
+            parts.append(f"{name} {shown(response[name])}")
+    return ", ".join(parts)
+
+
+def _token_columns(
+    fields: tuple[str, ...] | None, record: Row, response: Row, count: int, whole: float | None
+) -> list[Column]:
+    tokens = response["tokens"]
+    names = fields or [name for name in COLUMNS["token"] if tokens.get(name) is not None]
+    columns = []
+    for name in names:
+        if name in RESPONSE_CONTEXT:
+            values = [response[name]] * count
+        elif name in names_of("token"):
+            values = (tokens.get(name) or [None] * count)[:count]
+        else:  # what the record says of itself and its batch
+            values = [record[name]] * count
+        columns.append(_token_column(name, values))
+    if fields is None and whole is not None:
+        columns.append(
+            _share(tokens["gradient"][:count], whole, sum(map(_size, record["responses"])))
+        )
+    return columns
+
+
+def _size(response: Row) -> int:
+    return len(response["tokens"]["position"])
+
+
+def _token_column(name: str, values: Sequence[Any]) -> Column:
+    if name == "token":
+        return column(name, values, show=lambda text: token_text(text or ""))
+    if name == "clip":
+        return column(name, values, show=_side, style=_SIDE_STYLES.__getitem__)
+    return column(name, values)
+
+
+def _side(clip: str | None) -> str:
+    return clip or "·"
+
+
+_SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
+
+
+def _share(gradients: Sequence[float], whole: float, tokens: int) -> Column:
+    """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
+    parts = [abs(one) / whole if whole else 0.0 for one in gradients]
+    style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
+    return column("share", parts, show=percent, style=style, numeric=True)
+
+
+def _share_style(times_usual: float) -> str:
+    """The colour of a share, by how many times an equal share it is."""
+    if times_usual >= 4:
+        return "bold red"
+    if times_usual >= 2:
+        return "red"
+    return "dim" if times_usual < 0.25 else ""

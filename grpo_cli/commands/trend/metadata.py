@@ -1,0 +1,115 @@
+"""What records hold besides the numbers of their tokens: endings, versions, reward functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.commands.trend.sums import EACH, StepSums
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.records.record import listed
+
+ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
+VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
+_READ = frozenset((*ENDINGS, *VERSIONS, "meta"))
+
+_CUT_OFF = (True, "length", "max_tokens", "truncated")
+
+
+def cut_off(value: Mapping[str, Any]) -> list[bool] | None:
+    """For each response, whether it was cut off; None if the record does not say."""
+    endings = next((value[name] for name in ENDINGS if value.get(name) is not None), None)
+    if endings is None:
+        return None
+    plain = endings.tolist() if hasattr(endings, "tolist") else endings  # of a table's column
+    return [one in _CUT_OFF for one in (plain if isinstance(plain, list) else [plain])]
+
+
+def is_metadata(key: str) -> bool:
+    """Whether ``add_metadata`` reads the value of a key."""
+    return key in _READ or key.startswith(EACH)
+
+
+def has_metadata(keys: Iterable[str]) -> bool:
+    """Whether ``add_metadata`` reads any of a record's keys."""
+    return any(map(is_metadata, keys))
+
+
+def metadata_of(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields of a record that ``add_metadata`` reads; None where there is nothing."""
+    return {key: one for key, one in value.items() if is_metadata(key)} or None
+
+
+Tokens = Callable[[], Sequence[tuple[int, Sequence[int]]]]
+"""[R] how many tokens each response has as written, and the indices of those that count."""
+
+
+def add_metadata(
+    sums: StepSums, step: int, value: Mapping[str, Any], tokens: Tokens = lambda: ()
+) -> None:
+    """Adds how responses ended, how old the policy is that sampled them, and reward functions.
+
+    Args:
+        sums: of the step.
+        step: its number.
+        value: as ``metadata_of`` has it.
+        tokens: the record's, which are counted only where each of them has a version.
+    """
+    for name in value:
+        if name.startswith(EACH) and isinstance(value[name], list):
+            given = [one for one in value[name] if isinstance(one, int | float)]
+            sums.add_values(name, np.array(given, dtype=np.float64))
+    endings = cut_off(value)
+    if endings is not None:
+        sums.counts["cut_off"] += sum(endings)
+        sums.counts["endings"] += len(endings)
+    meta = value.get("meta")
+    for holder in (value, meta if isinstance(meta, dict) else {}):
+        versions = next((holder[name] for name in VERSIONS if name in holder), None)
+        if versions is not None:
+            known = [one for one in _counted(listed(versions), tokens) if _is_whole(one)]
+            sums.counts["lag"] += sum(step - one for one in known)
+            sums.counts["versions"] += len(known)
+            return
+
+
+def _counted(versions: Any, tokens: Tokens) -> Iterator[Any]:
+    """The versions that count: one of a record, of each response, or of each of its tokens.
+
+    Of tokens, those that count in the objective; a negative version is that of a token that no
+    policy sampled (AReaL).
+    """
+    rows = versions if isinstance(versions, list) else [versions]
+    if not any(isinstance(one, list) for one in rows):
+        by_token = len(rows) > 1 and [width for width, _ in tokens()] == [len(rows)]
+        if not by_token:
+            yield from rows
+            return
+        rows = [rows]
+    if any(isinstance(one, list) for row in rows if isinstance(row, list) for one in row):
+        rows = [row for group in rows for row in group]
+    spans = dict(enumerate(tokens()))
+    for at, row in enumerate(rows):
+        width, kept = spans.get(at, (0, ()))
+        each = row if isinstance(row, list) else [row]
+        counted = [each[token] for token in kept] if len(each) == width else each
+        yield from (one for one in counted if not (_is_whole(one) and one < 0))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def tokens_of(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
+    """For each response of a record, its tokens as written, and the indices of those that count."""
+    batch, first = chunk.batch, int(chunk.batch.records.starts[number])
+    found = []
+    for response, width in enumerate(chunk.records[number].widths, first):
+        start, length = (
+            int(one[response]) for one in (batch.responses.starts, batch.responses.lengths)
+        )
+        kept = range(length) if batch.positions is None else batch.positions[start : start + length]
+        found.append((width, [int(one) for one in kept]))
+    return found

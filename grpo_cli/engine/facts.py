@@ -1,0 +1,137 @@
+"""What commands say once of their input: notices, its steps, keys that nothing reads."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_cli.errors import InputError
+from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.choose.batches import steps_in
+from grpo_cli.records.fields import fields_of, read_fields
+from grpo_cli.records.translate import Notices
+from grpo_cli.records.unread import Unread, candidates, look
+from grpo_cli.variants.trainer import named_row
+
+
+@dataclass
+class InputFacts:
+    """Facts of some input that are worth a sentence; they merge.
+
+    Attributes:
+        notices: sentences, and the line that first gave rise to each.
+        named: the row that its first object names, "" for none; None where it has no object.
+        steps: a field that says steps → the steps of the records.
+        unread: the keys that hold a column which nothing reads.
+        group_key: the key under which that object says its group, "" for none.
+    """
+
+    notices: Notices = field(default_factory=dict)
+    named: str | None = None
+    steps: dict[str, set[Any]] = field(default_factory=dict)
+    unread: Unread = field(default_factory=Unread)
+    group_key: str = ""
+
+    def merge(self, later: InputFacts) -> None:
+        """Adds the facts of the input that follows."""
+        self.notices |= later.notices
+        self._add_steps(later.steps)
+        self.unread.merge(later.unread)
+        if self.named is None:
+            self.named, self.group_key = later.named, later.group_key
+
+    def stop(self, line: int | None, path: str = "") -> None:
+        """Forgets the facts of lines after the one at which work on a file stopped.
+
+        Args:
+            line: the line; None in a document.
+            path: what the error there says the place of.
+        """
+        if line is not None:
+            behind = [text for text, at in self.notices.items() if at is not None and at > line]
+            for text in behind:
+                del self.notices[text]
+        self.unread.stop(line, path)
+
+    @property
+    def sentences(self) -> Notices:
+        """The notices, and one on the keys that nothing reads."""
+        return self.notices | self.unread.note()
+
+    def collect(
+        self, decoded: Iterable[DecodedChunk], used: Container[str] = ()
+    ) -> Iterator[DecodedChunk]:
+        """Yields objects unchanged, and keeps the facts of each set of keys that they have.
+
+        Args:
+            decoded: objects in order.
+            used: keys that flags read.
+        """
+        for chunk in decoded:
+            if self.named is None:
+                self.named, self.group_key = _named_row(chunk), _group_key(chunk)
+            self._add_unread(chunk, used)
+            self._add_steps(steps_in(chunk))
+            yield chunk
+
+    def _add_steps(self, found: Mapping[str, set[Any]]) -> None:
+        for name, steps in found.items():
+            self.steps.setdefault(name, set()).update(steps)
+
+    def _add_unread(self, chunk: DecodedChunk, used: Container[str]) -> None:
+        if chunk.columns is not None:
+            keys = chunk.columns.keys
+            if self._is_new(keys):
+                self._look(keys, chunk.columns.first_row(), used)
+        elif chunk.keys is not None:
+            if self._is_new(chunk.keys):
+                self._look(chunk.keys, chunk.items[0], used)
+        else:
+            for raw in chunk.items:
+                if isinstance(raw, Raw) and isinstance(raw.row, dict):
+                    keys = tuple(raw.row)
+                    if self._is_new(keys):
+                        self._look(keys, raw, used)
+
+    def _is_new(self, keys: tuple[str, ...]) -> bool:
+        return _has_unread(keys) and not self.unread.has(keys)
+
+    def _look(
+        self, keys: tuple[str, ...], raw: Raw | InputError | None, used: Container[str]
+    ) -> None:
+        if not isinstance(raw, Raw):
+            return
+        try:
+            fields = read_fields(raw.row)
+        except InputError:
+            return  # reported where the record is read
+        unread = [key for key in candidates(fields.unknown) if key not in used]
+        found = look(raw.row, fields.names, unread, fields.misnamed, raw.line)
+        self.unread.add(keys, found)
+
+
+def _has_unread(keys: tuple[str, ...]) -> bool:
+    """Whether there are any that no part reads."""
+    fields = fields_of(keys)
+    return fields is not None and bool(candidates(fields.unknown))
+
+
+def _named_row(chunk: DecodedChunk) -> str:
+    if chunk.keys is not None and "framework" not in chunk.keys:
+        return ""
+    first = chunk.items[0]
+    return (named_row(first.value) if isinstance(first, Raw) else None) or ""
+
+
+def _group_key(chunk: DecodedChunk) -> str:
+    if chunk.keys is not None:
+        fields = fields_of(chunk.keys)
+        return "" if fields is None else fields.names.get("group_ids", "")
+    value = getattr(chunk.items[0], "value", None)
+    if not isinstance(value, dict):
+        return ""
+    try:
+        return read_fields(value).names.get("group_ids", "")
+    except InputError:
+        return ""

@@ -1,1 +1,0 @@
-"""Mutants of the package: where it can be broken, which tests run it, whether they notice."""
