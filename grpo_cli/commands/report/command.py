@@ -21,7 +21,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.page.block import told
+from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper
 from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_of
@@ -181,7 +181,7 @@ def _page(
     for step in sorted(kept.steps):
         rows = numbered[str(step)] = []
         for group in kept.steps[step]:
-            facts = told(group.facts) | {"tokens": group.tokens, "block": None}
+            facts = finite(group.facts) | {"tokens": group.tokens, "block": None}
             if group.block:
                 facts["block"] = f"block-{len(blocks)}"
                 blocks.append((facts["block"], group.block))
