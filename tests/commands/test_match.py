@@ -167,7 +167,7 @@ def test_rows_whose_correction_drops_tokens_are_found_as_they_stand(tmp_path, be
     assert not evaluate(records_of(path, 1, 1 << 20)[1].batch, made).kept.all()
     found = answer(path, loss_of(path, name, **flags), **flags)
     assert (found.matches[0].plan.variant, found.matches[0].plan.swapped) == (name, {})
-    assert name in found.released.nearest.rows
+    assert name in found.unmodified.nearest.rows
 
 
 def test_a_clip_that_looks_at_other_tokens_is_not_taken_token_by_token():
@@ -431,7 +431,7 @@ def test_ambiguous_on_equal_lengths(tmp_path):
     equal = record(3, [4, 4, 4], [1.0, 0.0, 0.5])
     path = write(tmp_path / "b", [equal])
     found = answer(path, loss_of(path, "dapo"))
-    assert found.ambiguous
+    assert len(found.matches) > 1
     assert probe.FEATURES["lengths"] in found.tell_apart
     assert probe.FEATURES["ratios"] not in found.tell_apart  # this data has them
 

@@ -10,13 +10,13 @@ import pytest
 from files import each
 from matched import CHUNKS, evaluator_of, objective_of
 
-from grpo_cli.commands.match.answer import described
+from grpo_cli.commands.match.ask import convention
 from grpo_cli.commands.match.candidate import Candidate, Families, distinguishing
 from grpo_cli.commands.match.fit import FLOAT32, Factor
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question
 from grpo_cli.commands.match.search import (
-    Answer,
-    Released,
+    SearchResult,
+    UnmodifiedRows,
     all_agree,
     evaluate,
     without_chance,
@@ -33,7 +33,9 @@ def test_a_match_as_it_is_told() -> None:
     chance.members, chance.rows = ["b", "a", "b"], ["grpo"]
     chance.needs, chance.unbound = {"beta": 0.5}, {"epsilon_high": 0.25}
     for name, flipped in (("loss", "objective"), ("objective", "loss")):
-        found = described(chance, CHUNKS[0], ["x.jsonl"], LoggedNumber.parse(name, "0.5"))
+        found = convention(
+            chance, CHUNKS[0], ["x.jsonl"], LoggedNumber.parse(name, "0.5")
+        ).document()
         assert found.pop("command").endswith(
             f"""--only {flipped} | awk '{{printf "%.17g\\n", $1 / 4}}'"""
         )
@@ -53,7 +55,7 @@ def test_a_match_as_it_is_told() -> None:
         }
     plain = Candidate(plan("grpo"), Factor(1.0))
     plain.totals = Exact("input")
-    found = described(plain, CHUNKS[0], ["x.jsonl"], LoggedNumber.parse("loss", "0.5"))
+    found = convention(plain, CHUNKS[0], ["x.jsonl"], LoggedNumber.parse("loss", "0.5")).document()
     assert found["command"].endswith("--only loss")
     told = ("factor", "factor_meaning", "sign_flipped", "hits_expected")
     assert [found[name] for name in told] == [1.0, None, False, None]
@@ -88,15 +90,14 @@ def test_digits_that_differ_are_left_out_beside_a_sure_convention() -> None:
 def test_an_answer_is_worth_what_chance_leaves(chance, by_chance, reproduced) -> None:
     one: Any = SimpleNamespace(chance=chance)
     for count in (1, 2):
-        found = Answer([one] * count, [], 0.0, [], {}, 1, Released(1, None, None))
+        found = SearchResult([one] * count, [], 0.0, [], {}, 1, UnmodifiedRows(1, None, None))
         assert (found.by_chance, found.sure, found.reproduced) == (
             by_chance,
             not by_chance,
             reproduced,
         )
-        assert found.ambiguous == (count == 2)
-    none = Answer([], [], 0.0, [], {}, 1, Released(1, None, None))
-    assert not any((none.by_chance, none.sure, none.reproduced, none.ambiguous))
+    none = SearchResult([], [], 0.0, [], {}, 1, UnmodifiedRows(1, None, None))
+    assert not any((none.by_chance, none.sure, none.reproduced))
 
 
 @each(

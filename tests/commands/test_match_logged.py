@@ -10,7 +10,7 @@ from files import each
 from planted import record
 
 from grpo_cli.commands.match import ask
-from grpo_cli.commands.match.answer import command, pruned
+from grpo_cli.commands.match.ask import command, pruned
 from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError

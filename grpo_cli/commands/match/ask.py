@@ -1,24 +1,30 @@
-"""From flags and data to questions, and from these to the answer."""
+"""From flags and data to questions, and from what the search found to the answer."""
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path as File
 from typing import Any
 
-from grpo_cli.commands.match.answer import document
+from grpo_cli.commands.match.answer import Convention, Matched, Released
+from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.search import Search
+from grpo_cli.commands.match.search import Search, SearchResult
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.inputs import MisnamedColumnError
+from grpo_cli.objective.signature import Parts
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
-from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.plan import Plan, plan
 
 _TARGETS = ("loss", "objective")
 _OTHERS = ("kl", "clip_fraction", "gradient_norm")
@@ -38,8 +44,8 @@ def ask(
     at: Sequence[str],
     rtol: float | None,
     betas: Sequence[float],
-) -> dict[str, Any]:
-    """Returns everything that ``--json`` prints.
+) -> Matched:
+    """Which conventions reproduce the numbers.
 
     Args:
         plan: what is known of the objective.
@@ -75,8 +81,7 @@ def ask(
     source.notices.update(without_kl(left_out))
     for one in answer.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(last.first.settings)))
-    counts = [sum(1 + len(one.others) for one in questions), len(questions)]
-    return document(answer, last.first, words, [last.target, *last.others], counts)
+    return result(answer, questions, words)
 
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
@@ -198,3 +203,108 @@ def _selecting(members: Sequence[Member]) -> list[str]:
     raw, record = members[0]
     step = _step(raw)
     return ["--record", str(record.name)] if step is None else ["--where", f"step=={step}"]
+
+
+# ---- the answer ----------------------------------------------------------------------------------
+
+_FLIPPED = {"loss": "objective", "objective": "loss"}
+
+
+def result(found: SearchResult, questions: Sequence[Question], words: Sequence[str]) -> Matched:
+    """The answer.
+
+    Args:
+        found: by the search.
+        questions: what was asked.
+        words: the words of a command line that read the data of the last question.
+    """
+    last = questions[-1]
+    target = last.target
+
+    def conventions(candidates: Sequence[Candidate]) -> tuple[Convention, ...]:
+        return tuple(convention(one, last.first, words, target) for one in candidates)
+
+    def evaluated(row: Candidate | None) -> Convention | None:
+        return None if row is None or row.totals is None else conventions([row])[0]
+
+    rows = found.unmodified
+    return Matched(
+        target=target.value,
+        target_of=target.name,
+        tolerance=target.half,
+        rtol=target.rtol if math.isfinite(target.rtol) else None,
+        targets={one.name: one.value for one in (target, *last.others)},
+        questions=(sum(1 + len(one.others) for one in questions), len(questions)),
+        matches=conventions(found.matches),
+        ambiguous=len(found.matches) > 1,
+        match_count=len(found.matches),
+        chance_hits=found.chance,
+        by_chance=found.by_chance,
+        reproduced=found.reproduced,
+        tell_apart=tuple(found.tell_apart),
+        nearest=conventions(found.nearest),
+        tried=found.tried,
+        released=Released(rows.tried, evaluated(rows.nearest), evaluated(rows.recorded)),
+        not_tried=dict(found.reasons),
+    )
+
+
+def convention(
+    one: Candidate, chunk: Chunk, words: Sequence[str], target: LoggedNumber
+) -> Convention:
+    """A candidate: what it is, its number, and the command that evaluates it."""
+    flipped = one.times < 0
+    only = _FLIPPED[target.name] if flipped else target.name
+    assert one.totals is not None
+    return Convention(
+        signature=one.totals.signature(),
+        value=one.value,
+        difference=one.difference,
+        command=command(pruned(one.plan, chunk), words, only, abs(one.times)),
+        variants=tuple(one.rows),
+        factor=abs(one.times),
+        factor_meaning=one.factor.meaning or None,
+        sign_flipped=flipped,
+        same=tuple(dict.fromkeys(one.members)),
+        bits=one.bits,
+        hits_expected=None if math.isnan(one.chance) else one.chance,
+        would_need=dict(one.needs),
+        any_from=dict(one.unbound),
+    )
+
+
+def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
+    """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
+    words = ["grpo", "eval", *paths, *made.words]
+    line = shlex.join([*words, "--level", "batch", "--only", only])
+    line = os.fsencode(line).decode("utf-8", "backslashreplace")
+    if times == 1.0:
+        return line
+    scale = f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"
+    return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
+
+
+def pruned(made: Plan, chunk: Chunk) -> Plan:
+    """The plan without the flags that say what the variant and the records say anyway."""
+    wanted = _parts(made, chunk)
+    for name in list(made.swapped):
+        stages = {stage: choice for stage, choice in made.swapped.items() if stage != name}
+        made = _fewer(made, stages, made.flags, chunk, wanted)
+    for name in list(made.flags):
+        flags = {flag: value for flag, value in made.flags.items() if flag != name}
+        made = _fewer(made, made.swapped, flags, chunk, wanted)
+    return made
+
+
+def _fewer(
+    made: Plan, stages: Mapping[str, str], flags: Mapping[str, Value], chunk: Chunk, wanted: Parts
+) -> Plan:
+    try:
+        less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
+        return less if _parts(less, chunk) == wanted else made
+    except GrpoError:
+        return made
+
+
+def _parts(made: Plan, chunk: Chunk) -> Parts:
+    return chunk.objective(made).parts

@@ -36,7 +36,7 @@ _ROUND = 10
 
 
 @dataclass(frozen=True)
-class Released:
+class UnmodifiedRows:
     """The rows' own numbers, without a change, a factor or the other sign.
 
     Attributes:
@@ -51,7 +51,7 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchResult:
     """What was found.
 
     Attributes:
@@ -61,7 +61,7 @@ class Answer:
         tell_apart: what data would distinguish the matches.
         reasons: what could not be tried, and why.
         tried: how many conventions were.
-        released: the rows' own numbers.
+        unmodified: the rows' own numbers.
     """
 
     matches: Sequence[Candidate]
@@ -70,12 +70,7 @@ class Answer:
     tell_apart: Sequence[str]
     reasons: Mapping[str, str]
     tried: int
-    released: Released
-
-    @property
-    def ambiguous(self) -> bool:
-        """Whether several distinct conventions agree on this data."""
-        return len(self.matches) > 1
+    unmodified: UnmodifiedRows
 
     @property
     def by_chance(self) -> bool:
@@ -109,7 +104,7 @@ class Search:
     large: bool = False
     recorded: str = ""
 
-    def answer(self, questions: Sequence[Question]) -> Answer:
+    def answer(self, questions: Sequence[Question]) -> SearchResult:
         """The conventions that give every number on its data."""
         kinds = Kinds(questions[0].first.first)
         if self.large:
@@ -128,22 +123,24 @@ class Search:
 
     def _search(
         self, questions: Sequence[Question], kinds: Kinds, depth: Depth
-    ) -> tuple[Answer, Run]:
+    ) -> tuple[SearchResult, Run]:
         first = questions[0].first
         space = build(self.base, kinds, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
-        released = self._released(run)
-        rows = [one for one in (released.nearest, released.recorded) if one is not None]
+        unmodified = self._unmodified(run)
+        rows = [one for one in (unmodified.nearest, unmodified.recorded) if one is not None]
         matches = self._confirm(run, questions, [*run.matches()], rows)
         nearest = [] if matches else self._confirm(run, questions, run.nearest(), fit=False)
         tell_apart = distinguishing(matches, first, run.has) if len(matches) > 1 else []
         tried = run.scan.tried
-        answer = Answer(matches, nearest, run.chance(), tell_apart, space.reasons, tried, released)
+        answer = SearchResult(
+            matches, nearest, run.chance(), tell_apart, space.reasons, tried, unmodified
+        )
         return answer, run
 
-    def _released(self, run: Run) -> Released:
+    def _unmodified(self, run: Run) -> UnmodifiedRows:
         found = run.unmodified()
         names = {row: run.space.same.get(row, [row]) for row in found}
         nearest = next((run.row(found[row], names[row]) for row in found), None)
@@ -151,9 +148,9 @@ class Search:
         recorded = None
         if named is not None:
             recorded = run.row(found[named], dict.fromkeys([self.recorded, *names[named]]))
-        return Released(sum(map(len, names.values())), nearest, recorded)
+        return UnmodifiedRows(sum(map(len, names.values())), nearest, recorded)
 
-    def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
+    def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
         """The answer with a round ε, where chance does not give it."""
         data, target = question.data.in_memory(), question.target  # it is read some forty times
 
