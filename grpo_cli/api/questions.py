@@ -13,7 +13,7 @@ from grpo_cli.api.evaluation import Hyperparameter, checked, planned
 from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
-from grpo_cli.commands.match.matched import Matched
+from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.split.answer import SplitUp
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
@@ -92,17 +92,15 @@ def match(
     with speaking_of_arguments():
         plan = planned(variant, stages, hyperparameters, batch)
         reader, words = reader_of(data, jobs=None)
-        return Matched.from_document(
-            ask(
-                plan,
-                reader,
-                words,
-                (),
-                numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
-                at=() if logged is None else (logged,),
-                rtol=rtol,
-                betas=betas,
-            )
+        return ask(
+            plan,
+            reader,
+            words,
+            (),
+            numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
+            at=() if logged is None else (logged,),
+            rtol=rtol,
+            betas=betas,
         )
 
 

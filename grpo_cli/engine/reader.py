@@ -268,14 +268,6 @@ class Reader:
                 shutil.copyfileobj(sys.stdin.buffer, kept)
         return kept.name
 
-    def map(
-        self, work: Callable[[Iterable[DecodedChunk]], T], *, by_columns: bool = False
-    ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
-        """Yields what ``work`` makes of every piece, in order."""
-        for piece, result, facts in self.run(OnPiece(work, self.reading, by_columns)):
-            self.facts.merge(facts)
-            yield piece, result
-
     def run(
         self,
         on_piece: OnPiece[T],
