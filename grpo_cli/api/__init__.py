@@ -6,7 +6,7 @@ from grpo_cli.api.evaluation import evaluate
 from grpo_cli.api.questions import check, compare, match, split, verify
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
-from grpo_cli.commands.match.matched import Convention, Matched
+from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 

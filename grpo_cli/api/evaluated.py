@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
 from grpo_cli.engine.rows.fields import COLUMNS, RESPONSE, TOKEN, Level
-from grpo_cli.engine.rows.rows import Source, token_columns
+from grpo_cli.engine.rows.rows import record_fields, token_columns
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
@@ -209,7 +210,7 @@ def _joined(pieces: list[Array]) -> Array:
 
 
 def _of_records(source: Source) -> dict[str, Array]:
-    return {field.name: array(field.read(source)) for field in source.record_fields}
+    return {field.name: array(field.read(source)) for field in record_fields(source)}
 
 
 def _of_responses(source: Source) -> dict[str, Array]:
@@ -218,7 +219,7 @@ def _of_responses(source: Source) -> dict[str, Array]:
     lengths = source.summary.records.lengths
     by = {
         field.name: np.repeat(array(field.read(source)), lengths)
-        for field in source.record_fields[: len(source.by)]
+        for field in record_fields(source)[: len(source.by)]
     }
     return {**by, "id": np.repeat(array(ids), lengths), **_split_up(named)}
 

@@ -13,7 +13,7 @@ from grpo_cli.api.evaluation import Hyperparameter, checked, planned
 from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
-from grpo_cli.commands.match.matched import Matched
+from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.split.answer import SplitUp
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
@@ -85,24 +85,21 @@ def match(
         InputError: for data that cannot be read.
     """
     from grpo_cli.commands.match.ask import ask
-    from grpo_cli.commands.match.matched import matched
 
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
         plan = planned(variant, stages, hyperparameters, batch)
         reader, words = reader_of(data, jobs=None)
-        return matched(
-            ask(
-                plan,
-                reader,
-                words,
-                (),
-                numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
-                at=() if logged is None else (logged,),
-                rtol=rtol,
-                betas=betas,
-            )
+        return ask(
+            plan,
+            reader,
+            words,
+            (),
+            numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
+            at=() if logged is None else (logged,),
+            rtol=rtol,
+            betas=betas,
         )
 
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Bundle, OnPiece
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece
 
@@ -214,7 +213,7 @@ def fold_pieces(
         reader: the files.
         make: makes an accumulator without records; it travels between processes.
         progress: called with the bytes and the sums of each piece that is done.
-        manifest: of the parts to which workers of a cluster write the output.
+        manifest: the folder to which workers of a cluster write the output.
         together: whether a cluster may merge the sums of pieces that follow each other.
 
     Raises:
@@ -242,7 +241,7 @@ def fold_pieces(
 
 
 def first_pass(reader: Reader, make: Callable[[], A]) -> A:
-    """Adds up the records of the input that can be used, before the fold that reports errors."""
+    """Adds up the records of the input that can be used; another fold reports the errors."""
     reader.keep_input()
     whole = make()
     for _, part, _ in _run(reader, FoldPiece(make, skip=True, most_errors=1), together=True):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from grpo_cli.commands.main import app
 from grpo_cli.commands.match import search
-from grpo_cli.commands.match.space.natures import Natures
+from grpo_cli.commands.match.space.kinds import Kinds
 from grpo_cli.variants.plan import Plan
 
 RECORD: dict[str, Any] = {
@@ -41,9 +41,9 @@ def spaces() -> Iterator[None]:
     """What ``match`` tries depends on the records and the flags alone: it is made once for each."""
     kept: dict[bytes, Any] = {}
 
-    def build(base: Plan, natures: Natures, *asked: Any) -> Any:
-        wanted = pickle.dumps((base, natures.alone, asked))
-        space = kept.pop(wanted) if wanted in kept else made(base, natures, *asked)
+    def build(base: Plan, kinds: Kinds, *asked: Any) -> Any:
+        wanted = pickle.dumps((base, kinds.record, asked))
+        space = kept.pop(wanted) if wanted in kept else made(base, kinds, *asked)
         for last_asked in [*kept][: 1 - KEPT]:
             del kept[last_asked]
         kept[wanted] = space

@@ -10,16 +10,12 @@ import numpy as np
 from planted import record
 
 from grpo_cli.batch import Batch
-from grpo_cli.commands.match.factors import factors_of
-from grpo_cli.commands.match.fit import Values
-from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.fit import Values, factors_of
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question
 from grpo_cli.commands.match.run import Run
-from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.known import Depth
-from grpo_cli.commands.match.space.natures import Natures
-from grpo_cli.commands.match.sums.data import Few
-from grpo_cli.commands.match.sums.exact import Exactly
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.space.kinds import Kinds
+from grpo_cli.commands.match.space.space import Depth, Options, build
+from grpo_cli.commands.match.sums.terms import Terms
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.totals import Totals
@@ -95,11 +91,11 @@ def asked(at: int, text: str, depth: Depth = Depth.PLAIN, of: str = "loss") -> R
     spaces = [*SPACES, (NARROW, "input", {}, []), (DIRECT_ONLY, "input", {}, [])]
     stages, batch, flags, betas = spaces[at]
     base = plan("grpo", stages=stages, batch=batch, hyperparameters=flags)
-    space = build(base, Natures(CHUNKS[0]), betas, depth)
+    space = build(base, Kinds(CHUNKS[0]), betas, depth)
     run = Run(space, factors_of(base, CHUNKS[0]), batch)
-    question = Question(Typed.of(of, text), Few(CHUNKS), CHUNKS[0])
+    question = Question(LoggedNumber.parse(of, text), InMemory(CHUNKS), CHUNKS[0])
     with np.errstate(all="ignore"):
-        run.ask(question, Exactly([], False, False))
+        run.ask(question)
     return run
 
 
@@ -128,3 +124,19 @@ def objective_of(made: Plan) -> float | None:
 
 def evaluator_of(name: str, one: Chunk) -> Breakdown:
     return Evaluator(plan(name)).evaluate(one)
+
+
+def kls_of(one: Chunk, plans: list[Plan]) -> list[np.ndarray]:
+    """[R] Σ k of each plan, as a search has them."""
+    options = Options(solve=True)
+    for at, made in enumerate(plans):
+        options.kls.number(at, made)
+    return [*Terms(options, one, {}).kls()]
+
+
+def policies_of(one: Chunk, plans: list[Plan]) -> np.ndarray:
+    """[n, R] Σ c·s of each plan with its own advantages, as a search has them."""
+    options = Options(solve=True)
+    for at, made in enumerate(plans):
+        options.directs.number(("", (at, "", "")), made)
+    return Terms(options, one, {}).directs(np.eye(one.batch.responses.count))

@@ -10,16 +10,18 @@ import pytest
 from files import each
 from matched import CHUNKS, evaluator_of, objective_of
 
-from grpo_cli.commands.match.answer import described
-from grpo_cli.commands.match.candidate import Candidate, Families, apart
-from grpo_cli.commands.match.confirm import all_agree, evaluated, without_chance
+from grpo_cli.commands.match.ask import convention
+from grpo_cli.commands.match.candidate import Candidate, Families, distinguishing
 from grpo_cli.commands.match.fit import FLOAT32, Factor
-from grpo_cli.commands.match.question import Question
-from grpo_cli.commands.match.search import Answer, Released, Search
-from grpo_cli.commands.match.space.known import Depth
-from grpo_cli.commands.match.sums.data import Few
-from grpo_cli.commands.match.sums.exact import Exact
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question
+from grpo_cli.commands.match.search import (
+    SearchResult,
+    UnmodifiedRows,
+    all_agree,
+    evaluate,
+    without_chance,
+)
+from grpo_cli.commands.match.sums.exact import Exact, unbound
 from grpo_cli.engine import probe
 from grpo_cli.variants.plan import plan
 
@@ -31,7 +33,9 @@ def test_a_match_as_it_is_told() -> None:
     chance.members, chance.rows = ["b", "a", "b"], ["grpo"]
     chance.needs, chance.unbound = {"beta": 0.5}, {"epsilon_high": 0.25}
     for name, flipped in (("loss", "objective"), ("objective", "loss")):
-        found = described(chance, CHUNKS[0], ["x.jsonl"], Typed.of(name, "0.5"))
+        found = convention(
+            chance, CHUNKS[0], ["x.jsonl"], LoggedNumber.parse(name, "0.5")
+        ).document()
         assert found.pop("command").endswith(
             f"""--only {flipped} | awk '{{printf "%.17g\\n", $1 / 4}}'"""
         )
@@ -51,7 +55,7 @@ def test_a_match_as_it_is_told() -> None:
         }
     plain = Candidate(plan("grpo"), Factor(1.0))
     plain.totals = Exact("input")
-    found = described(plain, CHUNKS[0], ["x.jsonl"], Typed.of("loss", "0.5"))
+    found = convention(plain, CHUNKS[0], ["x.jsonl"], LoggedNumber.parse("loss", "0.5")).document()
     assert found["command"].endswith("--only loss")
     told = ("factor", "factor_meaning", "sign_flipped", "hits_expected")
     assert [found[name] for name in told] == [1.0, None, False, None]
@@ -59,7 +63,7 @@ def test_a_match_as_it_is_told() -> None:
 
 def test_digits_that_differ_are_left_out_beside_a_sure_convention() -> None:
     """Where chance gives them: within half a unit, or 1e-12 of what they are made of, they stay."""
-    target = Typed.of("loss", "0.500")
+    target = LoggedNumber.parse("loss", "0.500")
 
     def one(chance: float, off: float, size: float = 0.0) -> Any:
         return SimpleNamespace(chance=chance, difference=off, value=0.5 + off, size=size)
@@ -86,15 +90,14 @@ def test_digits_that_differ_are_left_out_beside_a_sure_convention() -> None:
 def test_an_answer_is_worth_what_chance_leaves(chance, by_chance, reproduced) -> None:
     one: Any = SimpleNamespace(chance=chance)
     for count in (1, 2):
-        found = Answer([one] * count, [], 0.0, [], {}, 1, Released(1, None, None))
+        found = SearchResult([one] * count, [], 0.0, [], {}, 1, UnmodifiedRows(1, None, None))
         assert (found.by_chance, found.sure, found.reproduced) == (
             by_chance,
             not by_chance,
             reproduced,
         )
-        assert found.ambiguous == (count == 2)
-    none = Answer([], [], 0.0, [], {}, 1, Released(1, None, None))
-    assert not any((none.by_chance, none.sure, none.reproduced, none.ambiguous))
+    none = SearchResult([], [], 0.0, [], {}, 1, UnmodifiedRows(1, None, None))
+    assert not any((none.by_chance, none.sure, none.reproduced))
 
 
 @each(
@@ -115,24 +118,10 @@ def test_an_answer_is_worth_what_chance_leaves(chance, by_chance, reproduced) ->
 def test_what_was_logged_beside_a_number_agrees(name, text, times, value, agrees) -> None:
     """Within its digits and eight float32 roundings; a gradient as it is or scaled as the loss."""
     one: Any = SimpleNamespace(totals=SimpleNamespace(row=lambda: {name: value}), times=times)
-    fits = Typed.of("kl" if name == "gradient_norm" else "gradient_norm", "1.0")
-    for others, wanted in (([Typed.of(name, text)], agrees), ([], True), ([fits], False)):
+    fits = LoggedNumber.parse("kl" if name == "gradient_norm" else "gradient_norm", "1.0")
+    for others, wanted in (([LoggedNumber.parse(name, text)], agrees), ([], True), ([fits], False)):
         question: Any = SimpleNamespace(others=others)
         assert all_agree(one, question) is wanted
-
-
-def test_totals_are_whole_where_any_question_has_numbers_beside_it() -> None:
-    alone = Question(Typed.of("loss", "0.1"), Few(CHUNKS), CHUNKS[0])
-    beside = Question(alone.target, alone.data, alone.first, [Typed.of("kl", "0.1")])
-    for questions, whole_totals in (
-        ([alone], False),
-        ([beside], True),
-        ([alone, beside], True),
-        ([beside, alone, alone], True),
-    ):
-        likely = Search(plan("grpo"))._likely(questions, Depth.QUICK)
-        assert likely.everything is whole_totals
-        assert likely.reaching is (len(questions) == 1)
 
 
 @pytest.mark.parametrize("of", ["loss", "objective"])
@@ -143,8 +132,8 @@ def test_candidates_get_what_eval_gives(of) -> None:
         Candidate(plan("grpo", stages={"aggregate": "token-sum-norm"}), Factor(1.0)),
         Candidate(plan("dapo"), Factor(0.25)),
     ]
-    question = Question(Typed.of(of, "0.5"), Few(CHUNKS), CHUNKS[0])
-    kept = evaluated(question, {}, {}, made, reaching=True)
+    question = Question(LoggedNumber.parse(of, "0.5"), InMemory(CHUNKS), CHUNKS[0])
+    kept = evaluate(question, {}, made)
     assert kept == [made[0], made[2]]
     sign = -1.0 if of == "loss" else 1.0
     for one in kept:
@@ -158,13 +147,11 @@ def test_candidates_get_what_eval_gives(of) -> None:
     high = max(float(one.ratio[one.advantage > 0].max()) - 1.0 for one in moved)
     edges = {"epsilon_low": low, "epsilon_high": high}
     assert low < 0.2 < high
-    assert made[0].unbound == pytest.approx({"epsilon_low": low})
-    assert made[2].unbound == pytest.approx({k: v for k, v in edges.items() if v <= 0.2})
-    wide = Candidate(plan("grpo", hyperparameters={"epsilon": 0.9}), Factor(1.0))
-    for reaching in (True, False):
-        wide.unbound = {}
-        evaluated(question, {}, {}, [wide], reaching=reaching)
-        assert bool(wide.unbound) is reaching
+    for one, wanted in zip(
+        kept, ({"epsilon_low": low}, {k: v for k, v in edges.items() if v <= 0.2}), strict=True
+    ):
+        assert one.totals is not None
+        assert unbound(CHUNKS[0].objective(one.plan), one.totals.reached) == pytest.approx(wanted)
 
 
 def test_conventions_under_several_names_are_one() -> None:
@@ -198,11 +185,11 @@ def test_what_would_tell_matches_apart() -> None:
     )
     words = probe.FEATURES
     has = {*words} - {"lengths", "sizes"}
-    assert apart([first, mean], CHUNKS[0], has) == [words["lengths"]]
+    assert distinguishing([first, mean], CHUNKS[0], has) == [words["lengths"]]
     times = Candidate(mean.plan, Factor(2.0))
-    assert apart([first, times], CHUNKS[0], has) == [words["lengths"], words["sizes"]]
+    assert distinguishing([first, times], CHUNKS[0], has) == [words["lengths"], words["sizes"]]
     lacking = {*words} - {"lengths", "rollout", "reference", "probable"}
-    assert apart([first, times], CHUNKS[0], lacking) == [words["lengths"]]
+    assert distinguishing([first, times], CHUNKS[0], lacking) == [words["lengths"]]
     many = [first] + [Candidate(first.plan, Factor(1.0))] * 19
-    assert apart([*many, mean], CHUNKS[0], has - {"ratios"}) != [words["lengths"]]
-    assert apart([*many[:-1], mean], CHUNKS[0], has) == [words["lengths"]]
+    assert distinguishing([*many, mean], CHUNKS[0], has - {"ratios"}) != [words["lengths"]]
+    assert distinguishing([*many[:-1], mean], CHUNKS[0], has) == [words["lengths"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,23 +11,28 @@ import pytest
 from files import each
 from matched import values
 
-from grpo_cli.commands.match import fit
-from grpo_cli.commands.match.chance import Chance
-from grpo_cli.commands.match.factors import factors_of
-from grpo_cli.commands.match.fit import FLOAT32, Factor, Values, hits, rough_bits
+from grpo_cli.commands.match import epsilon, fit
+from grpo_cli.commands.match.fit import (
+    FLOAT32,
+    Chance,
+    Factor,
+    Values,
+    factors_of,
+    hits,
+    rough_bits,
+)
+from grpo_cli.commands.match.question import LoggedNumber
 from grpo_cli.commands.match.run import Run
-from grpo_cli.commands.match.solving import epsilon, unequal
 from grpo_cli.commands.match.space.changes import (
     BETAS,
     STEPS,
 )
-from grpo_cli.commands.match.typed import Typed
 
 
 def found(what: Values, factors: list[Factor], text: str) -> set[tuple[int, float, float]]:
-    made = hits(what, factors, Typed.of("loss", text))
+    made = hits(what, factors, LoggedNumber.parse("loss", text))
     return {
-        (int(at), factors[number].times, -1.0 if math.isnan(beta) else float(beta))
+        (int(at), factors[number].times, float(fit.GRID[beta - 1]) if beta else -1.0)
         for at, number, beta in zip(made.convention, made.factor, made.beta, strict=True)
     }
 
@@ -71,7 +75,7 @@ def test_hits_are_numbered_across_blocks(monkeypatch) -> None:
     for block in (1 << 15, 3):
         monkeypatch.setattr(fit, "_BLOCK", block)
         assert found(rows, factors, "0.5000000") == wanted
-    assert len(hits(rows, factors, Typed.of("loss", "77")).beta) == 0
+    assert len(hits(rows, factors, LoggedNumber.parse("loss", "77")).beta) == 0
 
 
 def test_the_plainest_beta_is_taken_of_several() -> None:
@@ -93,7 +97,7 @@ def test_the_plainest_beta_is_taken_of_several() -> None:
 def test_beta_hits_are_those_of_all_that_are_tried() -> None:
     """Beside a loop over every β."""
     draw = np.random.default_rng(3)
-    target = Typed.of("loss", "0.4321")
+    target = LoggedNumber.parse("loss", "0.4321")
     for _ in range(60):
         kl, times = draw.normal(), float(draw.choice([1.0, -0.5, 2.0]))
         beta = float(draw.choice([*BETAS]))
@@ -109,9 +113,9 @@ def test_beta_hits_are_those_of_all_that_are_tried() -> None:
 
 
 def test_a_number_that_is_exactly_hit_with_a_beta() -> None:
-    target = Typed("loss", "0.75", 0.75, 0.0)
+    target = LoggedNumber("loss", 0.75, 0.0)
     made = hits(values((1.0, 0.25, 0.5, 0.0, 0.0)), [Factor(1.0)], target)
-    assert made.beta.tolist() == [1.0]
+    assert fit.GRID[made.beta - 1].tolist() == [1.0]
 
 
 @each(
@@ -135,8 +139,8 @@ def test_what_is_off_by_more_than_its_digits_costs_bits(off, half, size, bits) -
 
 
 def test_betas_by_what_they_cost() -> None:
-    assert fit.grid_bits().tolist() == [0.0, *(BETAS[beta] for beta in sorted(BETAS))]
-    assert [(bits, grid.tolist()) for bits, grid in fit.grids()] == [
+    assert fit.GRID_BITS.tolist() == [BETAS[beta] for beta in fit.GRID.tolist()]
+    assert [(bits, grid.tolist()) for bits, grid in fit._LEVELS] == [
         (bits, sorted(beta for beta in BETAS if BETAS[beta] == bits)) for bits in (3.0, 5.0, 7.0)
     ]
 
@@ -202,7 +206,7 @@ def test_how_many_would_hit_by_chance(monkeypatch) -> None:
         for at in range(40)
     ]
     factors = [Factor(1.0), Factor(-0.5, 2.0), Factor(4.0, 3.0)]
-    target = Typed.of("loss", "0.31")
+    target = LoggedNumber.parse("loss", "0.31")
     counts: dict[float, int] = {}
     for policy, kl, beta, _, bits in rows:
         for factor in factors:
@@ -223,13 +227,13 @@ def test_how_many_would_hit_by_chance(monkeypatch) -> None:
             assert chance.below(bits, 0.001) == chance.below(bits)
             assert chance.below(bits, 1.0) == fewer
     assert len(counts) > 6
-    assert Chance(values(*rows), factors, Typed.of("loss", "0.0")).below(63.0) == 0.0
-    assert Chance(values(*rows), factors, Typed.of("loss", "77")).below(63.0) == 0.0
+    assert Chance(values(*rows), factors, LoggedNumber.parse("loss", "0.0")).below(63.0) == 0.0
+    assert Chance(values(*rows), factors, LoggedNumber.parse("loss", "77")).below(63.0) == 0.0
 
 
 def test_values_at_the_end_of_the_window_are_in_it_however_they_were_rounded() -> None:
     """A fifth of 0.5 on either side: 0.4 and 0.6, and their neighbours among doubles."""
-    target = Typed.of("loss", "0.5")
+    target = LoggedNumber.parse("loss", "0.5")
     for edge in (0.4, 0.6):
         for value in (edge, math.nextafter(edge, 0.0), math.nextafter(edge, 1.0)):
             made = Chance(values((value, 0.0, 0.0, 1.0, 2.0)), [Factor(1.0)], target)
@@ -282,7 +286,7 @@ CURVES = [
 
 def test_the_epsilon_between_two_is_found() -> None:
     """Straight, bent, with a corner, with a factor; all at once."""
-    target = Typed.of("loss", "0.5000000000")
+    target = LoggedNumber.parse("loss", "0.5000000000")
     made = [bracket(curve, ends, times=times) for curve, ends, times, _ in CURVES]
     exact = epsilon._bisected(made, target, of_plans)
     for at, (curve, _, times, wanted) in enumerate(CURVES):
@@ -292,90 +296,32 @@ def test_the_epsilon_between_two_is_found() -> None:
 
 def test_digits_of_the_epsilon() -> None:
     """As few as give the number; none where six do not."""
-    target = Typed.of("loss", "0.50000000")
+    target = LoggedNumber.parse("loss", "0.50000000")
     wanted = (0.2, 0.25, 0.137, 0.4321, 0.123456, 1 / 3)
     made = [bracket(lambda e, x=x: e - x + 0.5, (0.01, 0.9)) for x in wanted]
     rounded = epsilon._round(made, target, of_plans)
     assert rounded[:5] == [(x, len(str(x)) - 2) for x in wanted[:5]]
     assert rounded[5][1] is None
-    coarse = Typed("loss", "", 0.5, 0.05)
+    coarse = LoggedNumber("loss", 0.5, 0.05)
     assert epsilon._round([made[1]], coarse, of_plans) == [(0.2, 1)]
     small = [bracket(lambda e: e + 0.5 - 0.00001, (1e-9, 0.9))]
-    assert epsilon._round(small, Typed.of("loss", "0.500"), of_plans)[0][1] != 1  # not ε = 0
+    assert (
+        epsilon._round(small, LoggedNumber.parse("loss", "0.500"), of_plans)[0][1] != 1
+    )  # not ε = 0
 
 
-def test_an_epsilon_is_likely_as_its_digits_leave_room(monkeypatch) -> None:
+def test_an_epsilon_is_likely_as_its_digits_leave_room() -> None:
     """Chance: as many as are as plain, times what all numbers of so many digits cover."""
     made = [
         bracket(lambda e: 2.0 * e + 0.1, (0.1, 0.3), bits=3.0),
         bracket(lambda e: e - 0.137 + 0.5, (0.1, 0.3), bits=1.0),
         bracket(lambda e: e - 1 / 3 + 0.5, (0.1, 0.9), bits=2.0),
     ]
-    monkeypatch.setattr(epsilon, "brackets", lambda *_: made)
-    monkeypatch.setattr(epsilon, "distinct", lambda found: sorted(found, key=lambda one: one.bits))
-    target = Typed.of("loss", "0.5000000")
-    found = epsilon.solved(None, None, (), target, of_plans)  # type: ignore[arg-type]
+    made.sort(key=lambda one: one.bits)
+    target = LoggedNumber.parse("loss", "0.5000000")
+    found = epsilon.solve(made, target, of_plans)
     assert [one.plan.at for one in found] == [0.2, 0.137]
     assert [one.chance for one in found] == pytest.approx([3 * 1e-7 * 0.5 * 10, 1e-7 * 1e3])
     bits = [3.0 + math.log2(10.0), 1.0 + 3.0 * math.log2(10.0)]
     assert [one.bits for one in found] == pytest.approx(bits)
     assert [one.size for one in found] == [0.5, 0.5]
-
-
-def low_and_high(low: float, high: float) -> float:
-    """Clipped on the low side up to 0.3, on the high side up to 0.4: what each ε adds."""
-    return 0.31 * min(low, 0.3) ** 2 + 0.17 * min(high, 0.4) ** 3 + 0.2
-
-
-def test_pairs_of_epsilons() -> None:
-    """All of 0.01 to 0.5 but equal ones, the first where nothing is clipped any more."""
-    asked = []
-
-    def pair(low: float, high: float) -> Any:
-        asked.append((low, high))
-        return SimpleNamespace(value=low_and_high(low, high), at=(float(low), float(high)))
-
-    family: Any = SimpleNamespace(plan=pair, bits=2.0)
-    factors = [Factor(1.0, 0.0), Factor(-0.5, 3.0)]
-    target = Typed.of("loss", f"{low_and_high(0.13, 0.27):.9f}")
-    (found, near), (none, other) = unequal._of_family(family, factors, target, of_plans)
-    assert [one.plan.at for one in found] == [(0.13, 0.27)]
-    assert found[0].bits == pytest.approx(2.0 + 2 * math.log2(50))
-    assert found[0].size == target.value
-    assert (none, other) == ([], 0.0)
-    steps = [round(0.01 * step, 2) for step in range(1, 51)]
-    tried = [
-        low_and_high(low, high)
-        for low, high in product(steps, steps)
-        if low != high and low <= 0.3 and high <= 0.4
-    ]
-    inside = sum(abs(value - target.value) <= 0.2 * target.value for value in tried)
-    assert near == pytest.approx(inside * target.half / (0.2 * target.value), rel=1e-9)
-    assert 0.2 in {low for low, _ in asked[50:100]}
-    assert {high for _, high in asked[:50]} == {0.2}
-
-
-def test_equal_numbers_count_once() -> None:
-    numbers = np.array([0.1, 0.2, 0.2 * (1 + 0.9e-12), 0.2 * (1 + 2.05e-12), 0.3, 0.3, 0.1])
-    assert unequal._first_of_each(numbers).tolist() == [True, True, False, True, True, False, True]
-
-
-def test_pairs_are_tried_where_the_number_has_the_digits(monkeypatch) -> None:
-    """The plainest two dozen; the chance of each is that of all before it as well."""
-    families = [SimpleNamespace(bits=float(30 - at)) for at in range(30)]
-    asked = []
-
-    def one_of(family: Any, *_: Any) -> Any:
-        asked.append(family.bits)
-        candidate = SimpleNamespace(chance=0.0, bits=family.bits)
-        yield [candidate], 0.25
-        yield [], 0.5
-
-    monkeypatch.setattr(unequal, "families", lambda *_: families)
-    monkeypatch.setattr(unequal, "_of_family", one_of)
-    found = unequal.pairs(None, None, (), Typed.of("loss", "0.54321"), None)  # type: ignore[arg-type]
-    assert asked == [float(bits) for bits in range(1, 25)]
-    assert [one.chance for one in found] == [0.25 + 0.75 * at for at in range(24)]
-    for text, count in (("0.5", 0), ("0.4999", 0), ("0.50001", 24), ("0.49999", 0)):
-        wanted = Typed.of("loss", text)
-        assert len(unequal.pairs(None, None, (), wanted, None)) == count  # type: ignore[arg-type]

@@ -9,10 +9,9 @@ import pytest
 from files import each
 from planted import record
 
-from grpo_cli.commands.match import logged
-from grpo_cli.commands.match.command_line import command, pruned
-from grpo_cli.commands.match.question import Question
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match import ask
+from grpo_cli.commands.match.ask import command, pruned
+from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Raw, assemble
@@ -32,7 +31,7 @@ from grpo_cli.variants.plan import plan
 def test_words_that_read_what_a_number_was_logged_of(value, record, words) -> None:
     last = SimpleNamespace(value={"step": 9}), SimpleNamespace(name="z")
     members: Any = [(SimpleNamespace(value=value), SimpleNamespace(name=record)), last]
-    assert logged._words(members) == words
+    assert ask._selecting(members) == words
 
 
 class Rolled:
@@ -58,7 +57,7 @@ def test_records_of_one_step_and_one_number_are_one_question() -> None:
         (1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5), (3, True), (3, "0.5"), (3, None),
         (None, 0.5), (None, 0.5), (4, 2),
     )]  # fmt: skip
-    found, words = logged.logged(Rolled(*rows), ["loss=metrics.loss"], None)  # type: ignore[arg-type]
+    found, words = ask.read_questions(Rolled(*rows), ["loss=metrics.loss"], None)  # type: ignore[arg-type]
     assert [(one.target.value, count_of(one)) for one in found] == [
         (0.5, 2), (0.5, 1), (0.25, 1), (0.5, 1), (0.5, 1), (0.5, 1), (2.0, 1),
     ]  # fmt: skip
@@ -68,7 +67,7 @@ def test_records_of_one_step_and_one_number_are_one_question() -> None:
 
 
 def count_of(one: Question) -> int:
-    return sum(part.batch.records.count for part in one.data.kept().chunks)
+    return sum(part.batch.records.count for part in one.data.in_memory().chunks)
 
 
 def test_numbers_beside_the_one_that_is_asked_for() -> None:
@@ -76,19 +75,22 @@ def test_numbers_beside_the_one_that_is_asked_for() -> None:
     rows = [carrying(1, 0.5), carrying(2, 0.25, hyperparameters={"beta": 0.5}), carrying(2, 0.25)]
     rows[1]["metrics"] |= {"kl": 0.125, "norm": 3.0}
     given = ["gradient-norm = metrics.norm", "objective= metrics.loss", "kl=metrics.kl"]
-    flag = Typed.of("clip_fraction", "0.1", 0.5)
-    found, _ = logged.logged(Rolled(*rows), given, 0.01, [flag])  # type: ignore[arg-type]
+    flag = LoggedNumber.parse("clip_fraction", "0.1", 0.5)
+    found, _ = ask.read_questions(Rolled(*rows), given, 0.01, [flag])  # type: ignore[arg-type]
     assert [one.target for one in found] == [
-        Typed.of("objective", repr(value), 0.01) for value in (0.5, 0.25)
+        LoggedNumber.parse("objective", repr(value), 0.01) for value in (0.5, 0.25)
     ]
-    others = [Typed.of("gradient_norm", "3.0", 0.01), Typed.of("kl", "0.125", 0.01)]
+    others = [
+        LoggedNumber.parse("gradient_norm", "3.0", 0.01),
+        LoggedNumber.parse("kl", "0.125", 0.01),
+    ]
     assert [one.others for one in found] == [[flag], [flag, *others]], "of the first of a step"
     assert [one.first.settings for one in found] == [{}, {"beta": 0.5}]
 
 
 def test_so_many_questions_are_enough() -> None:
     rows = [carrying(step, step / 8) for step in range(1, 90)]
-    found, words = logged.logged(Rolled(*rows), ["loss=metrics.loss"], None)  # type: ignore[arg-type]
+    found, words = ask.read_questions(Rolled(*rows), ["loss=metrics.loss"], None)  # type: ignore[arg-type]
     assert [one.target.value * 8 for one in found] == [*range(1, 65)]
     assert words == ["--where", "step==64"]
 
@@ -108,7 +110,7 @@ def test_so_many_questions_are_enough() -> None:
 )
 def test_what_can_be_logged_is_said(given, said) -> None:
     with pytest.raises(GrpoError, match=said):
-        logged.logged(Rolled(carrying(1, 0.5)), given, None)  # type: ignore[arg-type]
+        ask.read_questions(Rolled(carrying(1, 0.5)), given, None)  # type: ignore[arg-type]
 
 
 @each(

@@ -20,17 +20,14 @@ from matched import (
     kl_sums,
     moments_of,
     objective_of,
-    values,
 )
 
-from grpo_cli.commands.match import fit
+from grpo_cli.commands.match import epsilon, fit
 from grpo_cli.commands.match import run as run_module
+from grpo_cli.commands.match.epsilon import brackets
 from grpo_cli.commands.match.fit import Factor
-from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question
 from grpo_cli.commands.match.run import Run
-from grpo_cli.commands.match.solving import brackets as brackets_module
-from grpo_cli.commands.match.solving.brackets import brackets, distinct, families
-from grpo_cli.commands.match.space.build import build
 from grpo_cli.commands.match.space.changes import (
     BETAS,
     Change,
@@ -40,17 +37,14 @@ from grpo_cli.commands.match.space.changes import (
     pairs,
     rows,
 )
-from grpo_cli.commands.match.space.known import Depth
-from grpo_cli.commands.match.space.natures import Natures
-from grpo_cli.commands.match.space.options import DIRECT
-from grpo_cli.commands.match.space.parts import MOST_CHANGES
-from grpo_cli.commands.match.sums.data import Few
-from grpo_cli.commands.match.sums.exact import Exactly
-from grpo_cli.commands.match.sums.terms import Terms
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.space.kinds import Kinds
+from grpo_cli.commands.match.space.space import DIRECT, MOST_CHANGES, Depth, build
+from grpo_cli.commands.match.sums.terms import leaves_out
+from grpo_cli.commands.match.sums.values import Scan
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
@@ -124,7 +118,7 @@ def test_every_row_is_tried_once_the_asked_first(stages, flags) -> None:
 
 def test_rows_that_lack_a_column_are_named_with_what_they_lack() -> None:
     one = Chunk((), batch(BARE), {}, advantages_given=False)
-    space = build(plan("grpo"), Natures(one), (), Depth.PLAIN)
+    space = build(plan("grpo"), Kinds(one), (), Depth.PLAIN)
     said = {name: space.reasons[name] for name in VARIANTS if name in space.reasons}
     for name, reason in said.items():
         with pytest.raises(GrpoError) as caught:
@@ -134,11 +128,19 @@ def test_rows_that_lack_a_column_are_named_with_what_they_lack() -> None:
 
 
 def test_a_question_without_records_is_an_error() -> None:
-    space = build(plan("grpo", stages=NARROW), Natures(CHUNKS[0]), (), Depth.PLAIN)
+    space = build(plan("grpo", stages=NARROW), Kinds(CHUNKS[0]), (), Depth.PLAIN)
     run = Run(space, [Factor(1.0)], "input")
-    question = Question(Typed.of("loss", "0.1"), Few([]), CHUNKS[0])
+    question = Question(LoggedNumber.parse("loss", "0.1"), InMemory([]), CHUNKS[0])
     with pytest.raises(GrpoError, match="no record can be read"):
-        run.ask(question, Exactly([], False, False))
+        run.ask(question)
+
+
+def drops(evaluator: Evaluator, one: Chunk) -> bool:
+    """Whether its correction drops tokens, or a part of their KL."""
+    inputs, made = Inputs(one.batch), evaluator.evaluate(one)
+    inputs["advantage"], inputs["response_advantage"] = made.advantage, made.response_advantage
+    inputs["log_ratio"], inputs["ratio"] = made.log_ratio, made.ratio
+    return leaves_out(inputs.call(made.objective.correction, "correction"), of_kl=True)
 
 
 @pytest.mark.parametrize("at", range(len(SPACES) + 1))
@@ -148,16 +150,15 @@ def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
     space, sign = run.space, 1.0 if at == 1 else -1.0
     assert space.options.solve == (at in (0, 3))
     dropped = 0
-    works = [Terms(one) for one in CHUNKS]
     bare = np.flatnonzero(space.at == 0).tolist()
     for convention in [*range(at, len(space.bits), len(space.bits) // 90), *bare]:
         made = space.plan(convention)
-        expected, got = objective_of(made), float(run.every[convention])
+        expected, got = objective_of(made), float(run.scan.every[convention])
         if expected is None:
             assert math.isnan(got)
         elif math.isnan(got):
             assert space.at[convention] != 0
-            assert any(work.drops(Evaluator(made)) for work in works)
+            assert any(drops(Evaluator(made), one) for one in CHUNKS)
             dropped += 1
         else:
             assert got == pytest.approx(sign * expected, rel=1e-9, abs=1e-12), made
@@ -173,24 +174,24 @@ def test_what_each_convention_gives_is_what_eval_gives(at) -> None:
 def test_policy_terms_with_their_own_advantages_are_what_eval_gives() -> None:
     """Those too whose advantages want the statistics of all records."""
     run = asked(len(SPACES) + 1, "0.1234")
-    finite = np.flatnonzero(np.isfinite(run.every))
-    assert (run.space.columns["policy"][finite] >= DIRECT).all()
+    finite = np.flatnonzero(np.isfinite(run.scan.every))
+    assert (run.space.policy[finite] >= DIRECT).all()
     wanting = 0
     for convention in finite.tolist():
         made = run.space.plan(convention)
         wanting += Evaluator(made).wants_first_pass
         expected = objective_of(made)
         assert expected is not None
-        assert run.every[convention] == pytest.approx(-expected, rel=1e-9, abs=1e-12), made
+        assert run.scan.every[convention] == pytest.approx(-expected, rel=1e-9, abs=1e-12), made
     assert 10 < wanting < len(finite) / 2
 
 
 def test_betas_that_are_given_are_tried_where_a_row_takes_one() -> None:
     """Beside its own, and beside every KL but none."""
     stages = {"advantage": "group-std", "surrogate": "clip", "aggregate": "response-mean"}
-    space = build(plan("grpo", stages=stages), Natures(CHUNKS[0]), [0.3], Depth.PLAIN)
+    space = build(plan("grpo", stages=stages), Kinds(CHUNKS[0]), [0.3], Depth.PLAIN)
     taken = set()
-    for part in space.parts:
+    for part in space.grids:
         takes = "beta" in part.plan.takes()
         with_beta = [one for one in part.axes[2] if "beta" in one.flags]
         own = [one for one in with_beta if not one.stages]
@@ -200,22 +201,27 @@ def test_betas_that_are_given_are_tried_where_a_row_takes_one() -> None:
     assert taken == {True, False}
 
 
+def names_of(scanned: Scan, value: int) -> list[int]:
+    """The conventions of a value, of fewest bits first."""
+    return scanned.order[scanned.starts[value] : scanned.starts[value + 1]].tolist()
+
+
 def test_conventions_of_one_value_stand_together() -> None:
     """The plainest first; each counted once; what is made of large parts is of their size."""
     run = asked(0, "0.1234")
-    scanned, space = run._scan, run.space
-    finite = np.flatnonzero(np.isfinite(run.every))
+    scanned, space = run.scan, run.space
+    finite = np.flatnonzero(np.isfinite(run.scan.every))
     assert sorted(scanned.order.tolist()) == finite.tolist()
-    assert run.tried == len(finite)
+    assert run.scan.tried == len(finite)
     seen: dict[tuple[str, ...], int] = {}
     for value in range(len(scanned.starts) - 1):
-        names = scanned.names(value)
+        names = names_of(scanned, value)
         bits = space.bits[names]
         assert (np.diff(bits) >= 0).all()
         assert scanned.values.bits[value] == bits[0]
         policy, kl = scanned.values.policy[value], scanned.values.kl[value]
         beta = scanned.values.beta[value]
-        np.testing.assert_allclose(run.every[names], policy - beta * kl, rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(run.scan.every[names], policy - beta * kl, rtol=1e-9, atol=1e-13)
         assert beta == (space.beta[names[0]] if kl else 0.0)
         same = tuple(f"{number:.8g}" for number in (policy, kl, beta))
         seen[same] = seen.get(same, 0) + 1
@@ -242,26 +248,26 @@ def test_what_a_number_is_made_of(at) -> None:
         if (entropy := made.term("entropy")) is not None:
             bonus += float((entropy.sums / one.batch.responses.lengths).sum()) / 7
     at_grpo = next(
-        value for value in range(len(run._scan.starts) - 1) if grpo in run._scan.names(value)
+        value for value in range(len(run.scan.starts) - 1) if grpo in names_of(run.scan, value)
     )
     assert (bonus > 0.0) == (at == 2)
     wanted = size + 0.04 * abs(penalty) + 0.2 * bonus
-    assert run._scan.values.size[at_grpo] == pytest.approx(wanted, rel=1e-9)
+    assert run.scan.values.size[at_grpo] == pytest.approx(wanted, rel=1e-9)
 
 
 def test_rows_as_they_stand_are_listed_nearest_first() -> None:
     run = asked(0, "0.1234")
-    found = run.released()
+    found = run.unmodified()
     off = []
     for row, convention in found.items():
         made = run.space.plan(convention)
         assert (made.variant, run.space.at[convention]) == (row, 0)
         off.append(abs(-(objective_of(made) or 0.0) - 0.1234))
     assert off == sorted(off)
-    assert len(found) == len({run.space.parts[part].plan.variant for part in run.space.part[
-        (run.space.at == 0) & np.isfinite(run.every)
+    assert len(found) == len({run.space.grids[grid].plan.variant for grid in run.space.grid[
+        (run.space.at == 0) & np.isfinite(run.scan.every)
     ]})  # fmt: skip
-    one = run.as_released(found["grpo"], ["a", "b"])
+    one = run.row(found["grpo"], ["a", "b"])
     assert (one.rows, one.times, one.plan.variant) == (["a", "b"], 1.0, "grpo")
 
 
@@ -275,32 +281,26 @@ def test_the_nearest_are_plain_and_what_they_would_need_is_told() -> None:
     for one, value in zip(found, given, strict=True):
         assert one.bits <= 8.0
         assert one.needs["factor"] == pytest.approx(0.1234 / value)
-    needs = run_module._needs(
-        values((1.0, 0.5, 0.2, 0.0, 1.0), (1.0, 0.0, 0.2, 0.0, 1.0)), 0, 0.9, run._question.target
-    )
-    assert needs == pytest.approx({"factor": 0.1234 / 0.9, "beta": (1.0 - 0.1234) / 0.5})
-    needs = run_module._needs(values((0.0, 0.0, 0.0, 0.0, 1.0)), 0, 0.0, run._question.target)
-    assert needs == {}
+    values = run.scan.values
+    for one in found:
+        near = np.isclose(values.own, 0.1234 / one.needs["factor"], rtol=1e-12)
+        needed = (values.policy[near] - 0.1234) / np.where(values.kl, values.kl, np.nan)[near]
+        beta = one.needs.get("beta", math.nan)
+        assert np.isclose(needed, beta, equal_nan=True).any()
 
 
-def test_what_fits_is_listed_group_by_group_the_plainest_first(monkeypatch) -> None:
+def test_what_fits_is_listed_group_by_group_the_plainest_first() -> None:
     """Those of one value, factor and β: the likeliest group first, then by bits, then as tried."""
     run = asked(0, "0.0305")
-    seen: dict[str, Any] = {}
-
-    def listed(self, order, group, keys, bits, value):
-        seen.update(order=order, group=group, keys=keys, bits=bits)
-        yield from ()
-
-    monkeypatch.setattr(Run, "_listed", listed)
-    assert list(run.matches()) == []
-    group, bits, conventions = seen["group"], seen["bits"], seen["keys"][0]
+    assert run._keys is not None
+    order, group, bits, _ = run._sorted(run._keys)
+    conventions = run_module._split(run._keys)[0]
     weight = [sum(2.0 ** -bits[group == one]) for one in range(group.max() + 1)]
-    rows = [(-weight[group[at]], bits[at], conventions[at]) for at in seen["order"].tolist()]
+    rows = [(-weight[group[at]], bits[at], conventions[at]) for at in order.tolist()]
     assert len(rows) == len(conventions) > 500
     for one, other in pairwise(rows):
         assert other[0] > one[0] - 1e-12
-    for at, other in pairwise(seen["order"].tolist()):
+    for at, other in pairwise(order.tolist()):
         if group[at] == group[other]:
             assert (bits[at], conventions[at]) < (bits[other], conventions[other])
 
@@ -310,19 +310,17 @@ def test_hits_are_expanded_to_the_names_of_their_values() -> None:
     scanned: Any = SimpleNamespace(
         starts=np.array([0, 2, 3, 6]), order=np.array([7, 4, 9, 1, 2, 1000], np.int32)
     )
-    grid = sorted(BETAS)
-    made = fit.Hits(np.array([0, 2]), np.array([3, 26]), np.array([math.nan, grid[40]]))
-    keys = run_module._expanded(made, scanned)
+    made = fit.Hits(np.array([0, 2]), np.array([3, 26]), np.array([0, 41]))
+    keys = run_module._keys(made, scanned)
     wanted = sorted([(7, 3, 0), (4, 3, 0), (1, 26, 41), (2, 26, 41), (1000, 26, 41)])
     assert keys.tolist() == [(c << 14) + (f << 7) + b for c, f, b in wanted]
     assert [tuple(map(int, one)) for one in zip(*run_module._split(keys), strict=True)] == wanted
-    assert run_module._betas()[1:].tolist() == grid
 
 
 def test_how_far_off_a_value_is_and_of_what_size_with_its_factor_and_beta() -> None:
     """β in place of the row's own, 0 for that; sizes are as large for either sign."""
     run = asked(0, "0.0305")
-    own, target, betas = run._scan.values, run._question.target, sorted(BETAS)
+    own, target, betas = run.scan.values, run._target, sorted(BETAS)
     large = [*np.flatnonzero(own.kl != 0.0)[:4].tolist(), 0]
     factors = [at for at, one in enumerate(run.factors) if one.times in (1.0, 4.0, -0.25, -2.0)]
     cases = [*product(large, factors, (0, 1, 9))]
@@ -341,7 +339,7 @@ def test_an_epsilon_is_looked_for_between_two_that_give_less_and_more(of) -> Non
     """What they give is what eval gives; conventions of eight bits at most, factor and all."""
     run = asked(3, "0.0432", Depth.WIDE, of)
     sign = -1.0 if of == "loss" else 1.0
-    found = [*brackets(run.space, run.every, run.factors, run._question.target)]
+    found = brackets(run.space, run.scan.every, run.factors, run._target)
     for one in found[:: max(len(found) // 12, 1)]:
         made = [one.factor.times * sign * (objective_of(one.plan(end)) or 0.0) for end in one.ends]
         assert [value - 0.0432 for value in made] == pytest.approx(one.values, rel=1e-7, abs=1e-10)
@@ -350,50 +348,31 @@ def test_an_epsilon_is_looked_for_between_two_that_give_less_and_more(of) -> Non
         assert one.room == pytest.approx((one.ends[1] - one.ends[0]) / abs(made[1] - made[0]))
     assert max(one.bits for one in found) <= 8.0
     assert all(sum(change.count for change in one.changes) < MOST_CHANGES for one in found)
-    few = distinct(iter(found))
-    assert [one.bits for one in few] == sorted(one.bits for one in few)
-    assert len({(one.ends, *(f"{value:.9g}" for value in one.values)) for one in found}) == len(few)
+    assert [one.bits for one in found] == sorted(one.bits for one in found)
+    assert len({(one.ends, *(f"{value:.9g}" for value in one.values)) for one in found}) == len(
+        found
+    )
 
 
 def test_plain_conventions_change_one_thing() -> None:
     """Two cost eight bits as well, and are too many."""
     axis = [Change({}, {}), Change({}, {"beta": 0.1}, 1, 4.0), Change({}, {"beta": 0.2}, 1, 8.5)]
-    part: Any = SimpleNamespace(axes=(axis, [], axis, axis))
-    chosen, bits = brackets_module._plain(part, axis[0])
+    grid: Any = SimpleNamespace(axes=(axis, [], axis, axis))
+    chosen, bits = epsilon._plain(grid, axis[0])
     assert chosen.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert bits.tolist() == [0.0, 4.0, 4.0, 4.0]
-    chosen, bits = brackets_module._plain(part, axis[1])
+    chosen, bits = epsilon._plain(grid, axis[1])
     assert (chosen.tolist(), bits.tolist()) == ([[0, 0, 0]], [4.0])
 
 
 def test_a_bracket_costs_what_its_changes_and_its_factor_do() -> None:
     """Eight bits at most, both together; between neighbours whose numbers are known."""
-    none, pair = Change({}, {}), Change({}, {}, 1, 4.0)
-    part: Any = SimpleNamespace(axes=([none], [none] * 3, [none], [none]))
-    known = np.arange(3), np.array([0.1, 0.3, math.nan])
-    steps = [(0.1, 0), (0.2, 1), (0.3, 2)]
+    none = Change({}, {})
+    pairs = [Change({}, {"epsilon_low": at}, 1, 4.0) for at in (0.1, 0.2, 0.3)]
+    grid: Any = SimpleNamespace(axes=([none], pairs, [none], [none]), plan=plan("grpo"))
+    space: Any = SimpleNamespace(grids=[grid], grid=np.zeros(3), at=np.arange(3))
     factors = [Factor(2.0, 3.0), Factor(2.0, 4.5), Factor(1.0)]
-    target = Typed.of("loss", "0.4")
-    (found,) = brackets_module._of_family(part, pair, ("e",), steps, known, factors, target)
+    target = LoggedNumber.parse("loss", "0.4")
+    (found,) = brackets(space, np.array([0.1, 0.3, math.nan]), factors, target)
     assert (found.bits, found.ends, found.factor) == (7.0, (0.1, 0.2), factors[0])
     assert found.values == pytest.approx((-0.2, 0.2))
-
-
-def test_conventions_with_two_epsilons() -> None:
-    """Once each, by what they give for every ε; the plainest of those that give the same."""
-    run = asked(3, "0.0432", Depth.WIDE)
-    found = families(run.space, run.every)
-    assert max(one.bits for one in found) <= 8.0
-    made = found[0].plan(0.13, 0.31).flags
-    assert {name: made[name] for name in ("epsilon_low", "epsilon_high")} == {
-        "epsilon_low": 0.13,
-        "epsilon_high": 0.31,
-    }
-    for one in found:
-        objective = one.plan(0.13, 0.31).objective(CHUNKS[0].settings, advantages_given=False)
-        values = objective.surrogate.values
-        assert (values["epsilon_low"], values["epsilon_high"]) == (0.13, 0.31), "it takes both"
-    known = run.every[np.isfinite(run.every)]
-    for one in found[::9]:
-        number = -(objective_of(one.plan(0.2, 0.2)) or 0.0)
-        assert np.abs(known - number).min() <= 1e-9 * abs(number)

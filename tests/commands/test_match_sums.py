@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from files import each
-from matched import BARE, batch, chunk_rollout, kl_sums, whole
+from matched import BARE, batch, chunk_rollout, kl_sums, kls_of, policies_of, whole
 from planted import record
 
 from grpo_cli.batch import Batch
-from grpo_cli.commands.match.features import Features
-from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.search import Search
-from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.known import Depth
-from grpo_cli.commands.match.space.natures import Natures
-from grpo_cli.commands.match.space.options import correction_key
-from grpo_cli.commands.match.sums.data import Few, Stream
-from grpo_cli.commands.match.sums.edges import edges, unbound
-from grpo_cli.commands.match.sums.exact import Exactly, exactly, merge
-from grpo_cli.commands.match.sums.passes import measure
-from grpo_cli.commands.match.sums.terms import Terms, _leaves_out, _unclamped
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.space.kinds import Kinds, correction_key
+from grpo_cli.commands.match.space.space import Depth, Options, build
+from grpo_cli.commands.match.sums.exact import ExactTotals, edges, exactly, unbound
+from grpo_cli.commands.match.sums.sums import Features, measure
+from grpo_cli.commands.match.sums.terms import Terms, leaves_out
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.results import Correction
 from grpo_cli.records import PLAIN
-from grpo_cli.variants.plan import plan
+from grpo_cli.variants.plan import Plan, plan
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +82,12 @@ def test_what_would_tell_conventions_apart_whatever_the_blocks(tmp_path) -> None
     asked = []
     for block_bytes in (1 << 22, 1):
         reader = Reader([str(path)], block_bytes=block_bytes)
-        question = Question(Typed.of("loss", "-0.03"), Stream(reader), next(iter(reader)))
+        question = Question(LoggedNumber.parse("loss", "-0.03"), Stream(reader), next(iter(reader)))
         asked.append(Search(plan("grpo")).answer([question]))
     whole, cut = asked
     assert whole.matches
-    assert whole.apart == cut.apart
-    assert not [one for one in cut.apart if "lengths" in one or "sizes" in one]
+    assert whole.tell_apart == cut.tell_apart
+    assert not [one for one in cut.tell_apart if "lengths" in one or "sizes" in one]
 
 
 def test_features_of_several_groups() -> None:
@@ -113,25 +107,40 @@ def test_features_of_several_groups() -> None:
     assert present([batch(given | {"groups": [0, 0, 1, 1]})]) == {"spreads"}
 
 
+def check_kls(chunk: Chunk, plans: list[Plan]) -> list[np.ndarray]:
+    """Σ k of each as the pipeline has it, in any order."""
+    for ordered in (plans, plans[::-1]):
+        expected = [kl_sums(evaluate(chunk.batch, objective_of(made))) for made in ordered]
+        np.testing.assert_allclose(kls_of(chunk, ordered), expected, rtol=1e-13)
+    return expected
+
+
+def check_policies(chunk: Chunk, plans: list[Plan]) -> None:
+    """Σ c·s of each as the pipeline has it, in any order."""
+    for ordered in (plans, plans[::-1]):
+        expected = [evaluate(chunk.batch, objective_of(made)).policy.sums for made in ordered]
+        np.testing.assert_allclose(policies_of(chunk, ordered), expected, rtol=1e-12, atol=1e-14)
+
+
+def objective_of(made: Plan) -> Objective:
+    return made.objective({}, advantages_given=False)
+
+
 def test_kls_weighed_by_ratios_of_either_level(chunk) -> None:
-    """Σ k of each as the pipeline has it, whatever was asked for before."""
-    work = Terms(chunk)
-    for _ in range(2):
-        for ratio, weight, kl in product(("token", "sequence"), ("none", "ratio"), ("k3", "k1")):
-            stages = {"ratio": ratio, "kl": kl}
-            made = plan("grpo", stages=stages, hyperparameters={"kl_weight": weight})
-            objective = made.objective({}, advantages_given=False)
-            expected = kl_sums(evaluate(chunk.batch, objective))
-            np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13)
+    asked = product(("token", "sequence"), ("none", "ratio"), ("k3", "k1"))
+    check_kls(chunk, [
+        plan("grpo", stages={"ratio": ratio, "kl": kl}, hyperparameters={"kl_weight": weight})
+        for ratio, weight, kl in asked
+    ])  # fmt: skip
 
 
 def test_a_kl_that_knows_no_reference() -> None:
     """The square of the distance to the engine that sampled."""
     bare = whole(log_probs_ref=None)
-    objective = plan("grpo", stages={"kl": "square-rollout"}).objective({}, advantages_given=False)
     d = bare.batch.log_probs_new - bare.batch.log_probs_rollout
     sums = [float(part @ part) for part in np.split(d, [5, 14])]
-    np.testing.assert_allclose(Terms(bare).kl(objective), sums, rtol=1e-13)
+    (found,) = kls_of(bare, [plan("grpo", stages={"kl": "square-rollout"})])
+    np.testing.assert_allclose(found, sums, rtol=1e-13)
 
 
 MASKED = ("group-mean", "raw", "group-std")
@@ -140,23 +149,19 @@ MASKED = ("group-mean", "raw", "group-std")
 
 def test_kls_weighed_by_corrections(chunk) -> None:
     """Masks that look at the advantage; the weight of a policy that was far off."""
-    work = Terms(chunk)
-    seen = set()
+    plans = []
     names = ("off-policy-mask", "token-truncate", "sequence-mask")
     for name, advantage, ratio in product(names, MASKED, ("sequence", "token")):
         stages = {"correction": f"ms-swift/{name}", "advantage": advantage, "ratio": ratio}
         flags: dict[str, Any] = {"off_policy_mask_threshold": -0.1}
         flags |= {} if name == "off-policy-mask" else {"is_high": 1.02}
         for weight in ("none", "ratio"):
-            made = plan("grpo", stages=stages, hyperparameters=flags | {"kl_weight": weight})
-            objective = made.objective({}, advantages_given=False)
-            expected = kl_sums(evaluate(chunk.batch, objective))
-            np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13, err_msg=name)
-            seen.add(tuple(expected.round(9)))
+            plans.append(plan("grpo", stages=stages, hyperparameters=flags | {"kl_weight": weight}))
+    seen = {tuple(found.round(9)) for found in check_kls(chunk, plans)}
     assert len(seen) == 18  # three corrections, two masks, three weights
 
 
-def test_what_a_correction_leaves_out(chunk) -> None:
+def test_what_a_correction_leaves_out() -> None:
     """Tokens, or a part of their KL; of what weighs the KL in a search only tokens."""
     one, part = np.ones(3), np.array([1.0, 0.5, 1.0])
     some, all_of_them = np.array([True, False, True]), np.ones(3, np.bool_)
@@ -168,17 +173,9 @@ def test_what_a_correction_leaves_out(chunk) -> None:
         (some, one, True, True),
     ):
         found = Correction(part, kl_weight, kept)
-        assert _leaves_out(found, of_kl=True) is drops
-        assert _leaves_out(found, of_kl=False) is of_tokens
-    assert _leaves_out(None, of_kl=True) is False
-    for name, flags, drops in (
-        ("none", {}, False),
-        ("ms-swift/token-truncate", {"is_high": 1.02}, True),
-        ("ms-swift/token-truncate", {"is_high": 50.0}, False),
-    ):
-        made = plan("grpo", stages={"correction": name}, hyperparameters=flags)
-        work = Terms(whole(log_probs_rollout=chunk_rollout(chunk, drops)))
-        assert work.drops(Evaluator(made)) is drops
+        assert leaves_out(found, of_kl=True) is drops
+        assert leaves_out(found, of_kl=False) is of_tokens
+    assert leaves_out(None, of_kl=True) is False
 
 
 @pytest.mark.parametrize(
@@ -195,88 +192,39 @@ def test_corrections_that_left_tokens_out_of_a_policy_term_are_known(
     chunk, name, flags, left_out
 ) -> None:
     made = plan("grpo", stages={"correction": name}, hyperparameters=flags)
-    work = Terms(whole(log_probs_rollout=chunk_rollout(chunk, far=True)))
-    objective = work.objective(made)
-    work.policy(objective, None)
-    assert work.left_out == ({correction_key(objective)} if left_out else set())
+    options = Options(solve=True)
+    options.directs.number(("", ("", "", "")), made)
+    terms = Terms(options, whole(log_probs_rollout=chunk_rollout(chunk, far=True)), {})
+    terms.directs(np.ones((1, 3)))
+    assert terms.left_out == ({correction_key(objective_of(made))} if left_out else set())
 
 
 def test_policies_of_several_objectives_in_a_row(chunk) -> None:
     """What one has left behind is not the next one's: ratio, advantage, clip, correction."""
-    work = Terms(chunk)
     asked = product(
         ("grpo", "dual-clip", "cispo", "gspo"),
         ("group-mean", "raw", "leave-one-out"),
         ("none", "ms-swift/token-truncate"),
-        (None, 0.1),
+        ({}, {"log_ratio_clamp": 0.1}, {"log_ratio_clamp": 20.0}),
     )
-    for variant, advantage, correction, clamp in [*asked] * 2:
-        stages = {"advantage": advantage, "correction": correction}
-        flags = {} if clamp is None else {"log_ratio_clamp": clamp}
-        made = plan(variant, stages=stages, hyperparameters=flags)
-        objective = made.objective({}, advantages_given=False)
-        expected = evaluate(chunk.batch, objective).policy.sums
-        assert work.policy(objective, None).tolist() == expected.tolist()
-
-
-@each("high", [0.05, 0.4, 1.3, 30.0])
-def test_bounds_that_no_ratio_reaches_do_nothing(chunk, high) -> None:
-    """The same number as without them; and another where a ratio does reach them."""
-    work, top = (
-        Terms(chunk),
-        float(np.exp(chunk.batch.log_probs_new - chunk.batch.log_probs_old).max()),
-    )
-    for _ in range(2):
-        for bound in (None, top * 0.7, top * 1.3, top):
-            flags = {} if bound is None else {"delta": bound}
-            made = plan("grpo", hyperparameters=flags | {"epsilon_high": high})
-            objective = made.objective({}, advantages_given=False)
-            expected = evaluate(chunk.batch, objective).policy.sums
-            assert work.policy(objective, None).tolist() == expected.tolist(), bound
-
-
-@each("name", ["kl_input_clamp", "kl_output_clamp"])
-def test_clamps_that_no_log_ratio_reaches_do_nothing(chunk, name) -> None:
-    work = Terms(chunk)
-    for _ in range(2):
-        for bound in (None, 0.01, 0.1, 0.3, 1.0, 10.0):
-            flags = {} if bound is None else {name: bound}
-            made = plan("grpo", hyperparameters=flags)
-            objective = made.objective({}, advantages_given=False)
-            expected = kl_sums(evaluate(chunk.batch, objective))
-            np.testing.assert_allclose(work.kl(objective), expected, rtol=1e-13)
-
-
-@each(
-    ("name", "value", "acts"),
-    [
-        ("kl_input_clamp", 1.99, True),
-        ("kl_input_clamp", 2.0, False),
-        ("kl_output_clamp", 14.77, True),  # e²·2
-        ("kl_output_clamp", 14.78, False),
-        ("kl_output_clamp", None, False),
-    ],
-)
-def test_which_clamps_act_where_log_ratios_go_to_2(name, value, acts) -> None:
-    bound = plan("grpo").objective({}, advantages_given=False).kl
-    clamped = replace(bound, values={**bound.values, name: value})
-    assert (_unclamped(clamped, 2.0) != _unclamped(bound, 2.0)) is acts
-    other = replace(bound, values={**bound.values, "beta": 0.9})
-    assert _unclamped(other, 2.0) == _unclamped(bound, 2.0)
+    check_policies(chunk, [
+        plan(
+            variant,
+            stages={"advantage": advantage, "correction": correction},
+            hyperparameters=flags,
+        )
+        for variant, advantage, correction, flags in asked
+    ])  # fmt: skip
 
 
 def test_penalties_in_the_reward(chunk) -> None:
     """Each of its own; β counts, and clamps where they are reached."""
-    work = Terms(chunk)
-    for _ in range(2):
-        for kl, beta, clamp in product(
-            ("k1-in-reward", "k3-in-reward"), (0.1, 0.5), (None, 0.05, 1e-3, 9.0)
-        ):
-            flags = {"beta": beta} | ({} if clamp is None else {"kl_input_clamp": clamp})
-            made = plan("grpo", stages={"kl": kl}, hyperparameters=flags)
-            objective = made.objective({}, advantages_given=False)
-            expected = evaluate(chunk.batch, objective).policy.sums
-            assert work.policy(objective, None).tolist() == expected.tolist()
+    clamps: list[dict[str, Any]] = [{}, *({"kl_input_clamp": at} for at in (0.05, 1e-3, 9.0))]
+    asked = product(("k1-in-reward", "k3-in-reward"), (0.1, 0.5), clamps)
+    check_policies(chunk, [
+        plan("grpo", stages={"kl": kl}, hyperparameters={"beta": beta} | clamp)
+        for kl, beta, clamp in asked
+    ])  # fmt: skip
 
 
 @each(
@@ -326,11 +274,11 @@ def test_statistics_are_of_the_records_that_have_them() -> None:
     lacking = {"log_probs_new": [[-1.0], [-2.0]], "advantages": [1.0, -1.0]}
     bare = Chunk((), batch(lacking), {}, advantages_given=False)
     one = Chunk((), batch(BARE | {"rewards": [1.0, 0.5]}), {}, advantages_given=False)
-    options = build(plan("lite-ppo"), Natures(one), (), Depth.PLAIN).options
-    alone = measure(options, Few([one]))
+    options = build(plan("lite-ppo"), Kinds(one), (), Depth.PLAIN).options
+    alone = measure(options, InMemory([one]))
     assert alone
     for chunks in ([one, bare], [bare, one]):
-        both = measure(options, Few(chunks))
+        both = measure(options, InMemory(chunks))
         assert both.keys() == alone.keys()
         for at, found in both.items():
             assert found.words == alone[at].words
@@ -342,8 +290,9 @@ def test_bad_records_are_counted_once_however_often_they_are_read(tmp_path) -> N
     path.write_text(f"{good}\n{{}}\n{good}\n")
     reader = Reader([str(path)], PLAIN, skip=True)
     for _ in range(3):
-        (found,) = Stream(reader).fold(lambda chunk, into: into.append(chunk), list)
-        assert sum(one.batch.records.count for one in found) == 2
+        (found,) = exactly([Evaluator(plan("grpo"))], Stream(reader))
+        assert found is not None
+        assert found.records == 2
         assert reader.skipped.count == 1
         assert len(list(reader.records())) == 2
         assert reader.skipped.count == 1
@@ -353,20 +302,17 @@ ENTROPIES = [[0.5] * count for count in (5, 9, 7)]
 
 
 @pytest.mark.parametrize("lacking", [(0,), (1,), (0, 1)])
-@pytest.mark.parametrize("everything", [True, False])
-def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking, everything) -> None:
+def test_a_plan_that_some_record_has_no_column_for_has_no_totals(lacking) -> None:
     """Wherever that record stands, in one part of the data or in another."""
     both = [whole(**({} if at in lacking else {"entropies": ENTROPIES})) for at in range(2)]
     paid = plan("grpo", hyperparameters={"entropy_coef": 0.1})
     evaluators = [Evaluator(plan("grpo")), Evaluator(paid)]
-    together = exactly(evaluators, Few(both), everything=everything, reaching=False)
-    apart = Exactly(evaluators, everything, False)
-    found = apart.zero()
+    merged = ExactTotals(evaluators)
     for one in both:
-        part = apart.zero()
-        apart(one, part)
-        merge(found, part)
-    for grpo, other in (together, found.values()):
+        part = ExactTotals(evaluators)
+        part.add(one, None)
+        merged.merge(part)
+    for grpo, other in (exactly(evaluators, InMemory(both)), merged.found):
         assert grpo is not None
         assert grpo.records == 2
         assert other is None

@@ -21,7 +21,7 @@ from grpo_cli.engine.rows.fields import (
     spare,
 )
 from grpo_cli.engine.rows.fields import names as names_of
-from grpo_cli.engine.rows.lists import same
+from grpo_cli.engine.rows.source import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
 from grpo_cli.terminal.prose import wrapped

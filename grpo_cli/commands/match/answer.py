@@ -1,86 +1,88 @@
-"""The answer as ``--json`` shows it."""
+"""The answer of ``match``."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from grpo_cli.commands.match.candidate import Candidate
-from grpo_cli.commands.match.command_line import command, pruned
-from grpo_cli.commands.match.search import Answer, Released
-from grpo_cli.commands.match.typed import Typed
-from grpo_cli.engine.chunk import Chunk
-
-_FLIPPED = {"loss": "objective", "objective": "loss"}
+from grpo_cli.commands.answer import Answer
 
 
-def document(
-    answer: Answer, chunk: Chunk, places: Sequence[str], targets: Sequence[Typed], of: Sequence[int]
-) -> dict[str, Any]:
-    """The whole answer.
+@dataclass(frozen=True)
+class Convention(Answer):
+    """A convention, its number on the data, and the command that evaluates it.
 
-    Args:
-        answer: what was found.
-        chunk: the first records.
-        places: the words of a command line that read the data.
-        targets: the numbers that were asked for.
-        of: how many numbers, and how many records they were logged of.
+    Attributes:
+        signature: names every choice.
+        value, difference: its number, and that less the logged one.
+        command: prints the number.
+        variants: the rows that are this convention.
+        factor, factor_meaning: what a loss was multiplied by, and what that stands for.
+        sign_flipped: whether the number is the other sign's.
+        same: signatures of other ways to make this convention.
+        bits: what its changes cost; each bit halves how likely it is beforehand.
+        hits_expected: conventions of no more bits that hit such a number by chance.
+        would_need: what would have to be true for it to fit.
+        any_from: ε → the value from which on any gives the same number.
     """
-    target = targets[0]
 
-    def rows(found: Sequence[Candidate]) -> list[dict[str, Any]]:
-        return [described(one, chunk, places, target) for one in found]
-
-    return {
-        "target": target.value,
-        "target_of": target.name,
-        "tolerance": target.half,
-        "rtol": target.rtol if math.isfinite(target.rtol) else None,
-        "targets": {one.name: one.value for one in targets},
-        "questions": list(of),
-        "matches": rows(answer.matches),
-        "ambiguous": answer.ambiguous,
-        "match_count": len(answer.matches),
-        "chance_hits": answer.chance,
-        "by_chance": answer.by_chance,
-        "reproduced": answer.reproduced,
-        "tell_apart": list(answer.apart),
-        "nearest": rows(answer.nearest),
-        "tried": answer.tried,
-        "released": _released(answer.released, rows),
-        "not_tried": dict(answer.reasons),
-    }
+    signature: str
+    value: float
+    difference: float
+    command: str
+    variants: Sequence[str]
+    factor: float
+    factor_meaning: str | None
+    sign_flipped: bool
+    same: Sequence[str]
+    bits: float
+    hits_expected: float | None
+    would_need: Mapping[str, float]
+    any_from: Mapping[str, float]
 
 
-def _released(
-    released: Released, rows: Callable[[Sequence[Candidate]], list[dict[str, Any]]]
-) -> dict[str, Any]:
-    """What the rows give as they stand; those that could not be evaluated in the end are null."""
-    both = {"nearest": released.nearest, "recorded": released.recorded}
-    known = {name: one for name, one in both.items() if one is not None and one.totals is not None}
-    found = {name: rows([one])[0] for name, one in known.items()}
-    return {"tried": released.tried, **dict.fromkeys(both), **found}
+@dataclass(frozen=True)
+class Released(Answer):
+    """The unmodified rows: how many, the nearest, and the one that the records name."""
+
+    tried: int
+    nearest: Convention | None
+    recorded: Convention | None
 
 
-def described(one: Candidate, chunk: Chunk, places: Sequence[str], target: Typed) -> dict[str, Any]:
-    """A candidate: what it is, what it gives, and the command that gives that."""
-    made = pruned(one.plan, chunk)
-    flipped = one.times < 0
-    only = _FLIPPED[target.name] if flipped else target.name
-    assert one.totals is not None
-    return {
-        "signature": one.totals.signature(),
-        "value": one.value,
-        "difference": one.difference,
-        "command": command(made, places, only, abs(one.times)),
-        "variants": one.rows,
-        "factor": abs(one.times),
-        "factor_meaning": one.factor.meaning or None,
-        "sign_flipped": flipped,
-        "same": list(dict.fromkeys(one.members)),
-        "bits": one.bits,
-        "hits_expected": None if math.isnan(one.chance) else one.chance,
-        "would_need": dict(one.needs),
-        "any_from": dict(one.unbound),
-    }
+@dataclass(frozen=True)
+class Matched(Answer):
+    """What ``match`` returns.
+
+    Attributes:
+        target, target_of, tolerance, rtol: the logged number, its name, how far off it may be.
+        targets: name → every logged number.
+        questions: how many numbers were given, and of how many records or steps.
+        matches: the conventions that give all numbers, the likeliest first.
+        ambiguous: whether several do; ``match_count`` is how many.
+        chance_hits: conventions, of all that were tried, that hit such numbers by chance.
+        by_chance, reproduced: whether the first may be a chance hit, and whether it tells anything.
+        tell_apart: what data would distinguish the matches.
+        nearest: the nearest conventions, where none matches.
+        tried: how many conventions were.
+        released: the unmodified rows.
+        not_tried: what could not be tried → why.
+    """
+
+    target: float
+    target_of: str
+    tolerance: float
+    rtol: float | None
+    targets: Mapping[str, float]
+    questions: Sequence[int]
+    matches: Sequence[Convention]
+    ambiguous: bool
+    match_count: int
+    chance_hits: float
+    by_chance: bool
+    reproduced: bool
+    tell_apart: Sequence[str]
+    nearest: Sequence[Convention]
+    tried: int
+    released: Released
+    not_tried: Mapping[str, str]

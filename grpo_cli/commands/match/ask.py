@@ -1,22 +1,37 @@
-"""From what was logged and the data to the answer."""
+"""From flags and data to questions, and from what the search found to the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import math
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path as File
 from typing import Any
 
-from grpo_cli.commands.match.answer import document
-from grpo_cli.commands.match.logged import logged
-from grpo_cli.commands.match.question import Question
-from grpo_cli.commands.match.search import Search
-from grpo_cli.commands.match.sums.data import Stream
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.answer import Convention, Matched, Released
+from grpo_cli.commands.match.candidate import Candidate
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
+from grpo_cli.commands.match.search import Search, SearchResult
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.chunk import Chunk, assembled
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.errors import InputError, UsageError
-from grpo_cli.variants.plan import Plan
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.inputs import MisnamedColumnError
+from grpo_cli.objective.signature import Parts
+from grpo_cli.records import Raw, Record
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
+from grpo_cli.variants.plan import Plan, plan
+
+_TARGETS = ("loss", "objective")
+_OTHERS = ("kl", "clip_fraction", "gradient_norm")
+_MOST = 64
+"""Questions of one run; more would not narrow the answer."""
+_LARGE = 1 << 25
+"""Bytes of input from which the search begins with the conventions that are cheap to evaluate."""
 
 
 def ask(
@@ -29,28 +44,28 @@ def ask(
     at: Sequence[str],
     rtol: float | None,
     betas: Sequence[float],
-) -> dict[str, Any]:
-    """Everything as ``--json`` prints it.
+) -> Matched:
+    """Which conventions reproduce the numbers.
 
     Args:
         plan: what is known of the objective.
         source: the data.
         places: its files, and ``options`` the other words of a command line that read it.
-        numbers: what was logged, as it was typed: ``loss`` or ``objective``, and others.
-        at: where the records carry it instead, as ``loss=metrics.loss``.
+        numbers: the logged numbers as they were typed: ``loss`` or ``objective``, and others.
+        at: where the records carry them instead, as ``loss=metrics.loss``.
         rtol: the tolerance; None: by the digits.
         betas: values of β to try.
 
     Raises:
-        UsageError: where none is given, or two are.
+        UsageError: where no number is given, or two are.
         InputError: where no record can be read, or carries the number.
     """
     words, base = [*places, *options], Evaluator(plan)
     given = dict(numbers)
     target = _target(given, rtol, at)
-    others = [Typed.of(name, text, rtol) for name, text in given.items()]
+    others = [LoggedNumber.parse(name, text, rtol) for name, text in given.items()]
     if target is None:
-        questions, chosen = logged(source, at, rtol, others, base)
+        questions, chosen = read_questions(source, at, rtol, others, base)
         words += chosen
     else:
         data = Stream(source, base)
@@ -58,21 +73,20 @@ def ask(
         if first is None:
             raise InputError("no record can be read")
         questions = [Question(target, data, first, others)]
-    recorded = source.facts.named or ""
-    answer = Search(plan, betas, _large(places), recorded).answer(questions)
-    asked = questions[-1]
+    large = sum(File(one).stat().st_size for one in places if File(one).is_file()) > _LARGE
+    answer = Search(plan, betas, large, source.facts.named or "").answer(questions)
+    last = questions[-1]
     found = [*answer.matches, *answer.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for one in answer.matches:
-        source.notices.update(dict.fromkeys(one.plan.assumed(asked.first.settings)))
-    counts = [sum(1 + len(one.others) for one in questions), len(questions)]
-    return document(answer, asked.first, words, [asked.target, *asked.others], counts)
+        source.notices.update(dict.fromkeys(one.plan.assumed(last.first.settings)))
+    return result(answer, questions, words)
 
 
-def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typed | None:
-    """The loss or the objective, taken out of what is given; None where the records carry it."""
-    found = [(name, given.pop(name)) for name in ("loss", "objective") if name in given]
+def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
+    """Takes the loss or the objective out of the given numbers; None if the records carry it."""
+    found = [(name, given.pop(name)) for name in _TARGETS if name in given]
     if at:
         if found:
             raise UsageError("--logged takes the number from the records; leave --loss out")
@@ -81,7 +95,7 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typ
         raise UsageError("give the logged number as --loss X or --objective X, one of them")
     if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
-    target = Typed.of(*found[0], rtol)
+    target = LoggedNumber.parse(*found[0], rtol)
     if target.value == 0.0:
         raise UsageError(
             f"--{target.name} 0 tells no conventions apart: all that centre their advantages "
@@ -90,9 +104,207 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Typ
     return target
 
 
-_LARGE = 1 << 25
-"""Bytes from which on the search begins with what is quickly evaluated."""
+# ---- numbers that the records carry --------------------------------------------------------------
+
+Member = tuple[Raw, Record]
 
 
-def _large(places: Sequence[str]) -> bool:
-    return sum(Path(one).stat().st_size for one in places if Path(one).is_file()) > _LARGE
+def read_questions(
+    source: Reader,
+    given: Sequence[str],
+    rtol: float | None,
+    others: Sequence[LoggedNumber] = (),
+    base: Evaluator | None = None,
+) -> tuple[list[Question], list[str]]:
+    """A question for each record or step, and the words that select the last one's records.
+
+    Args:
+        source: the data.
+        given: the path of each number, as ``loss=metrics.loss``.
+        rtol: the tolerance; None: by the digits.
+        others: numbers that flags give, which every question has.
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+
+    Raises:
+        UsageError: for a flag that cannot be understood.
+        InputError: where no record carries the number.
+    """
+    named = dict(map(_read_path, given))
+    if len(named) < len(given) or len(named.keys() & {*_TARGETS}) != 1:
+        raise UsageError(
+            "--logged: give loss=PATH or objective=PATH once, and each other number once"
+        )
+    (name,) = named.keys() & {*_TARGETS}
+    path = named.pop(name)
+    questions: list[Question] = []
+    words: list[str] = []
+    for value, members in _by_step(source, path):
+        parts = [*without_misnamed(assembled(record for _, record in members), base)]
+        for part in parts:
+            if isinstance(part, MisnamedColumnError):
+                source.bad(part)
+        good = [part for part in parts if isinstance(part, Chunk)]
+        if good:
+            target = LoggedNumber.parse(name, repr(value), rtol)
+            carried = {other: _number(members[0][0], at) for other, at in named.items()}
+            more = [
+                LoggedNumber.parse(other, repr(number), rtol)
+                for other, number in carried.items()
+                if number is not None
+            ]
+            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
+            words = _selecting(members)
+        if len(questions) == _MOST:
+            break
+    if not questions:
+        place = next(text for text in given if _read_path(text)[0] == name).partition("=")[2]
+        raise InputError(f"no record has a number at {place.strip()}")
+    return questions, words
+
+
+def _read_path(text: str) -> tuple[str, Path]:
+    name, equals, place = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or name not in (*_TARGETS, *_OTHERS):
+        known = ", ".join((*_TARGETS, *_OTHERS))
+        raise UsageError(f"--logged: expected NAME=PATH, NAME being one of {known}, got {text!r}")
+    return name, read_path(place.strip(), "--logged")
+
+
+def _by_step(source: Reader, path: Path) -> Iterator[tuple[float, list[Member]]]:
+    """Consecutive records of one step and one number; records without a step one by one."""
+
+    def key(member: tuple[int, Member]) -> tuple[Any, Any]:
+        at, (raw, _) = member
+        step = _step(raw)
+        return (at if step is None else ("step", step), _number(raw, path))
+
+    for (_, value), members in groupby(enumerate(source.records()), key):
+        found = [member for _, member in members]
+        if value is not None:
+            yield value, found
+
+
+def _step(raw: Raw) -> Any:
+    return raw.value.get("step") if isinstance(raw.value, dict) else None
+
+
+def _number(raw: Raw, path: Path) -> float | None:
+    try:
+        value = look_up(raw.value, path)
+    except Missing:
+        return None
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if good else None
+
+
+def _selecting(members: Sequence[Member]) -> list[str]:
+    """The flags that select these records."""
+    raw, record = members[0]
+    step = _step(raw)
+    return ["--record", str(record.name)] if step is None else ["--where", f"step=={step}"]
+
+
+# ---- the answer ----------------------------------------------------------------------------------
+
+_FLIPPED = {"loss": "objective", "objective": "loss"}
+
+
+def result(found: SearchResult, questions: Sequence[Question], words: Sequence[str]) -> Matched:
+    """The answer.
+
+    Args:
+        found: by the search.
+        questions: what was asked.
+        words: the words of a command line that read the data of the last question.
+    """
+    last = questions[-1]
+    target = last.target
+
+    def conventions(candidates: Sequence[Candidate]) -> tuple[Convention, ...]:
+        return tuple(convention(one, last.first, words, target) for one in candidates)
+
+    def evaluated(row: Candidate | None) -> Convention | None:
+        return None if row is None or row.totals is None else conventions([row])[0]
+
+    rows = found.unmodified
+    return Matched(
+        target=target.value,
+        target_of=target.name,
+        tolerance=target.half,
+        rtol=target.rtol if math.isfinite(target.rtol) else None,
+        targets={one.name: one.value for one in (target, *last.others)},
+        questions=(sum(1 + len(one.others) for one in questions), len(questions)),
+        matches=conventions(found.matches),
+        ambiguous=len(found.matches) > 1,
+        match_count=len(found.matches),
+        chance_hits=found.chance,
+        by_chance=found.by_chance,
+        reproduced=found.reproduced,
+        tell_apart=tuple(found.tell_apart),
+        nearest=conventions(found.nearest),
+        tried=found.tried,
+        released=Released(rows.tried, evaluated(rows.nearest), evaluated(rows.recorded)),
+        not_tried=dict(found.reasons),
+    )
+
+
+def convention(
+    one: Candidate, chunk: Chunk, words: Sequence[str], target: LoggedNumber
+) -> Convention:
+    """A candidate: what it is, its number, and the command that evaluates it."""
+    flipped = one.times < 0
+    only = _FLIPPED[target.name] if flipped else target.name
+    assert one.totals is not None
+    return Convention(
+        signature=one.totals.signature(),
+        value=one.value,
+        difference=one.difference,
+        command=command(pruned(one.plan, chunk), words, only, abs(one.times)),
+        variants=tuple(one.rows),
+        factor=abs(one.times),
+        factor_meaning=one.factor.meaning or None,
+        sign_flipped=flipped,
+        same=tuple(dict.fromkeys(one.members)),
+        bits=one.bits,
+        hits_expected=None if math.isnan(one.chance) else one.chance,
+        would_need=dict(one.needs),
+        any_from=dict(one.unbound),
+    )
+
+
+def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
+    """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
+    words = ["grpo", "eval", *paths, *made.words]
+    line = shlex.join([*words, "--level", "batch", "--only", only])
+    line = os.fsencode(line).decode("utf-8", "backslashreplace")
+    if times == 1.0:
+        return line
+    scale = f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"
+    return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
+
+
+def pruned(made: Plan, chunk: Chunk) -> Plan:
+    """The plan without the flags that say what the variant and the records say anyway."""
+    wanted = _parts(made, chunk)
+    for name in list(made.swapped):
+        stages = {stage: choice for stage, choice in made.swapped.items() if stage != name}
+        made = _fewer(made, stages, made.flags, chunk, wanted)
+    for name in list(made.flags):
+        flags = {flag: value for flag, value in made.flags.items() if flag != name}
+        made = _fewer(made, made.swapped, flags, chunk, wanted)
+    return made
+
+
+def _fewer(
+    made: Plan, stages: Mapping[str, str], flags: Mapping[str, Value], chunk: Chunk, wanted: Parts
+) -> Plan:
+    try:
+        less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
+        return less if _parts(less, chunk) == wanted else made
+    except GrpoError:
+        return made
+
+
+def _parts(made: Plan, chunk: Chunk) -> Parts:
+    return chunk.objective(made).parts

@@ -1,4 +1,4 @@
-"""A convention that fits, and what makes several of them one."""
+"""A convention that fits, and which of several are one under several names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from grpo_cli.commands.match.fit import Factor
+from grpo_cli.commands.match.sums.exact import Exact
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
@@ -17,21 +17,21 @@ from grpo_cli.variants.plan import Plan
 
 @dataclass(eq=False)
 class Candidate:
-    """A convention and what it makes of the data.
+    """A convention and its number on the data.
 
     Attributes:
         plan: evaluates it.
         factor: what its loss (or objective) is multiplied by.
-        bits: what it costs; of the plainest of its names.
+        bits: what it costs; of its cheapest name.
         size: the magnitude that its number is made of.
-        chance: how many conventions as plain as it, or plainer, hit such a number by chance.
+        chance: conventions of no more bits that hit such a number by chance.
         measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
-        members: signatures of the same convention, made otherwise.
-        value: the number that it gives; exact once it was evaluated.
+        members: signatures of other ways to make this convention.
+        value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         needs: what would have to be true for it to fit, where it does not.
-        unbound: ε → from where on any value of it gives the same number, as nothing is clipped.
+        unbound: ε → the value from which on any gives the same number, as nothing is clipped.
         totals: its totals, once it was evaluated.
     """
 
@@ -47,7 +47,7 @@ class Candidate:
     difference: float = math.nan
     needs: dict[str, float] = field(default_factory=dict)
     unbound: dict[str, float] = field(default_factory=dict)
-    totals: Totals | None = None
+    totals: Exact | None = None
 
     @property
     def times(self) -> float:
@@ -56,21 +56,25 @@ class Candidate:
 
 
 class Families:
-    """Tells conventions that are one under several names from those that the data cannot tell."""
+    """Separates conventions that are one under several names from those that differ.
+
+    Two that give one number on the probe are one, whatever they give on the data.
+    """
 
     def __init__(self, chunk: Chunk, same: Mapping[str, list[str]]) -> None:
         self._chunk = chunk
         self._same = same
-        self._known: list[tuple[Candidate, list[float | None]]] = []
-        self._values: dict[object, list[float | None]] = {}
+        self._heads: list[tuple[Candidate, list[float | None]]] = []
+        self._probed: dict[object, list[float | None]] = {}
 
     def add(self, one: Candidate) -> bool:
-        """Whether the candidate is none of those before it; else it is listed with its like."""
-        objective = self.objective(one.plan)
-        values = [None if v is None else one.times * v for v in self._probed(objective)]
-        head = next((head for head, theirs in self._known if _alike(values, theirs)), one)
+        """Adds a candidate to the convention that it is; returns whether it is a new one."""
+        objective = self._chunk.objective(one.plan)
+        values = [None if v is None else one.times * v for v in self._values(objective)]
+        heads = (head for head, known in self._heads if all(map(probe.same, values, known)))
+        head = next(heads, one)
         if head is one:
-            self._known.append((one, values))
+            self._heads.append((one, values))
         elif objective.signature not in head.members:
             head.members.append(objective.signature)
         plain = not one.plan.swapped and not one.plan.flags
@@ -79,43 +83,31 @@ class Families:
             head.rows += [name for name in names if name not in head.rows]
         return head is one
 
-    def objective(self, plan: Plan) -> Objective:
-        """A plan's objective for the data."""
-        return self._chunk.objective(plan)
-
-    def _probed(self, objective: Objective) -> list[float | None]:
-        """Its values on three probes, the eps of a std aside."""
-        bare = without_eps(objective)
+    def _values(self, objective: Objective) -> list[float | None]:
+        """J on three probes, whatever the eps of a std."""
+        bare = _without_eps(objective)
         wanted = tuple((k, b.name, tuple(b.values.items())) for k, b in bare.stages.items())
-        if wanted not in self._values:
-            values = [probe.value(bare, lacking) for lacking in (_ALL, _FEWER)]
-            self._values[wanted] = [*values, probe.value(bare, probable=True)]
-        return self._values[wanted]
+        if wanted not in self._probed:
+            lacking = frozenset({"lengths", "spreads"})
+            values = [probe.value(bare), probe.value(bare, lacking)]
+            self._probed[wanted] = [*values, probe.value(bare, probable=True)]
+        return self._probed[wanted]
 
 
-_ALL: frozenset[str] = frozenset()
-_FEWER: frozenset[str] = frozenset({"lengths", "spreads"})
-
-
-def _alike(left: Sequence[float | None], right: Sequence[float | None]) -> bool:
-    return all(map(probe.same, left, right))
-
-
-def without_eps(objective: Objective) -> Objective:
-    """The objective with what is added to a std always the same."""
+def _without_eps(objective: Objective) -> Objective:
+    """The objective with a fixed eps in its std."""
     bound = objective.advantage
     if "std_eps" not in bound.values:
         return objective
     return replace(objective, advantage=replace(bound, values={**bound.values, "std_eps": 1e-8}))
 
 
-def apart(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str]:
-    """What data would tell the matches apart, in words; the first against each of the others.
+def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str]:
+    """What data would distinguish the first match from the others, in words.
 
     Where no single feature does, any batch with those that this data lacks.
     """
-    families = Families(chunk, {})
-    objectives = [without_eps(families.objective(one.plan)) for one in matches[:20]]
+    objectives = [_without_eps(chunk.objective(one.plan)) for one in matches[:20]]
     missing = frozenset(probe.FEATURES.keys() - has)
     needed: set[str] = set()
     for one, objective in zip(matches[1:20], objectives[1:], strict=True):

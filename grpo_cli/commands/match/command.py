@@ -128,13 +128,13 @@ def match_number(
         page.write(
             made,
             lambda console, screen: draw(console, screen, made),
-            rows=made["matches"] or made["nearest"],
+            rows=made.matches or made.nearest,
             beyond="cut",
             notes=source.notes() | pooled,
         )
         tell_notes(pooled, quiet=page.quiet)
         code = finish(source, as_json=page.json, quiet=page.quiet)
-    raise typer.Exit(code or (0 if made["reproduced"] else NO))
+    raise typer.Exit(code or (0 if made.reproduced else NO))
 
 
 def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOptions]:

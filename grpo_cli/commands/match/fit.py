@@ -3,19 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.changes import BETAS
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.commands.match.question import LoggedNumber
+from grpo_cli.commands.match.space.changes import BETAS, STEPS
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.variants.plan import Plan
 
 FLOAT32 = 2.0**-23
 _ROUNDING = 1e-14
 """How far off our own sums may be, relatively."""
+_BLOCK = 1 << 15
+"""Conventions at a time, so that intermediate arrays take little memory."""
+
+GRID = np.array(sorted(BETAS))
+"""The β that are tried, in rising order."""
+GRID_BITS = np.array([BETAS[beta] for beta in GRID.tolist()])
+_LEVELS = [(bits, GRID[bits == GRID_BITS]) for bits in sorted(set(BETAS.values()))]
+"""The β that are tried, by their bits."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """U distinct conventions on the data.
+
+    Attributes:
+        policy: [U] J without the KL.
+        kl: [U] what β multiplies, where β is solved for; else 0.
+        beta: [U] the row's own β.
+        size: [U] the magnitude that J is made of.
+        bits: [U] the bits of the cheapest convention that has the value.
+    """
+
+    policy: F64
+    kl: F64
+    beta: F64
+    size: F64
+    bits: F64
+
+    def blocks(self) -> Iterator[tuple[int, Values]]:
+        """Blocks of conventions, and where each begins."""
+        columns = self.policy, self.kl, self.beta, self.size, self.bits
+        for start in range(0, len(self.policy), _BLOCK):
+            yield start, Values(*(one[start : start + _BLOCK] for one in columns))
+
+    @property
+    def own(self) -> F64:
+        """[U] J with the row's own β."""
+        return self.policy - self.beta * self.kl
+
+
+# ---- factors -------------------------------------------------------------------------------------
+
+_GIVEN = ("gradient_accumulation_steps", "num_processes", "dp_size", "steps_per_generation")
 
 
 @dataclass(frozen=True)
@@ -33,65 +77,83 @@ class Factor:
     meaning: str = ""
 
 
-@dataclass(frozen=True)
-class Values:
-    """U distinct conventions on the data.
-
-    Attributes:
-        policy: [U] J without the KL.
-        kl: [U] what β multiplies, where β is solved for; else 0.
-        beta: [U] the row's own β.
-        size: [U] the magnitude that J is made of.
-        bits: [U] the least that one of its names costs.
-    """
-
-    policy: F64
-    kl: F64
-    beta: F64
-    size: F64
-    bits: F64
-
-    def blocks(self) -> Iterator[tuple[int, Values]]:
-        """Some at a time, so that what is made of them takes little memory; where each begins."""
-        columns = self.policy, self.kl, self.beta, self.size, self.bits
-        for start in range(0, len(self.policy), _BLOCK):
-            yield start, Values(*(one[start : start + _BLOCK] for one in columns))
+def factors_of(base: Plan, chunk: Chunk) -> list[Factor]:
+    """Signs, and factors with a meaning: those that the records give, else usual accumulation."""
+    given = {
+        name: value
+        for name in _GIVEN
+        if isinstance(value := {**chunk.settings, **base.flags}.get(name), int) and value >= 1
+    }
+    counts = {value: (1.0, name) for name, value in given.items() if value > 1}
+    if len(given) > 1:
+        products = {a * b for a in given.values() for b in given.values()} - counts.keys() - {1}
+        counts |= {value: (3.0, " × ".join(given)) for value in sorted(products)}
+    if "gradient_accumulation_steps" not in given:
+        usual = {count: (bits, "accumulated micro-batches") for count, bits in STEPS.items()}
+        counts = usual | counts
+    factors = [Factor(1.0)]
+    for count, (bits, meaning) in counts.items():
+        factors.append(Factor(1.0 / count, bits, f"÷ {count} ({meaning})"))
+        factors.append(Factor(float(count), bits + 1.0, f"× {count} ({meaning})"))
+    flipped = [replace(one, times=-one.times, bits=one.bits + 2.0) for one in factors]
+    return [*factors, *flipped]
 
 
-_BLOCK = 1 << 15
+# ---- hits ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What fits: [H] conventions, factors, β (nan: the row's own)."""
+    """What fits: [H] conventions, factors, and β: 0 for the row's own, else its place + 1."""
 
     convention: NDArray[np.int64]
     factor: NDArray[np.int64]
-    beta: F64
+    beta: NDArray[np.int64]
 
 
-def hits(values: Values, factors: Sequence[Factor], target: Typed) -> Hits:
-    """What gives the number, to its digits."""
-    parts = [
-        (start + found, np.full(len(found), at), beta)
-        for start, some in values.blocks()
-        for at, factor in enumerate(factors)
-        for found, beta in (_plain(some, factor, target), *_solved(some, factor, target))
-    ]
-    if not parts:
-        return Hits(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    return Hits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> Hits:
+    """The conventions that give the number, to its digits."""
+    parts = [np.zeros((3, 0), np.int64)]
+    for start, some in values.blocks():
+        for at, factor in enumerate(factors):
+            for found, beta in (_plain(some, factor, target), *_solved(some, factor, target)):
+                parts.append(np.array([start + found, np.full(len(found), at), beta]))
+    return Hits(*np.concatenate(parts, axis=1))
 
 
-Fitting = tuple[NDArray[np.int64], F64]
+Fitting = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Conventions, and the β of each."""
 
 
-def _plain(values: Values, factor: Factor, target: Typed) -> Fitting:
+def _plain(values: Values, factor: Factor, target: LoggedNumber) -> Fitting:
     """With the row's own β."""
-    far = np.abs(factor.times * (values.policy - values.beta * values.kl) - target.value)
-    found = np.flatnonzero(far <= target.half + FLOAT32 * abs(factor.times) * values.size)
-    return found, np.full(len(found), np.nan)
+    off = np.abs(factor.times * values.own - target.value)
+    found = np.flatnonzero(off <= target.half + FLOAT32 * abs(factor.times) * values.size)
+    return found, np.zeros(len(found), np.int64)
+
+
+def _solved(values: Values, factor: Factor, target: LoggedNumber) -> Iterator[Fitting]:
+    """With a round β that makes it fit, the cheapest: J is linear in β."""
+    chosen = np.flatnonzero(values.kl)
+    if not len(chosen):
+        return
+    kl = values.kl[chosen]
+    exact = (values.policy[chosen] - target.value / factor.times) / kl
+    room = target.half / np.abs(factor.times * kl)
+    some = np.flatnonzero(np.abs(_nearest(GRID, exact - room) - exact) <= 2.0 * room)
+    chosen, exact, room = chosen[some], exact[some], room[some]  # none that fits is left out
+    taken = np.zeros(len(chosen), dtype=bool)
+    for _, grid in _LEVELS:
+        nearest = _nearest(grid, exact - room)
+        own = nearest == values.beta[chosen]
+        fits = (np.abs(nearest - exact) <= room) & ~taken & ~own
+        taken |= fits
+        yield chosen[fits], np.searchsorted(GRID, nearest[fits]) + 1
+
+
+def _nearest(grid: F64, least: F64) -> F64:
+    """The first value of the grid that is no less than each; the last where all are."""
+    return grid[np.clip(np.searchsorted(grid, least), 0, len(grid) - 1)]
 
 
 def rough_bits(off: F64, half: float, size: F64) -> F64:
@@ -104,43 +166,61 @@ def rough_bits(off: F64, half: float, size: F64) -> F64:
     return np.where(off > sure, wider, 0.0)
 
 
-def _solved(values: Values, factor: Factor, target: Typed) -> Iterator[Fitting]:
-    """With a round β that makes it fit: J is linear in β."""
-    chosen = np.flatnonzero(values.kl)
-    if not len(chosen):
-        return
-    kl = values.kl[chosen]
-    exact = (values.policy[chosen] - target.value / factor.times) / kl
-    room = target.half / np.abs(factor.times * kl)
-    some = np.flatnonzero(_near_any(exact, room))
-    chosen, exact, room = chosen[some], exact[some], room[some]
-    taken = np.zeros(len(chosen), dtype=bool)
-    for _, grid in grids():
-        nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
-        own = nearest == values.beta[chosen]
-        fits = (np.abs(nearest - exact) <= room) & ~taken & ~own
-        taken |= fits
-        yield chosen[fits], nearest[fits]
+# ---- chance --------------------------------------------------------------------------------------
+
+_WINDOW = 0.2
+"""The part of the number around it in which tried values are counted."""
+_AT_ITS_END = 1.0 + 2.0**-36
+"""A value at the window's very end is in it, whichever way its sum was rounded."""
 
 
-def _near_any(exact: F64, room: F64) -> NDArray[np.bool_]:
-    """Whether any β that is tried is near; some more, as this only leaves out what is far."""
-    grid = np.array(sorted(BETAS))
-    nearest = grid[np.clip(np.searchsorted(grid, exact - room), 0, len(grid) - 1)]
-    near: NDArray[np.bool_] = np.abs(nearest - exact) <= 2.0 * room
-    return near
+class Chance:
+    """How many conventions hit a number by chance, by their bits at most.
 
+    Counted: the tried values within a fifth of the number on either side, times the share of that
+    window which the number's digits leave.
+    """
 
-def grid_bits() -> F64:
-    """[1 + β] what each β costs, those in rising order; 0 for the row's own, which stands first."""
-    return np.array([0.0, *(BETAS[beta] for beta in sorted(BETAS))])
+    def __init__(self, values: Values, factors: Sequence[Factor], target: LoggedNumber) -> None:
+        self._counts = np.zeros(64)
+        self._half = target.half
+        self._window = _WINDOW * abs(target.value)
+        for _, some in values.blocks() if target.value else ():
+            for factor in factors:
+                self._count(some, factor, target)
 
+    def _count(self, values: Values, factor: Factor, target: LoggedNumber) -> None:
+        near = np.abs(factor.times * values.own - target.value) <= self._window * _AT_ITS_END
+        self._add(values.bits[near] + factor.bits, np.ones(int(near.sum())))
+        chosen = np.flatnonzero(values.kl)
+        kl = values.kl[chosen]
+        exact = (values.policy[chosen] - target.value / factor.times) / kl
+        room = _AT_ITS_END * self._window / np.abs(factor.times * kl)
+        low, high = np.searchsorted(GRID, exact - room), np.searchsorted(GRID, exact + room)
+        some = np.flatnonzero(high > low)
+        cost = values.bits[chosen[some]] + factor.bits
+        for bits, grid in _LEVELS:
+            before = np.append(np.searchsorted(grid, GRID, "left"), len(grid))
+            inside = before[high[some]] - before[low[some]]
+            self._add(cost + bits, inside.astype(np.float64))
 
-@cache
-def grids() -> list[tuple[float, F64]]:
-    """The β that are tried, by what they cost."""
-    levels = sorted(set(BETAS.values()))
-    return [
-        (level, np.array(sorted(beta for beta, bits in BETAS.items() if bits == level)))
-        for level in levels
-    ]
+    def _add(self, bits: F64, counts: F64) -> None:
+        places = np.clip(np.ceil(bits), 0, 63).astype(np.int64)
+        self._counts += np.bincount(places, weights=counts, minlength=64)[:64]
+
+    def below(self, bits: float, room: float = 0.0) -> float:
+        """Expected hits among conventions of so many bits or fewer.
+
+        Args:
+            bits: at most.
+            room: how far off a hit may be, where that is more than the digits allow.
+        """
+        if not self._counts.any():
+            return 0.0
+        share = min(max(self._half, room) / self._window, 1.0)
+        return float(self._counts[: int(np.ceil(bits)) + 1].sum() * share)
+
+    @property
+    def tried(self) -> float:
+        """Values within the window."""
+        return float(self._counts.sum())

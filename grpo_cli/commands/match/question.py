@@ -1,13 +1,164 @@
-"""A number, and the records that it was logged of."""
+"""A logged number, and the records that it was logged of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Protocol, TypeVar
 
-from grpo_cli.commands.match.sums.data import Data
-from grpo_cli.commands.match.typed import Typed
+from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.engine.fold import Accumulator, fold
+from grpo_cli.engine.packing import chunks
+from grpo_cli.errors import InputError
+from grpo_cli.records import DecodedChunk
+
+A = TypeVar("A", bound="Pass")
+
+_PARTS = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
+
+
+@dataclass(frozen=True)
+class LoggedNumber:
+    """A logged number.
+
+    Attributes:
+        name: "loss", "objective", or another total of ``grpo eval``.
+        value: the number.
+        half: by how much the number before rounding may differ: half a unit of the last digit.
+    """
+
+    name: str
+    value: float
+    half: float
+
+    @classmethod
+    def parse(cls, name: str, text: str, rtol: float | None = None) -> LoggedNumber:
+        """Reads a number; its digits are the tolerance unless ``rtol`` is given."""
+        value = float(text)
+        return cls(name, value, half_unit(text) if rtol is None else rtol * abs(value))
+
+    @property
+    def rtol(self) -> float:
+        """The tolerance relative to the number; infinite for 0."""
+        return self.half / abs(self.value) if self.value else float("inf")
+
+    @property
+    def sign(self) -> float:
+        """What J is multiplied by to be compared with the number: −1 for a loss."""
+        return -1.0 if self.name == "loss" else 1.0
+
+
+def half_unit(text: str) -> float:
+    """Half a unit of the last digit: 0.0256 → 0.00005, 1.20e-3 → 0.000005."""
+    found = _PARTS.fullmatch(text)
+    assert found is not None  # the caller's number was parsed
+    exponent = int(found[3] or 0) - len(found[2])
+    return 0.5 * 10.0**exponent
+
+
+class Pass(Accumulator[None]):
+    """Adds up the chunks of a pass over the data, in ``add``.
+
+    Attributes:
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+        together: bytes of text in a chunk.
+    """
+
+    base: Evaluator | None = None
+    together = 1 << 22
+    settings: ClassVar[tuple[str, ...]] = ("base", "together")
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that are evaluated together."""
+        return chunks(decoded, with_headers=False, together=self.together)
+
+    def evaluate(self, chunk: Chunk) -> None:
+        """Checks the names of the columns.
+
+        Raises:
+            MisnamedColumnError: where the base plan needs a misnamed column.
+        """
+        if self.base is not None and chunk.batch.misnamed:
+            self.base.refuse_misnamed(chunk)
+
+
+class Data(Protocol):
+    """Records that can be read several times."""
+
+    def fold(self, make: Callable[[], A]) -> A:
+        """Adds up all records; ``make`` travels between processes."""
+        ...  # pragma: no cover
+
+    def in_memory(self) -> InMemory:
+        """Loads the records."""
+        ...  # pragma: no cover
+
+
+@dataclass(frozen=True)
+class _WithBase(Generic[A]):
+    """Makes a pass with a base; travels between processes."""
+
+    make: Callable[[], A]
+    base: Evaluator | None
+
+    def __call__(self) -> A:
+        made = self.make()
+        made.base = self.base
+        return made
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The files of a command.
+
+    Attributes:
+        reader: reads them.
+        base: as in ``Pass``.
+    """
+
+    reader: Reader
+    base: Evaluator | None = None
+
+    def fold(self, make: Callable[[], A]) -> A:
+        """Reads the files, in as many processes as the reader has."""
+        return fold(self.reader, _WithBase(make, self.base))
+
+    def in_memory(self) -> InMemory:
+        """Loads the numbers of the records."""
+        return InMemory([replace(chunk, records=(), packed=()) for chunk in self.chunks()])
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks of all files.
+
+        Raises:
+            InputError: at the first bad record, unless bad records are skipped.
+        """
+        for part in without_misnamed(self.reader, self.base):
+            if isinstance(part, Chunk):
+                yield part
+            else:
+                self.reader.bad(part)
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Records in memory."""
+
+    chunks: Sequence[Chunk]
+
+    def fold(self, make: Callable[[], A]) -> A:
+        """Adds up all chunks."""
+        result = make()
+        for chunk in self.chunks:
+            result.add(chunk, None)
+        return result
+
+    def in_memory(self) -> InMemory:
+        """Itself."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -16,11 +167,11 @@ class Question:
 
     Attributes:
         target: the loss or the objective.
-        data: the records; ``first`` some of them.
-        others: what was logged beside it: kl, clip_fraction, gradient_norm.
+        data: the records; ``first`` is their first chunk.
+        others: other numbers of the same records: kl, clip_fraction, gradient_norm.
     """
 
-    target: Typed
+    target: LoggedNumber
     data: Data
     first: Chunk
-    others: Sequence[Typed] = ()
+    others: Sequence[LoggedNumber] = ()

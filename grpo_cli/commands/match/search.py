@@ -1,9 +1,9 @@
 """Which conventions reproduce a number that a trainer logged?
 
-Every row of the table of variants is tried as it is, and every one or two changes in one: another
+Every row of the table of variants is tried unmodified, and with one or two changes: another
 advantage, ratio, clip, KL or denominator; each with the other sign and the factors of accumulation
-and data parallelism. β is solved for where nobody gives it, ε and a constant length are searched
-where the plain search leaves the number unexplained.
+and data parallelism. β is solved for if none is given, ε and a constant length are searched if the
+plain search leaves the number unexplained.
 """
 
 from __future__ import annotations
@@ -15,35 +15,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.candidate import Candidate, apart
-from grpo_cli.commands.match.confirm import FEW, all_agree, evaluated, without_chance
-from grpo_cli.commands.match.factors import factors_of
-from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.candidate import Candidate, distinguishing
+from grpo_cli.commands.match.epsilon import brackets, solve
+from grpo_cli.commands.match.fit import FLOAT32, factors_of
+from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.run import Run
-from grpo_cli.commands.match.solving.epsilon import solved as solve
-from grpo_cli.commands.match.solving.unequal import pairs
-from grpo_cli.commands.match.space.build import build
-from grpo_cli.commands.match.space.known import Depth, Known
-from grpo_cli.commands.match.space.natures import Natures
-from grpo_cli.commands.match.sums.exact import Exactly, exactly
+from grpo_cli.commands.match.space.kinds import Kinds
+from grpo_cli.commands.match.space.space import Depth, Known, build
+from grpo_cli.commands.match.sums.exact import exactly, unbound
+from grpo_cli.commands.match.sums.terms import Measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
 
+RARE = 0.01
+"""Hits by chance below which a convention is named: well below 1."""
 MANY = 0.3
 """Hits by chance from which on a hit says nothing: not well below 1."""
-
-
 _ROUND = 10
 """Conventions with a round ε that are listed."""
 
 
 @dataclass(frozen=True)
-class Released:
-    """What the rows give as they stand, without a change, a factor or the other sign.
+class UnmodifiedRows:
+    """The rows' own numbers, without a change, a factor or the other sign.
 
     Attributes:
-        tried: how many rows there are that the data can serve.
+        tried: how many rows have all that they need in the data.
         nearest: the one that comes nearest to the number.
         recorded: the one that the records name; None where they name none.
     """
@@ -54,36 +51,31 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchResult:
     """What was found.
 
     Attributes:
         matches: the conventions that give the number, the likeliest first.
         nearest: the nearest plain ones, nearest first.
         chance: conventions, of all that were tried, that such a number hits by chance.
-        apart: what data would tell the matches apart.
+        tell_apart: what data would distinguish the matches.
         reasons: what could not be tried, and why.
         tried: how many conventions were.
-        released: what the rows give as they stand.
+        unmodified: the rows' own numbers.
     """
 
     matches: Sequence[Candidate]
     nearest: Sequence[Candidate]
     chance: float
-    apart: Sequence[str]
+    tell_apart: Sequence[str]
     reasons: Mapping[str, str]
     tried: int
-    released: Released
-
-    @property
-    def ambiguous(self) -> bool:
-        """Whether several distinct conventions agree on this data."""
-        return len(self.matches) > 1
+    unmodified: UnmodifiedRows
 
     @property
     def by_chance(self) -> bool:
-        """Whether a number of so few digits is hit by conventions as plain as the first."""
-        return bool(self.matches) and not self.matches[0].chance < FEW
+        """Whether conventions as plain as the first hit a number of so few digits by chance."""
+        return bool(self.matches) and not self.matches[0].chance < RARE
 
     @property
     def sure(self) -> bool:
@@ -101,7 +93,7 @@ class Search:
     """Answers for one or more numbers.
 
     Attributes:
-        base: what the flags say; stages that flags swap stay as they are.
+        base: what the flags ask for; stages that flags swap stay fixed.
         betas: values of β to try; none: the given one, or it is solved for.
         large: whether to begin with what is quickly evaluated, and to stop if that is enough.
         recorded: the row that the records name; "" for none.
@@ -112,116 +104,144 @@ class Search:
     large: bool = False
     recorded: str = ""
 
-    def answer(self, questions: Sequence[Question]) -> Answer:
+    def answer(self, questions: Sequence[Question]) -> SearchResult:
         """The conventions that give every number on its data."""
-        natures = Natures(questions[0].first.first)
+        kinds = Kinds(questions[0].first.first)
         if self.large:
-            found, _ = self._searched(questions, natures, Depth.QUICK)
+            found, _ = self._search(questions, kinds, Depth.QUICK)
             if found.sure:
                 return found
-        found, _ = self._searched(questions, natures, Depth.PLAIN)
+        found, _ = self._search(questions, kinds, Depth.PLAIN)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
         if found.sure or (found.matches and settled):
             return found
-        found, run = self._searched(questions, natures, Depth.WIDE)
+        found, run = self._search(questions, kinds, Depth.WIDE)
         if known.epsilon or self.large or len(questions) > 1 or found.sure:
             return found
         return self._with_epsilon(run, questions[0], found)
 
-    def _searched(
-        self, questions: Sequence[Question], natures: Natures, depth: Depth
-    ) -> tuple[Answer, Run]:
+    def _search(
+        self, questions: Sequence[Question], kinds: Kinds, depth: Depth
+    ) -> tuple[SearchResult, Run]:
         first = questions[0].first
-        space = build(self.base, natures, self.betas, depth)
+        space = build(self.base, kinds, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
-        likely = self._likely(questions, depth)
         for question in questions:
-            run.ask(question, likely)
-        released = self._released(run)
-        beside = [one for one in (released.nearest, released.recorded) if one is not None]
-        matches = self._exact(run, questions, [*run.matches()], beside)
-        nearest = [] if matches else self._exact(run, questions, run.nearest(), fit=False)
-        chance = run.chance(63.0, 0.0)
-        apart_by = apart(matches, first, run.has) if len(matches) > 1 else []
-        answer = Answer(matches, nearest, chance, apart_by, space.reasons, run.tried, released)
+            run.ask(question)
+        unmodified = self._unmodified(run)
+        rows = [one for one in (unmodified.nearest, unmodified.recorded) if one is not None]
+        matches = self._confirm(run, questions, [*run.matches()], rows)
+        nearest = [] if matches else self._confirm(run, questions, run.nearest(), fit=False)
+        tell_apart = distinguishing(matches, first, run.has) if len(matches) > 1 else []
+        tried = run.scan.tried
+        answer = SearchResult(
+            matches, nearest, run.chance(), tell_apart, space.reasons, tried, unmodified
+        )
         return answer, run
 
-    def _likely(self, questions: Sequence[Question], depth: Depth) -> Exactly:
-        """What gets its exact totals while a large input is searched: what is asked for."""
-        evaluator = Evaluator(self.base)
-        wanted = depth is Depth.QUICK and not evaluator.wants_first_pass
-        everything = any(question.others for question in questions)
-        return Exactly([evaluator] if wanted else [], everything, self._unsure(questions))
-
-    def _unsure(self, questions: Sequence[Question]) -> bool:
-        """Whether it is to be told from which ε on any gives the number."""
-        return len(questions) == 1 and not Known.of(self.base, questions[0].first).epsilon
-
-    def _released(self, run: Run) -> Released:
-        found = run.released()
+    def _unmodified(self, run: Run) -> UnmodifiedRows:
+        found = run.unmodified()
         names = {row: run.space.same.get(row, [row]) for row in found}
-        tried = sum(map(len, names.values()))
-        nearest = next((run.as_released(found[row], names[row]) for row in found), None)
-        recorded = next(
-            (
-                run.as_released(found[row], dict.fromkeys([self.recorded, *names[row]]))
-                for row in found
-                if self.recorded in names[row]
-            ),
-            None,
-        )
-        return Released(tried, nearest, recorded)
+        nearest = next((run.row(found[row], names[row]) for row in found), None)
+        named = next((row for row in found if self.recorded in names[row]), None)
+        recorded = None
+        if named is not None:
+            recorded = run.row(found[named], dict.fromkeys([self.recorded, *names[named]]))
+        return UnmodifiedRows(sum(map(len, names.values())), nearest, recorded)
 
-    def _with_epsilon(self, run: Run, question: Question, found: Answer) -> Answer:
+    def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
         """The answer with a round ε, where chance does not give it."""
-        sign = -1.0 if question.target.name == "loss" else 1.0
-        data = question.data.kept()  # it is gone over some sixty times, and is not large
+        data, target = question.data.in_memory(), question.target  # it is read some forty times
 
-        def values(plans: Sequence[Plan]) -> F64:
-            totals = exactly(
-                [Evaluator(plan) for plan in plans], data, everything=False, reaching=False
-            )
-            sums = [math.nan if one is None else sum(one.parts().values()) for one in totals]
-            return sign * np.array(sums)
+        def losses(plans: Sequence[Plan]) -> F64:
+            totals = exactly([Evaluator(plan) for plan in plans], data)
+            values = [math.nan if one is None else one.objective for one in totals]
+            return target.sign * np.array(values)
 
-        for way in (solve, pairs):
-            solved = way(run.space, run.every, run.factors, question.target, values)
-            matches = self._exact(run, [question], solved[:_ROUND])
-            if matches and matches[0].chance < FEW:
-                return replace(found, matches=matches, nearest=[], apart=[])
+        solved = solve(brackets(run.space, run.scan.every, run.factors, target), target, losses)
+        matches = self._confirm(run, [question], solved[:_ROUND])
+        if matches and matches[0].chance < RARE:
+            return replace(found, matches=matches, nearest=[], tell_apart=[])
         return found
 
-    def _exact(
+    def _confirm(
         self,
         run: Run,
         questions: Sequence[Question],
         found: list[Candidate],
-        beside: Sequence[Candidate] = (),
+        rows: Sequence[Candidate] = (),
         *,
         fit: bool = True,
     ) -> list[Candidate]:
-        """Those that ``grpo eval`` confirms, with the numbers that it gives of the last question.
+        """Those that ``grpo eval`` confirms, with its numbers of the last question.
 
-        What a scan has found gives all the losses; what was logged beside them is compared here.
-        Those ``beside`` get their numbers in the same pass.
+        What a scan has found gives all the losses; the other numbers are compared here.
+
+        Args:
+            run: found them.
+            questions: the numbers.
+            found: candidates.
+            rows: candidates that get their numbers in the same pass, and are not listed.
+            fit: whether candidates have to give the numbers.
         """
         kept = found
-        *before, last = zip(questions, run.measured, run.likely, strict=True)
-        for question, measured, likely in before:
+        *before, last = zip(questions, run.measured, strict=True)
+        for question, measured in before:
             if fit and question.others:
-                confirmed = evaluated(question, measured, likely, kept, reaching=False)
+                confirmed = evaluate(question, measured, kept)
                 kept = [one for one in confirmed if all_agree(one, question)]
-        question, measured, likely = last
-        unsure = fit and self._unsure(questions)
-        known = likely if fit else {}
-        confirmed = evaluated(question, measured, known, [*kept, *beside], reaching=unsure)
-        kept = [one for one in confirmed if one not in beside]
+        question, measured = last
+        confirmed = evaluate(question, measured, [*kept, *rows])
+        kept = [one for one in confirmed if one not in rows]
         if fit:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
             kept = [one for one in kept if all_agree(one, question)]
+            if len(questions) == 1 and not Known.of(self.base, question.first).epsilon:
+                for one in confirmed:
+                    assert one.totals is not None
+                    objective = question.first.objective(one.plan)
+                    one.unbound = unbound(objective, one.totals.reached)
         if found and any(question.others for question in questions):
             for one in kept:
                 one.chance *= len(kept) / (len(found) + 1)
         return without_chance(kept, question.target)
+
+
+def evaluate(question: Question, measured: Measured, found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates with their numbers on a question's records, of those that can be evaluated."""
+    evaluators = [Evaluator(one.plan, measured.get(one.measured)) for one in found]
+    kept = []
+    for one, total in zip(found, exactly(evaluators, question.data), strict=True):
+        if total is not None and math.isfinite(total.objective):
+            one.totals = total
+            one.value = one.times * (question.target.sign * total.objective) + 0.0
+            one.difference = one.value - question.target.value
+            kept.append(one)
+    return kept
+
+
+def all_agree(one: Candidate, question: Question) -> bool:
+    """Whether the other logged numbers fit; a gradient may be scaled as the loss is, or not."""
+    for other in question.others:
+        assert one.totals is not None
+        value = one.totals.row().get(other.name)
+        if not isinstance(value, int | float):
+            return False
+        room = other.half + 8 * FLOAT32 * abs(other.value)
+        scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
+        if all(abs(scale * value - other.value) > room for scale in scales):
+            return False
+    return True
+
+
+def without_chance(found: Sequence[Candidate], target: LoggedNumber) -> list[Candidate]:
+    """The candidates; if the first is sure, without those of other digits that chance may give."""
+    sure = bool(found) and found[0].chance < RARE
+    near = [target.half + 1e-12 * max(abs(one.value), one.size) for one in found]
+    return [
+        one
+        for one, room in zip(found, near, strict=True)
+        if not (sure and one.chance > 1.0 and abs(one.difference) > room)
+    ]

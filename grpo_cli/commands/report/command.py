@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +34,7 @@ from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.engine import Reader
+from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
 
@@ -133,7 +134,8 @@ def report(
             compared = beside(whose, log, as_logged(whose, run, steps), steps)
         found = look(steps, flags_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
-        kept = _kept(reader, Keeper(plan, step_source, choice, run.statistics))
+        keeper = partial(Keeper, plan, step_source, choice, run.statistics)
+        kept = first_pass(reader, keeper).kept
         lost = within(kept, options.groups, options.tokens)
         with destination(output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
@@ -157,13 +159,6 @@ def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | 
     if len(files) == 1:
         raise UsageError(f"{pages[0]} is the page to write: name the run's files too")
     return [file for file in files if file not in pages], pages[0]
-
-
-def _kept(reader: Reader, keeper: Keeper) -> Kept:
-    kept = Kept()
-    for _, part in reader.map(keeper):
-        kept.merge(part)
-    return kept
 
 
 def _page(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,43 +15,52 @@ from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.variants.plan import Plan
 
 
-@dataclass(frozen=True)
-class Keeper:
-    """Evaluates the records of the steps that are kept, in any process.
+@dataclass
+class Keeper(Accumulator[None]):
+    """Evaluates the records of the steps that are kept.
 
     Attributes:
         plan: the objective.
         step_source: how records say their step.
         choice: what is kept.
         statistics: those of each step, where the plan wants some.
+        kept: the groups.
     """
 
     plan: Plan
     step_source: StepSource
     choice: Choice
     statistics: BatchStatistics | None
+    kept: Kept = field(default_factory=Kept)
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Kept:
-        """The groups of a piece. What cannot be read was told when the steps were measured."""
+    by_columns: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Keeps groups; errors of records were reported when the steps were measured."""
         made: dict[int, list[_Made]] = {}
-        for few in decoded:
-            for raw in few.items:
-                step = self._step(raw)
-                if step is not None and isinstance(raw, Raw):
-                    made.setdefault(step, []).extend(self._groups(raw, step))
-        kept = Kept({step: [one.group for one in several] for step, several in made.items()})
+        for raw in (raw for chunk in decoded for raw in chunk.items):
+            step = self._step(raw)
+            if step is not None and isinstance(raw, Raw):
+                made.setdefault(step, []).extend(self._groups(raw, step))
+        self.kept = Kept({step: [one.group for one in several] for step, several in made.items()})
         for step, several in made.items():
-            chosen = {id(one) for one in sample(kept.steps[step], self.choice.groups)}
+            chosen = {id(one) for one in sample(self.kept.steps[step], self.choice.groups)}
             for one in several:
                 if id(one.group) in chosen and one.breakdown is not None:
                     one.group.block = block(one.raw, one.record, one.breakdown, one.rows)
-        return kept
+        return iter(())
+
+    def merge(self, later: Keeper) -> None:
+        """Adds the groups of records that follow."""
+        self.kept.merge(later.kept)
 
     def _step(self, raw: Raw | InputError) -> int | None:
         try:

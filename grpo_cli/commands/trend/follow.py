@@ -19,10 +19,9 @@ from grpo_cli.commands.trend.run_sums import RunSums
 from grpo_cli.commands.trend.step import Step, with_equal_metrics
 from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts
 from grpo_cli.engine.fold import FoldPiece
 from grpo_cli.engine.references import References, without_kl
-from grpo_cli.engine.skipped import FEW
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
 from grpo_cli.records.formats.unipo import headed, header_of
@@ -165,7 +164,9 @@ class Follow:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
         plan = self._evaluator.plan
-        work = FoldPiece(partial(RunSums, self._evaluator, self._step_source), self._skip, FEW)
+        work = FoldPiece(
+            partial(RunSums, self._evaluator, self._step_source), self._skip, ERRORS_KEPT
+        )
         folded = work(self._facts.collect(decoded, self._reading.fields))
         if folded.error is not None:
             raise folded.error

@@ -1,9 +1,9 @@
-"""What is searched: every row, what people change in one, and what each change costs in bits.
+"""The changes that are tried in each row, and what each costs in bits.
 
 A bit halves how likely a convention is before the number is seen: a row as it is published costs
 nothing, a stage changed in it some bits (there are so many stages and choices that could have been
 changed), a factor or a β of its own a few. Of two conventions that give one number the one of fewer
-bits stands first.
+bits comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPSILONS: Mapping[float, float] = {
     **dict.fromkeys((0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5), 4.0),
     **dict.fromkeys((0.0001, 0.001, 0.01, 0.05, 1.0), 7.0),
 }
-"""ε where nobody gives one, beside the row's own, and its bits; between them it is solved for."""
+"""ε tried besides the row's own if none is given, and its bits; between them it is solved for."""
 
 
 BETAS: Mapping[float, float] = {
@@ -29,15 +29,15 @@ BETAS: Mapping[float, float] = {
     **{float(f"{digit}e{power}"): 5.0 for power in (-4, -3, -2, -1) for digit in range(1, 10)},
     **dict.fromkeys((0.001, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0), 3.0),
 }
-"""β where nobody gives one, and its bits: the usual ones, others of one digit, some of two."""
+"""β tried if none is given, and its bits: the usual ones, others of one digit, some of two."""
 
 
 LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
-"""The constant length where nobody gives one: what people set max_completion_length to."""
+"""Constant lengths tried if none is given: what people set max_completion_length to."""
 
 
 STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
-"""Accumulation steps where nobody gives them, and their bits."""
+"""Accumulation steps tried if none are given, and their bits."""
 
 
 _CHANGE, _SECOND, _RARE = 4.0, 1.0, 3.0
@@ -49,7 +49,7 @@ class Change:
 
     Attributes:
         stages: stage → choice.
-        flags: hyperparameters besides.
+        flags: hyperparameters.
         count: how many changes it is; 0 for the row's own choice or a hyperparameter alone.
         bits: what it costs.
     """
@@ -61,11 +61,11 @@ class Change:
 
     @cached_property
     def key(self) -> Hashable:
-        """What it changes, to be looked up."""
+        """Identifies what it changes."""
         return tuple(self.stages.items()), tuple(self.flags.items())
 
     def and_(self, other: Change) -> Change:
-        """Both."""
+        """Both changes as one."""
         second = _SECOND if self.count and other.count else 0.0
         return Change(
             {**self.stages, **other.stages},
@@ -75,7 +75,7 @@ class Change:
         )
 
 
-OWN = Change()
+NO_CHANGE = Change()
 
 
 def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change:
@@ -106,7 +106,7 @@ def changed(made: Plan, *changes: Change) -> Plan:
 
 
 def checked(made: Plan) -> Plan:
-    """The same without the flags that none of its stages takes, checked."""
+    """Checks a plan, without the flags that none of its stages takes."""
     takes = made.takes()
     flags = {name: value for name, value in made.flags.items() if name in takes}
     return plan(made.variant, stages=made.swapped, hyperparameters=flags, batch=made.batch)
@@ -156,18 +156,18 @@ def _weighted(name: str) -> Change:
 def aggregates(base: Plan, lengths: Sequence[int]) -> list[Change]:
     """Other denominators: the neutral ones; a constant length, where none is known, as solved."""
     if "aggregate" in base.swapped:
-        return _lengths(base.swapped["aggregate"], lengths, own=True)
+        return _lengths(base.swapped["aggregate"], lengths, only_length=True)
     plain = ("response-mean", "token-mean", "token-sum", "prompt-mean", "sum")
     found = [change("aggregate", name) for name in plain]
     found.append(change("aggregate", "token-sum-norm"))
-    return found + _lengths("token-sum-norm", lengths, own=False)
+    return found + _lengths("token-sum-norm", lengths, only_length=False)
 
 
-def _lengths(name: str, lengths: Sequence[int], *, own: bool) -> list[Change]:
+def _lengths(name: str, lengths: Sequence[int], *, only_length: bool) -> list[Change]:
     takes = STAGES["aggregate"].choices[name].hyperparameters
     if "max_completion_length" not in takes:
         return []
     flags: list[dict[str, Value]] = [{"max_completion_length": length} for length in lengths]
-    if own:
+    if only_length:
         return [Change({}, one, 0, 3.0) for one in flags]
     return [Change({"aggregate": name}, one, 1, _CHANGE + 3.0) for one in flags]

@@ -1,38 +1,37 @@
-"""The exact totals of a few plans."""
+"""The totals that ``grpo eval`` gives of plans, and how far their ratios go."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.match.sums.data import Data
-from grpo_cli.commands.match.sums.edges import merged
-from grpo_cli.commands.match.sums.terms import Terms
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.question import Data, Pass
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+
+LOW, HIGH = "epsilon_low", "epsilon_high"
 
 
 @dataclass
 class Exact(Totals):
-    """Totals, how far the ratios go on either side, and which records have a reference."""
+    """Totals, how far the ratios go on either side, and which records have a reference.
 
-    reached: F64 | None = None
+    Attributes:
+        reached: [2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0.
+    """
+
+    reached: F64 = field(default_factory=lambda: np.array([[math.inf, -math.inf]] * 2))
     references: References = field(default_factory=References)
-
-    def reach(self, other: F64) -> None:
-        """Adds what the ratios of other records reach."""
-        self.reached = other if self.reached is None else merged(self.reached, other)
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other records.
@@ -44,120 +43,91 @@ class Exact(Totals):
         if isinstance(other, Exact):
             self.references.merge(other.references)
             self.references.check()
-            if other.reached is not None:
-                self.reach(other.reached)
+            self.reach(other.reached)
 
-    def add_terms(self, work: Terms, evaluator: Evaluator, chunk: Chunk) -> None:
-        """Adds J's terms alone: the sums that ``add`` makes of a breakdown, to the bit."""
-        objective = work.objective(evaluator.plan)
-        policy = work.policy(objective, evaluator.measured)
-        self._weighted(POLICY, 1.0, policy, work.weight(objective, "aggregate"), chunk.batch)
-        has_kl = objective.has_kl and not objective.kl_in_reward
-        if has_kl:
-            weights = work.weight(objective, _own(objective, "kl_aggregate"))
-        if has_kl and not objective.beta:
-            self._term(KL).counted += weights.counted()
-        elif has_kl:
-            self._weighted(KL, -objective.beta, work.kl(objective), weights, chunk.batch)
-        if objective.entropy is not None:
-            weights = work.weight(objective, _own(objective, "entropy_aggregate"))
-            if objective.entropy_coef:
-                sums = work.entropy(objective)
-                self._weighted(ENTROPY, objective.entropy_coef, sums, weights, chunk.batch)
-            else:
-                self._term(ENTROPY).counted += weights.counted()
-        self.records += chunk.batch.records.count
-        self.signatures.setdefault(objective.signature, objective.parts)
+    def reach(self, other: F64) -> None:
+        """Adds what the ratios of other records reach."""
+        (low, high), (other_low, other_high) = self.reached.T, other.T
+        self.reached = np.stack([np.minimum(low, other_low), np.maximum(high, other_high)], axis=1)
 
-    def _weighted(
-        self, name: str, coefficient: float, sums: F64, weights: Weights, batch: Batch
-    ) -> None:
-        total = self._term(name)
-        values = (weights.numerator / weights.divisor) * sums
-        if self.batch == "record":
-            counts = np.ones(batch.records.count)
-            if weights.counts is not None:
-                counts = np.maximum(batch.records.sum(weights.counts), 1)
-            total.add(coefficient, record_sums(values, batch.records) / counts)
-            return
-        total.add(coefficient, values)
-        total.counted += 0.0 if weights.counts is None else float(weights.counts.sum())
+    @property
+    def objective(self) -> float:
+        """J."""
+        return sum(self.parts().values())
 
 
-def _own(objective: Objective, stage: str) -> str:
-    return "aggregate" if getattr(objective, stage) is None else stage
+def edges(ratio: F64, advantage: F64) -> F64:
+    """[2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0."""
+    found = np.empty((2, 2))
+    for side, chosen in zip(found, (advantage > 0, advantage < 0), strict=True):
+        side[0] = ratio.min(where=chosen, initial=np.inf)
+        side[1] = ratio.max(where=chosen, initial=-np.inf)
+    return found
 
 
-Likely = Mapping[str, Exact | None]
-"""The totals of evaluators by their words."""
-Found = dict[int, Exact | None]
-"""The totals of plans by their number; None where one cannot be evaluated."""
+def unbound(objective: Objective, reached: F64) -> dict[str, float]:
+    """ε → the value from which on any gives the same number, if the objective's own is above it.
+
+    PPO's clip holds ρ from above where A > 0, and from below where A < 0; a weight's window (CISPO)
+    both on either side. Where δ or the dual clip acts, ε_high may matter to it and is left out.
+    """
+    window, values = objective.surrogate.choice.window, objective.surrogate.values
+    if window is None:
+        return {}
+    (bottom, top), (bottom_of_losses, top_of_losses) = reached.tolist()
+    if window == "weight":
+        bottom, top = min(bottom, bottom_of_losses), max(top, top_of_losses)
+        bottom_of_losses = bottom
+    found = {LOW: 1.0 - bottom_of_losses, HIGH: top - 1.0}
+    caps = [cap for name in ("delta", "dual_clip") if isinstance(cap := values.get(name), float)]
+    if any(cap <= max(top, top_of_losses) for cap in caps):
+        del found[HIGH]
+    return {
+        name: max(edge, 0.0)
+        for name, edge in found.items()
+        if isinstance(own := values.get(name), float) and own >= edge
+    }
 
 
-@dataclass(frozen=True)
-class Exactly:
-    """Adds up the totals of plans, chunk by chunk.
+def exactly(evaluators: Sequence[Evaluator], data: Data) -> list[Exact | None]:
+    """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
+    return data.fold(partial(ExactTotals, evaluators)).found if evaluators else []
+
+
+class ExactTotals(Pass):
+    """The totals of plans.
 
     Attributes:
-        evaluators: of which plans.
-        everything: whether numbers beside J and its terms are wanted.
-        reaching: whether it is wanted how far the ratios go.
+        found: the totals of each plan; None where it cannot be evaluated.
     """
 
-    evaluators: Sequence[Evaluator]
-    everything: bool
-    reaching: bool
+    settings = (*Pass.settings, "_evaluators")
 
-    def __call__(self, chunk: Chunk, into: Found) -> None:
-        """Adds a chunk's records."""
-        work = Terms(chunk)
-        for at, evaluator in enumerate(self.evaluators):
-            totals = into[at]
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self._evaluators = evaluators
+        self.found: list[Exact | None] = [Exact(one.plan.batch) for one in evaluators]
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's records to the totals of each plan."""
+        del found
+        for at, (evaluator, totals) in enumerate(zip(self._evaluators, self.found, strict=True)):
             if totals is None:
                 continue
             try:
-                totals.references.add(chunk, evaluator.plan, work.objective(evaluator.plan))
+                totals.references.add(chunk, evaluator.plan, evaluator.objective(chunk))
                 totals.references.check()
                 with np.errstate(all="ignore"):
-                    if self.everything or work.drops(evaluator):
-                        totals.add(evaluator.evaluate(chunk))
-                    else:
-                        totals.add_terms(work, evaluator, chunk)
-                    if self.reaching:
-                        objective = work.objective(evaluator.plan)
-                        totals.reach(work.reached(objective, evaluator.measured))
+                    made = evaluator.evaluate(chunk)
+                    totals.add(made)
+                    totals.reach(edges(made.ratio, made.advantage))
             except GrpoError:
-                into[at] = None
+                self.found[at] = None
 
-    def zero(self) -> Found:
-        """Of no record."""
-        return {at: Exact(one.plan.batch) for at, one in enumerate(self.evaluators)}
-
-
-def exactly(
-    evaluators: Sequence[Evaluator], data: Data, *, everything: bool, reaching: bool
-) -> list[Exact | None]:
-    """The totals that ``grpo eval`` gives, to the bit; None where it gives an error.
-
-    Args:
-        evaluators: of which plans.
-        data: the records.
-        everything: whether numbers beside J and its terms are wanted.
-        reaching: whether it is wanted how far the ratios go.
-    """
-    work = Exactly(evaluators, everything, reaching)
-    found = work.zero()
-    for part in data.fold(work, work.zero) if evaluators else ():
-        merge(found, part)
-    return [found[at] for at in range(len(evaluators))]
-
-
-def merge(found: Found, part: Found) -> None:
-    """Adds the totals of other records."""
-    for at, totals in part.items():
-        known = found[at]
-        found[at] = None
-        if known is not None and totals is not None:
-            with suppress(InputError):
-                known.merge(totals)
-                found[at] = known
+    def merge(self, later: ExactTotals) -> None:
+        """Adds the totals of other records."""
+        for at, (totals, part) in enumerate(zip(self.found, later.found, strict=True)):
+            self.found[at] = None
+            if totals is not None and part is not None:
+                with suppress(InputError):
+                    totals.merge(part)
+                    self.found[at] = totals

@@ -1,261 +1,324 @@
-"""Sums over the tokens of each response, for one objective after the other."""
+"""Sums over the tokens of each response, which all conventions are made of."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.options import Key, advantage_key, correction_key, key
-from grpo_cli.commands.match.sums.edges import edges
+from grpo_cli.commands.match.space.kinds import Key, advantage_key, correction_key, key
+from grpo_cli.commands.match.space.space import DIRECT, Options
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.arithmetic.groups import Groups, Remembered
-from grpo_cli.objective.choice import Bound
+from grpo_cli.engine.evaluator import BatchStatistics
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.arithmetic.groups import Remembered
 from grpo_cli.objective.inputs import Inputs, missing, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import (
-    Correction,
-    Kl,
-    PerToken,
-    Ratio,
-    Surrogate,
-    Weights,
-    of_tokens,
-    times,
-)
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, of_tokens
 from grpo_cli.objective.statistics import moments
 from grpo_cli.variants.plan import Plan
 
+Flags = NDArray[np.bool_]
+Measured = Mapping[int, BatchStatistics]
+"""The statistics of the whole input, by the numbers of the advantages that need them."""
+
+
+_CLAMPED = ("token", "sequence", "product")
+"""Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
+
+
+class Sides(NamedTuple):
+    """Policy terms for A = 1 and for A = −1.
+
+    Attributes:
+        places: [S] the row of each term; equal terms share one.
+        gain, loss: [n, R].
+    """
+
+    places: NDArray[np.int64]
+    gain: F64
+    loss: F64
+
 
 class Terms:
-    """The terms of objectives on a chunk; what two of them share is worked out once."""
+    """The terms of all options on a chunk; what two of them share is computed once.
 
-    def __init__(self, chunk: Chunk, groups: type[Groups] = Remembered) -> None:
+    Attributes:
+        left_out: the corrections that took tokens out of a denominator, or of the KL.
+    """
+
+    def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
+        self._options = options
         self._chunk = chunk
+        self._measured = measured
         self.batch = chunk.batch
-        self._groups = groups(chunk.batch.groups, chunk.batch.group_count)
-        self.inputs = self.fresh()
         self.left_out: set[Key] = set()
-        self._policies: dict[object, F64] = {}
-        self._ratios: dict[object, Ratio] = {}
-        self._tops: dict[int, float] = {}
-        self._kls: dict[object, F64] = {}
-        self._kl_weights: dict[object, F64 | None] = {}
-        self._unweighed: tuple[object, F64] | None = None
-        self._far_old: float | None = None
-        self._scored: dict[object, Inputs] = {}
-        self._reached: dict[object, F64] = {}
-        self._advantage_of: tuple[object, F64 | PerToken] | None = None
+        self._groups = _Rounded(chunk.batch.groups, chunk.batch.group_count)
+        self._inputs = self._columns()
+        self._penalised: dict[Key, Inputs] = {}
+        self._ratios: dict[Key, Ratio] = {}
+        self._advantages: dict[Key, F64 | PerToken] = {}
+        self._of_tokens: dict[Key, F64] = {}
+        self._of_signs: tuple[Key, F64, F64] | None = None
+        self._kls: dict[Key, F64] = {}
 
-    def fresh(self) -> Inputs:
-        """The columns, as the records have them."""
+    def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
+        """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
+        rows, divisors, counted = [], [], []
+        table, records = self._options.weights, self.batch.records
+        for plan, stage in zip(table.plans, table.details, strict=True):
+            bound = getattr(self._chunk.objective(plan), stage)
+            found = self._inputs.call(bound, "aggregate")
+            numerator = np.asarray(found.numerator, dtype=np.float64)
+            if plan.batch == "record" and found.counts is not None:
+                counts = np.maximum(records.sum(found.counts), 1)
+                numerator = numerator / np.repeat(counts, records.lengths)
+            rows.append(numerator)
+            divisors.append(float(found.divisor))
+            counted.append(0.0 if found.counts is None else float(found.counts.sum()))
+        member, classes = distinct(rows)
+        return classes, member, np.array(divisors), np.array(counted)
+
+    def advantages(self) -> Iterator[F64]:
+        """[R] each, by response."""
+
+        def one(at: int, objective: Objective) -> F64:
+            found = self._advantage(at, objective)
+            if isinstance(found, PerToken):
+                raise UsageError(
+                    "match: some records give advantages by token, the first one does not; match "
+                    "those alone (--where), or put one by token first"
+                )
+            return np.asarray(found, dtype=np.float64)
+
+        return self._rows(self._options.advantages.plans, one)
+
+    def sides(self, policies: Sequence[int], gaining: Flags, losing: Flags) -> Sides:
+        """Σ c·s of policy terms for A = 1, and for A = −1.
+
+        Args:
+            policies: the numbers of the terms.
+            gaining: [R] the responses whose sum for A = 1 is needed.
+            losing: [R] those whose sum for A = −1 is. Where no response is both, one look at the
+                tokens is enough.
+        """
+        if (gaining & losing).any():
+            signs = [np.ones(len(losing)), np.full(len(losing), -1.0)]
+        else:
+            signs = [np.where(losing, -1.0, 1.0)]
+        both = [(one, self.batch.responses.spread(one)) for one in signs]
+        places, rows = distinct(self._for_signs(at, both) for at in policies)
+        return Sides(places, rows[:, 0], rows[:, -1])
+
+    def _for_signs(self, at: int, signs: Sequence[tuple[F64, F64]]) -> F64:
+        """[1 or 2, R] a policy term with these advantages; nan where it cannot be evaluated."""
+        objective, inputs = self._chunk.objective(self._options.policies.plans[at]), self._inputs
+        found = np.full((len(signs), self.batch.responses.count), np.nan)
+        with suppress(InputError, HyperparameterError):
+            self._set_ratio(inputs, objective)
+            sums = []
+            for of_responses, tokens in signs:
+                inputs["advantage"], inputs["response_advantage"] = tokens, of_responses
+                sums.append(self._policy_sums(inputs, objective))
+            found[:] = sums
+        return found
+
+    def directs(self, classes: F64) -> F64:
+        """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
+        table = self._options.directs
+        found = np.full((len(table.plans), len(classes)), np.nan)
+        for at in self._options.directs_by_policy:
+            objective = self._chunk.objective(table.plans[at])
+            with suppress(InputError, HyperparameterError):
+                by_token = table.details[at] == "by token"
+                direct = self._direct_by_token if by_token else self._direct
+                found[at] = classes @ direct(DIRECT + at, objective)
+        return found
+
+    def _direct(self, at: int, objective: Objective) -> F64:
+        inputs = self._inputs_of(objective)
+        self._set_ratio(inputs, objective)
+        self._set_advantage(inputs, self._advantage(at, objective))
+        return self._policy_sums(inputs, objective)
+
+    def _direct_by_token(self, at: int, objective: Objective) -> F64:
+        """[R] Σ c·s, from c·s for A = 1 and for A = −1, which the last policy left behind."""
+        wanted = advantage_key(objective)
+        if wanted not in self._of_tokens:  # by token in the first record, not in each
+            given = self._advantage(at, objective)
+            self._of_tokens[wanted] = of_tokens(given, self.batch.responses)
+        advantages, inputs = self._of_tokens[wanted], self._inputs
+        same = key(objective.ratio), key(objective.surrogate), correction_key(objective)
+        if self._of_signs is None or self._of_signs[0] != same:
+            self._set_ratio(inputs, objective)
+            sides = []
+            for sign in (1.0, -1.0):
+                inputs["response_advantage"] = None
+                inputs["advantage"] = np.full(len(advantages), sign)
+                sides.append(sign * self._policy_values(inputs, objective)[0])
+            self._of_signs = same, sides[0], sides[1]
+        _, gain, loss = self._of_signs
+        values = np.where(advantages > 0.0, gain, loss)
+        values *= advantages
+        sums: F64 = self.batch.responses.sum(values)
+        return sums
+
+    def kls(self) -> Iterator[F64]:
+        """[R] Σ k, or β·Σ k, of each."""
+
+        def one(_: int, objective: Objective) -> F64:
+            if self._options.solve:
+                return self._kl(objective)
+            if not objective.beta:
+                return np.zeros(self.batch.responses.count)
+            return objective.beta * self._kl(objective)
+
+        return self._rows(self._options.kls.plans, one)
+
+    def entropies(self) -> Iterator[F64]:
+        """[R] coefficient · Σ H of each."""
+
+        def one(_: int, objective: Objective) -> F64:
+            assert objective.entropy is not None
+            values = self._inputs.call(objective.entropy, "entropy")
+            bonus: F64 = objective.entropy_coef * self.batch.responses.sum(values)
+            return bonus
+
+        return self._rows(self._options.entropies.plans, one)
+
+    def _rows(
+        self, plans: Sequence[Plan], compute: Callable[[int, Objective], F64]
+    ) -> Iterator[F64]:
+        """[R] of each plan; nan where the records lack what it needs."""
+        for at, plan in enumerate(plans):
+            try:
+                yield compute(at, self._chunk.objective(plan))
+            except (InputError, HyperparameterError):
+                yield np.full(self.batch.responses.count, np.nan)
+
+    # ---- stages ----------------------------------------------------------------------------------
+
+    def _columns(self) -> Inputs:
         inputs = Inputs(self.batch)
         inputs["groups"] = self._groups
         return inputs
 
-    def objective(self, plan: Plan) -> Objective:
-        """A plan's objective for these records."""
-        return self._chunk.objective(plan)
-
-    def weight(self, objective: Objective, stage: str) -> Weights:
-        """The weights of an aggregation."""
-        found: Weights = self.inputs.call(getattr(objective, stage), "aggregate")
-        return found
-
-    def scored(self, objective: Objective) -> Inputs:
+    def _inputs_of(self, objective: Objective) -> Inputs:
         """The columns, less a KL in the reward where the objective has one."""
         if not objective.kl_in_reward:
-            return self.inputs
-        same = objective.advantage.choice.given, self._acting_penalty(objective)
-        if same not in self._scored:
-            self._scored[same] = self.fresh()
-            take_penalty(self._scored[same], objective)
-        return self._scored[same]
+            return self._inputs
+        same = objective.advantage.choice.given, key(objective.kl)
+        if same not in self._penalised:
+            inputs = self._columns()
+            take_penalty(inputs, objective)
+            self._penalised[same] = inputs
+        return self._penalised[same]
 
-    def _acting_penalty(self, objective: Objective) -> object:
-        old, reference = self.inputs.get("log_probs_old"), self.inputs.get("log_probs_ref")
-        if old is None or reference is None:
-            return key(objective.kl)
-        if self._far_old is None:
-            self._far_old = float(np.abs(old - reference).max(initial=0.0))
-        return _unclamped(objective.kl, self._far_old), objective.kl.values.get("beta")
+    def _advantage(self, at: int, objective: Objective) -> F64 | PerToken:
+        wanted = advantage_key(objective)
+        if wanted not in self._advantages:
+            inputs, measured = self._inputs_of(objective), self._measured.get(at)
+            whole = None if measured is None else measured.single(self.batch)
+            inputs["moments"] = moments(self.batch, objective, whole)
+            self._advantages[wanted] = inputs.call(objective.advantage, "advantage")
+        return self._advantages[wanted]
 
-    def set_ratio(self, inputs: Inputs, objective: Objective) -> None:
-        """Sets the ratio of the objective's level, worked out once."""
-        wanted = key(objective.ratio)
-        if wanted not in self._ratios:
-            self._ratios[wanted] = self._free_ratio(inputs, objective)
-        ratio = self._ratios[wanted]
-        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
-
-    def _free_ratio(self, inputs: Inputs, objective: Objective) -> Ratio:
-        """The ratio; that without a clamp, if no log ratio reaches it."""
-        clamp = objective.ratio.values.get("log_ratio_clamp")
-        bound = objective.ratio
-        if isinstance(clamp, float):
-            farthest = np.abs(inputs.get("token_log_ratio")).max(initial=0.0)
-            if farthest <= clamp and bound.name in ("token", "sequence", "product"):
-                bound = replace(bound, values={**bound.values, "log_ratio_clamp": None})
-        if key(bound) not in self._ratios:
-            ratio: Ratio = inputs.call(bound, "ratio")
-            if self.batch.ratios is not None and bound.choice.given:
-                ratio = ratio._replace(ratio=self.batch.ratios)
-            self._ratios[key(bound)] = ratio
-        return self._ratios[key(bound)]
-
-    def acting(self, inputs: Inputs, objective: Objective) -> object:
-        """What a policy term is on this chunk: bounds that no ratio reaches do nothing."""
-        ratio: F64 = inputs.get("ratio")
-        number = id(ratio)
-        if number not in self._tops:
-            self._tops[number] = float(ratio.max(initial=0.0))
-        values = {
-            name: None if name in _BOUNDS and _beyond(value, self._tops[number]) else value
-            for name, value in objective.surrogate.values.items()
-        }
-        return number, objective.surrogate.name, tuple(values.items()), self._correction(objective)
-
-    def _correction(self, objective: Objective) -> object:
-        bound = objective.correction
-        return None if bound.choice.absent else key(bound)
-
-    def drops(self, evaluator: Evaluator) -> bool:
-        """Whether a correction takes tokens of these records out of a denominator, or of the KL."""
-        objective = self.objective(evaluator.plan)
-        if objective.correction.choice.absent:
-            return False
-        inputs = self.scored(objective)
-        self.set_ratio(inputs, objective)
-        self._set_advantage(inputs, objective, evaluator.measured)
-        return _leaves_out(inputs.call(objective.correction, "correction"), of_kl=True)
-
-    def policy(self, objective: Objective, measured: BatchStatistics | None) -> F64:
-        """[R] Σ c·s, to the bit as ``grpo eval`` has it."""
-        inputs = self.scored(objective)
-        self.set_ratio(inputs, objective)
-        same = advantage_key(objective), self.acting(inputs, objective)
-        if same not in self._policies:
-            self._policies[same] = self._policy(inputs, objective, measured)
-        return self._policies[same]
-
-    def _policy(
-        self, inputs: Inputs, objective: Objective, measured: BatchStatistics | None
-    ) -> F64:
-        self._set_advantage(inputs, objective, measured)
-        return self.policy_sums(inputs, objective)
-
-    def _set_advantage(
-        self, inputs: Inputs, objective: Objective, measured: BatchStatistics | None
-    ) -> None:
-        given = self._given(inputs, objective, measured)
+    def _set_advantage(self, inputs: Inputs, given: F64 | PerToken) -> None:
         inputs["advantage"] = of_tokens(given, self.batch.responses)
         inputs["response_advantage"] = None if isinstance(given, PerToken) else given
 
-    def _given(
-        self, inputs: Inputs, objective: Objective, measured: BatchStatistics | None
-    ) -> F64 | PerToken:
-        """The advantages; policy terms that follow each other often have the same."""
-        same = advantage_key(objective), id(measured)
-        if self._advantage_of is None or self._advantage_of[0] != same:
-            whole = None if measured is None else measured.single(self.batch)
-            inputs["moments"] = moments(self.batch, objective, whole)
-            self._advantage_of = same, inputs.call(objective.advantage, "advantage")
-        return self._advantage_of[1]
+    def _set_ratio(self, inputs: Inputs, objective: Objective) -> None:
+        bound = objective.ratio
+        clamp = bound.values.get("log_ratio_clamp")
+        if isinstance(clamp, float) and bound.name in _CLAMPED and self._farthest <= clamp:
+            # The same ratio, but for its last bits: its conventions are one value.
+            bound = replace(bound, values={**bound.values, "log_ratio_clamp": None})
+        if key(bound) not in self._ratios:
+            found: Ratio = inputs.call(bound, "ratio")
+            if self.batch.ratios is not None and bound.choice.given:
+                found = found._replace(ratio=self.batch.ratios)
+            self._ratios[key(bound)] = found
+        ratio = self._ratios[key(bound)]
+        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
 
-    def reached(self, objective: Objective, measured: BatchStatistics | None) -> F64:
-        """How far the ratios go, by the sign of the advantage."""
-        inputs = self.scored(objective)
-        self.set_ratio(inputs, objective)
-        ratio: F64 = inputs.get("ratio")
-        same = advantage_key(objective), id(measured), id(ratio)
-        if same not in self._reached:
-            given = self._given(inputs, objective, measured)
-            self._reached[same] = edges(ratio, of_tokens(given, self.batch.responses))
-        return self._reached[same]
+    @cached_property
+    def _farthest(self) -> float:
+        """The greatest |log ratio| of a token."""
+        return float(np.abs(self._inputs.get("token_log_ratio")).max(initial=0.0))
 
-    def policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
-        """[R] Σ c·s with the advantage that stands in the columns."""
-        values, empty = self.policy_values(inputs, objective)
+    def _policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
+        """[R] Σ c·s with the advantage that is set."""
+        values, empty = self._policy_values(inputs, objective)
         sums = self.batch.responses.sum(values)
         return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
 
-    def policy_values(self, inputs: Inputs, objective: Objective) -> tuple[F64, F64 | None]:
-        """[N] c·s with that advantage, and [R] what a response without tokens has, if anything."""
-        # The correction first: where it cannot be, nothing was worked out in vain.
+    def _policy_values(self, inputs: Inputs, objective: Objective) -> tuple[F64, F64 | None]:
+        """[N] c·s with that advantage, and [R] the values of responses without tokens."""
+        # The correction first: where it fails, no surrogate was evaluated in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
-        if _leaves_out(correction, of_kl=not _weighs_kl(objective)):
+        if leaves_out(correction, of_kl=not _weighs_kl(objective)):
             self.left_out.add(correction_key(objective))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
         return values, surrogate.empty
 
-    def kl(self, objective: Objective) -> F64:
+    def _kl(self, objective: Objective) -> F64:
         """[R] Σ k."""
-        self.set_ratio(self.inputs, objective)
-        weight = self._kl_weight(objective) if _weighs_kl(objective) else None
-        weighed = None if weight is None else (key(objective.correction), advantage_key(objective))
-        same = self._acting_kl(objective), id(self.inputs.get("ratio")), weighed
+        weighed = _weighs_kl(objective)
+        correction = (key(objective.correction), advantage_key(objective)) if weighed else None
+        same = key(objective.kl, "beta"), key(objective.ratio), correction
         if same not in self._kls:
-            values = self._kl_values(objective)
-            self._kls[same] = self.batch.responses.sum(
-                values if weight is None else weight * values
-            )
+            self._set_ratio(self._inputs, objective)
+            weight = self._kl_weight(objective) if weighed else None
+            kl: Kl | None = self._inputs.call(objective.kl, "kl")
+            if kl is None:  # left out here, though the first record has a reference
+                raise missing("log_ratio_ref", objective.kl, "kl")
+            values = kl.value if weight is None else weight * kl.value
+            self._kls[same] = self.batch.responses.sum(values)
         return self._kls[same]
-
-    def _kl_values(self, objective: Objective) -> F64:
-        """[N] k; what a ratio weighs is kept for the next ratio."""
-        bound = objective.kl
-        weighed = bound.values.get("kl_weight") == "ratio" and "/" not in bound.name
-        if not weighed or self.inputs.get("log_ratio_ref") is None:
-            found: Kl | None = self.inputs.call(bound, "kl")
-            if found is None:  # left out here, and estimated where the search began
-                raise missing("log_ratio_ref", bound, "kl")
-            return found.value
-        bare = replace(bound, values={**bound.values, "kl_weight": "none"})
-        wanted = _unclamped(bare, self._farthest)
-        if self._unweighed is None or self._unweighed[0] != wanted:
-            plain: Kl = self.inputs.call(bare, "kl")
-            self._unweighed = wanted, plain.value
-        return times(self.inputs.get("ratio"), self._unweighed[1])
 
     def _kl_weight(self, objective: Objective) -> F64 | None:
         """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""
-        wanted = key(objective.correction), advantage_key(objective)
-        if wanted not in self._kl_weights:
-            self._set_advantage(self.inputs, objective, None)
-            correction: Correction | None = self.inputs.call(objective.correction, "correction")
-            self._kl_weights[wanted] = None if correction is None else correction.kl_weight
-        return self._kl_weights[wanted]
+        inputs = self._inputs
+        inputs["moments"] = moments(self.batch, objective, None)
+        self._set_advantage(inputs, inputs.call(objective.advantage, "advantage"))
+        correction: Correction | None = inputs.call(objective.correction, "correction")
+        return None if correction is None else correction.kl_weight
 
-    def _acting_kl(self, objective: Objective) -> object:
-        """What a KL is on this chunk: its clamps, where no token reaches them, do nothing."""
-        if self.inputs.get("log_ratio_ref") is None:
-            return key(objective.kl)
-        return _unclamped(objective.kl, self._farthest)
 
-    @cached_property
-    def _farthest(self) -> float:
-        """The greatest log ratio to the reference."""
-        return float(np.abs(self.inputs.get("log_ratio_ref")).max(initial=0.0))
+class _Rounded(Remembered):
+    """Groups whose sums are rounded as they come, for a search: what it finds is summed again."""
 
-    def entropy(self, objective: Objective) -> F64:
-        """[R] Σ H."""
-        assert objective.entropy is not None
-        values: F64 = self.inputs.call(objective.entropy, "entropy")
-        sums: F64 = self.batch.responses.sum(values)
-        return sums
+    def offsets(self, values: F64) -> F64:
+        """As ``Groups`` has it, but for rounding; exactly 0 where all of a group are equal."""
+        return self._once("offsets", values, lambda wanted: self.map(_offsets, wanted)).copy()
+
+    def sum(self, values: F64) -> F64:
+        """As ``Groups`` has it, but for rounding."""
+        return np.bincount(self.index, weights=values, minlength=self.count).astype(np.float64)
+
+
+def _offsets(rows: F64) -> F64:
+    rough = rows - rows.mean(axis=1, keepdims=True)
+    offsets: F64 = rough - rough.mean(axis=1, keepdims=True)
+    offsets[(rows == rows[:, :1]).all(axis=1)] = 0.0
+    return offsets
 
 
 def _weighs_kl(objective: Objective) -> bool:
-    """Whether a search weighs the KL as the correction does."""
+    """Whether the search weighs the KL as the correction does."""
     return objective.correction.name.startswith("ms-swift/")
 
 
-def _leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
+def leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
+    """Whether a correction takes tokens out of a denominator, or of the KL."""
     if correction is None:
         return False
     kept, weight = correction.kept, correction.kl_weight
@@ -263,19 +326,25 @@ def _leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
     return left_out or (of_kl and weight is not None and not (weight == 1.0).all())
 
 
-def _unclamped(bound: Bound, farthest: float) -> object:
-    """A KL but for β, without the clamps that no log ratio so far at most reaches."""
-    reached = {"kl_input_clamp": farthest, "kl_output_clamp": np.exp(farthest) * farthest}
-    values = {
-        name: None if name in reached and _beyond(value, reached[name]) else value
-        for name, value in bound.values.items()
-        if name != "beta"
-    }
-    return bound.name, tuple(values.items())
+def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:
+    """Which of the distinct arrays each is, and those, stacked."""
+    known: dict[bytes, list[int]] = {}
+    kept: list[F64] = []
+    places = []
+    for row in rows:
+        flat = row.ravel()
+        # einsum, unlike a product, never runs in threads, and so never rounds differently.
+        marked = np.einsum("i,i", flat, _marks(len(flat))).tobytes()
+        alike = known.setdefault(marked, [])
+        bits = row.view(np.int64)
+        place = next((at for at in alike if (bits == kept[at].view(np.int64)).all()), len(kept))
+        if place == len(kept):
+            alike.append(place)
+            kept.append(row)
+        places.append(place)
+    return np.array(places, np.int64), np.array(kept)
 
 
-_BOUNDS = ("delta", "dual_clip")
-
-
-def _beyond(bound: Value, top: float) -> bool:
-    return isinstance(bound, float) and bound >= top
+@lru_cache(maxsize=4)
+def _marks(count: int) -> F64:
+    return np.sin(np.arange(1.0, count + 1.0))
