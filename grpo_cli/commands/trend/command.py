@@ -12,11 +12,10 @@ from grpo_cli.commands.options.objective import Files, ObjectiveOptions, Reading
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
-from grpo_cli.commands.trend.conditions import Condition, read_condition
-from grpo_cli.commands.trend.coverage import coverage
 from grpo_cli.commands.trend.figure import figure
+from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.follow import Follow, Watch
 from grpo_cli.commands.trend.logs import read_beside
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, flags_of
@@ -24,7 +23,6 @@ from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.page import alone, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.beside import Beside
-from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.findings import Coverage
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.options import TrendOptions
 from grpo_cli.commands.trend.run import Run

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.beside import Beside, Comparison
-from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.findings import Coverage
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Finding, Step, series_of
