@@ -32,8 +32,8 @@ from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
 from grpo_cli.records.choose.batches import batch_fields
-from grpo_cli.records.decode.chunks import in_chunks
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
+from grpo_cli.records.record import in_chunks
 from grpo_cli.records.tables.pieces import Rows
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, plan

@@ -14,11 +14,10 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.choose.paths import read_path
-from grpo_cli.records.choose.where import read_conditions
-from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.choose.where import read_conditions, read_path
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.folders import files as expanded
+from grpo_cli.records.record import in_chunks
 from grpo_cli.records.tables.canonical import canonical
 from grpo_cli.records.translate import Notices
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -155,12 +156,11 @@ def verify(
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
         within = Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
         reader, _ = reader_of(data)
-        judging = Judging(variant or "", stages or {}, values, within, skip=False)
-        run = Verification(judging, reader, causes)
-        rows = [*run.rows()]
-        if not rows:
+        judging = partial(Judging, variant or "", stages or {}, values, within)
+        answer = Verification(judging, reader, causes).result()
+        if not answer.records:
             raise InputError('no record has "expected": put what your own loss returned there')
-        return Verified.from_document(run.document(rows))
+        return answer
 
 
 def check(data: Data, *, limit: int = 3) -> Checked:

@@ -14,7 +14,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
 from grpo_cli.objective.objective import Objective
-from grpo_cli.records import BatchFields, Raw, Record, assemble, key_of, layout, record
+from grpo_cli.records import BatchFields, Raw, Record, assemble, find_faults, key_of, layout, record
 from grpo_cli.records.fields import unknown_keys
 from grpo_cli.variants.plan import Plan
 
@@ -111,32 +111,40 @@ class Chunk:
             raise next(part for part in self.each(work) if isinstance(part, InputError)) from None
 
     def each(self, work: Callable[[Chunk], T]) -> Iterator[tuple[Chunk, T] | InputError]:
-        """What ``work`` makes of the records; of those around it where one of them is bad.
+        """What ``work`` makes of the records, in order; an error in the place of each bad one.
 
         ``work`` is called again on parts of the chunk where it fails on the whole.
         """
-        try:
-            yield self, work(self)
-        except (InputError, HyperparameterError) as error:
-            for part in self._around(error):
-                if isinstance(part, InputError):
-                    yield part
-                else:
-                    yield from part.each(work)
+        waiting: list[Chunk | InputError] = [self]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, InputError):
+                yield part
+                continue
+            try:
+                result = work(part)
+            except (InputError, HyperparameterError) as error:
+                waiting += [*part._around(error)][::-1]
+            else:
+                yield part, result
 
     def _around(self, error: InputError | HyperparameterError) -> Iterator[Chunk | InputError]:
-        """The chunk without the record that is to blame; the error stands in its place."""
+        """Smaller chunks of the same records; the error in the place of the one to blame.
+
+        What follows the one to blame is halved: many of many may be bad.
+        """
         if self.packed:
             yield from carefully(self.packed)
             return
-        place = 0 if len(self.records) == 1 else getattr(error, "record", None)
-        if place is None:  # nobody knows whose fault it is: one by one
-            for alone in self.records:
-                yield Chunk.of([alone])
-            return
-        yield from _whole(self.records[:place])
-        yield located(error, self.records[place])
-        yield from _whole(self.records[place + 1 :])
+        records = self.records
+        place = 0 if len(records) == 1 else getattr(error, "record", None)
+        if place is not None:
+            yield from _sound(records[:place])
+            yield located(error, records[place])
+            records = records[place + 1 :]
+        middle = (len(records) + 1) // 2
+        yield from _sound(records[:middle])
+        yield from _sound(records[middle:])
 
 
 def located(error: InputError | HyperparameterError, culprit: Record) -> InputError:
@@ -174,25 +182,28 @@ def assembled(items: Iterable[Record | InputError]) -> Iterator[Chunk | InputErr
         if isinstance(group, InputError):
             yield group
         else:
-            yield from _whole(group)
+            yield from _sound(group)
 
 
 def _read(raw: Raw | InputError) -> Record | InputError:
     return raw if isinstance(raw, InputError) else record(raw)
 
 
-def _whole(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
+def _sound(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
     """Records of one layout as a chunk; around those whose values are out of range."""
-    while records:
-        try:
-            yield Chunk.of(records)
-            return
-        except InputError as error:
-            bad = error.record or 0
-            if bad:
-                yield Chunk.of(records[:bad])
-            yield located(error, records[bad])
-            records = records[bad + 1 :]
+    if not records:
+        return
+    try:
+        yield Chunk.of(records)
+    except InputError:
+        begin = 0
+        for place, fault in sorted(find_faults(records).items()):
+            if begin < place:
+                yield Chunk.of(records[begin:place])
+            yield located(fault, records[place])
+            begin = place + 1
+        if begin < len(records):
+            yield Chunk.of(records[begin:])
 
 
 def _of_one_layout(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:

@@ -14,6 +14,7 @@ from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
+from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
@@ -73,6 +74,11 @@ class EvaluationSums(Accumulator[Breakdown]):
             if self.of_first is None:  # nor is the next one the first, wherever pieces are cut
                 self.of_first = {}
             yield error
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
+        read = self.evaluator.plan.settings
+        return chunks(decoded, with_headers=self.headers, settings=read)
 
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown."""
@@ -137,6 +143,11 @@ class StatisticsSums(Accumulator[BatchStatistics]):
     found: BatchStatistics = field(default_factory=BatchStatistics)
 
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
+        read = self.evaluator.plan.settings
+        return chunks(decoded, with_headers=self.headers, settings=read)
 
     def evaluate(self, chunk: Chunk) -> BatchStatistics:
         """The chunk's part of the statistics."""

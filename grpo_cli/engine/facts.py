@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.batches import steps_in
-from grpo_cli.records.fields import read_fields
+from grpo_cli.records.fields import fields_of, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.trainer import named_row
@@ -112,13 +111,10 @@ class InputFacts:
         self.unread.add(keys, found)
 
 
-@lru_cache(maxsize=1024)
 def _has_unread(keys: tuple[str, ...]) -> bool:
     """Whether there are any that no part reads."""
-    try:
-        return bool(candidates(read_fields(dict.fromkeys(keys, 0)).unknown))
-    except InputError:
-        return False
+    fields = fields_of(keys)
+    return fields is not None and bool(candidates(fields.unknown))
 
 
 def _named_row(chunk: DecodedChunk) -> str:
@@ -130,9 +126,9 @@ def _named_row(chunk: DecodedChunk) -> str:
 
 def _group_key(chunk: DecodedChunk) -> str:
     if chunk.keys is not None:
-        value: Any = dict.fromkeys(chunk.keys, 0)
-    else:
-        value = getattr(chunk.items[0], "value", None)
+        fields = fields_of(chunk.keys)
+        return "" if fields is None else fields.names.get("group_ids", "")
+    value = getattr(chunk.items[0], "value", None)
     if not isinstance(value, dict):
         return ""
     try:

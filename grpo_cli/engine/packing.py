@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from grpo_cli.batch import Batch
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
-from grpo_cli.records.fields import GROUPS, Fields, read_fields
-from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.records.fields import GROUPS, Fields, fields_of, read_fields
 
 if TYPE_CHECKING:
     from grpo_cli.records.tables.columns import Columns
@@ -25,74 +22,93 @@ small, few enough that memory is."""
 _PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
-Shared = tuple[Fields, Mapping[str, Value]]
 Items = Sequence[Raw | InputError]
 
 
 @dataclass(slots=True)
-class _Packing:
-    """Records that follow each other with the same keys and hyperparameters.
+class _Run:
+    """Records that follow each other and are evaluated together.
 
     Attributes:
+        key: what their keys mean, and the hyperparameters that they have to agree in.
         raws: the records, of which the texts are kept where those say it all.
-        shared: what their keys mean, and their hyperparameters.
         packed: their columns, piece by piece.
         headers: what a report shows of them beside their numbers; empty where none is wanted.
         size: about how many bytes of text they were.
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
+    key: tuple[Fields, Mapping[str, Value]]
     raws: list[Raw]
-    shared: Shared
     packed: list[Packed]
     headers: list[Record]
     size: int
-    of_batches: list[BatchFields] = field(default_factory=list)
+    of_batches: list[BatchFields]
 
-    def takes(self, part: _Packing, most: int) -> bool:
+    @classmethod
+    def of(
+        cls,
+        settings: Mapping[str, Value],
+        raws: list[Raw],
+        packed: Packed,
+        shown: list[Record],
+    ) -> _Run:
+        """Records that agree in some hyperparameters; their texts alone are kept from here on."""
+        for raw in raws:
+            raw.drop()
+        of_batches = [raw.batch for raw in raws if raw.batch]
+        size = sum([raw.size for raw in raws])
+        return cls((packed.fields, settings), raws, [packed], shown, size, of_batches)
+
+    def takes(self, later: _Run, most: int) -> bool:
         """Whether it can be evaluated together with what follows it."""
         full = self.size >= most or len(self.headers) >= _PRINTED
-        return part.shared == self.shared and not full
+        return not full and self.key == later.key
 
-    def join(self, part: _Packing) -> None:
+    def join(self, later: _Run) -> None:
         """Appends records of the same kind."""
-        self.raws += part.raws
-        self.packed += part.packed
-        self.headers += part.headers
-        self.size += part.size
-        self.of_batches += part.of_batches
+        self.raws += later.raws
+        self.packed += later.packed
+        self.headers += later.headers
+        self.size += later.size
+        self.of_batches += later.of_batches
 
     def chunks(self) -> Iterator[Chunk | InputError]:
         """The records side by side; one by one where a value is out of range."""
-        batch = lay(self.packed)
+        batch, first = lay(self.packed), self.packed[0]
         if batch is None:
             yield from carefully(self.raws)
             return
-        fields, settings = self.shared
-        batch = with_misnamed(batch, fields)
-        given = "advantages" in fields.names
-        yield Chunk(self.headers, batch, settings, given, self.raws, self.of_batches)
+        given = "advantages" in first.fields.names
+        yield Chunk(self.headers, batch, first.settings[0], given, self.raws, self.of_batches)
 
 
 def chunks(
-    decoded: Iterable[DecodedChunk], *, with_headers: bool, together: int = _BYTES
+    decoded: Iterable[DecodedChunk],
+    *,
+    with_headers: bool,
+    settings: Collection[str] | None = None,
+    together: int = _BYTES,
 ) -> Iterator[Chunk | InputError]:
     """Packs records as they are decoded, and puts together what can be evaluated together.
 
     Args:
         decoded: objects in order; in the place of one that cannot be read stands its error.
         with_headers: whether a report will show the records.
+        settings: the hyperparameters that are read of a chunk's records, so that they have to agree
+            in these; None for all of them.
         together: bytes of text from which on no more is put beside it.
     """
-    waiting: _Packing | None = None
-    for part in chain.from_iterable(_parts(few, with_headers=with_headers) for few in decoded):
-        if waiting is not None and isinstance(part, _Packing) and waiting.takes(part, together):
+    waiting: _Run | None = None
+    parts = (_parts(few, settings, with_headers=with_headers) for few in decoded)
+    for part in chain.from_iterable(parts):
+        if waiting is not None and isinstance(part, _Run) and waiting.takes(part, together):
             waiting.join(part)
             continue
         if waiting is not None:
             yield from waiting.chunks()
         waiting = None
-        if isinstance(part, _Packing):
+        if isinstance(part, _Run):
             waiting = part
         elif isinstance(part, Chunk):
             yield part
@@ -102,33 +118,63 @@ def chunks(
         yield from waiting.chunks()
 
 
-def _parts(few: DecodedChunk, *, with_headers: bool) -> Iterator[_Packing | Chunk | Items]:
-    """What is alike, packed; what is not, as it is."""
-    if few.columns is not None:
-        yield _of_columns(few.columns, few.items, with_headers=with_headers)
-        return
-    known = None if few.keys is None else _known(few.keys)
-    if known is not None:
-        yield _packed(few, known, with_headers=with_headers)
-        return
-    for shared, items in groupby(few.items, _shared):
-        if shared is not None:
-            yield _packed(DecodedChunk(list(items)), shared, with_headers=with_headers)
-        else:
-            yield list(items)
-
-
 def alike(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
     """Objects that are records, beside their columns; None beside those to be read one by one.
 
     Those are the unusual ones, and those among which a value is out of range.
     """
-    known = None if few.keys is None else _known(few.keys)
-    runs = [(known, few.items)] if known is not None else groupby(few.items, _shared)
-    for shared, some in runs:
-        items: Any = list(some)
-        packed = None if shared is None else pack([raw.value for raw in items])
+    for items, packed in _packed(few):
         yield items, None if packed is None or lay([packed]) is None else packed
+
+
+def _packed(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+    """Runs of objects with the same fields, and their columns; None where they are unusual."""
+    if few.keys is not None and GROUPS not in few.keys:
+        runs: Iterable[tuple[Fields | None, Iterable[Any]]] = [(fields_of(few.keys), few.items)]
+    else:
+        runs = groupby(few.items, _fields)
+    for fields, some in runs:
+        items: list[Any] = list(some)
+        yield items, None if fields is None else pack([raw.value for raw in items])
+
+
+def _fields(raw: Raw | InputError) -> Fields | None:
+    """What an object's keys mean; None where it is no record, or they contradict each other."""
+    if isinstance(raw, InputError) or not isinstance(raw.value, dict):
+        return None
+    try:
+        return read_fields(raw.value)
+    except InputError:
+        return None
+
+
+def _parts(
+    few: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
+) -> Iterator[_Run | Chunk | Items]:
+    """What is alike, packed; what is not, as it is."""
+    if few.columns is not None:
+        yield _of_columns(few.columns, few.items, with_headers=with_headers)
+        return
+    for items, packed in _packed(few):
+        if packed is None:
+            yield items
+            continue
+        raws: list[Raw] = items  # type: ignore[assignment]  # what is packed is no error
+        shown = headers(raws, packed) if with_headers else []
+        begin = 0
+        for own, some in groupby(packed.settings, lambda one: _read(one, settings)):
+            part = slice(begin, begin + len([*some]))
+            whole = part == slice(0, len(raws))
+            kept = packed if whole else packed.take(part)
+            yield _Run.of(own, raws[part], kept, shown[part])
+            begin = part.stop
+
+
+def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[str, Value]:
+    """The hyperparameters of a record that are read."""
+    if names is None or not given:
+        return given
+    return {name: value for name, value in given.items() if name in names}
 
 
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
@@ -137,54 +183,4 @@ def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
 
     shown = headers(columns) if with_headers else []
     rows: Any = items
-    batch = with_misnamed(columns.batch, columns.fields)
-    return Chunk(shown, batch, columns.settings, columns.advantages_given, rows)
-
-
-def with_misnamed(batch: Batch, fields: Fields) -> Batch:
-    """The batch with the keys that may be columns it lacks, by their names.
-
-    Their values are looked at where an objective needs one of them, record by record.
-    """
-    found = {column: each[0] for column, each in fields.misnamed.items()}
-    return replace(batch, misnamed=found) if found else batch
-
-
-def _packed(few: DecodedChunk, shared: Shared, *, with_headers: bool) -> _Packing | Items:
-    raws: list[Raw] = few.items  # type: ignore[assignment]  # with keys in common: no error
-    packed = pack([raw.value for raw in raws])
-    if packed is None:
-        return few.items
-    shown = headers(raws, packed, shared[0].names) if with_headers else []
-    for raw in raws:
-        raw.drop()
-    size, of_batches = sum([raw.size for raw in raws]), [raw.batch for raw in raws if raw.batch]
-    return _Packing([*raws], shared, [packed], shown, size, of_batches)
-
-
-def _shared(raw: Raw | InputError) -> Shared | None:
-    """What records that follow each other share; None if keys or hyperparameters are invalid."""
-    if isinstance(raw, InputError) or not isinstance(raw.value, dict):
-        return None
-    if None not in raw.value.values():
-        known = _known(tuple(raw.value))
-        if known is not None:
-            return known
-    try:
-        fields = read_fields(raw.value)
-        return fields, read_settings(raw.value, fields)
-    except InputError:
-        return None
-
-
-@lru_cache(maxsize=64)
-def _known(keys: tuple[str, ...]) -> Shared | None:
-    """The same for records without nulls, where their keys alone say it: most records."""
-    if GROUPS in keys:
-        return None
-    try:
-        fields = read_fields(dict.fromkeys(keys, 0))
-    except InputError:
-        return None
-    own = fields.hyperparameters or "hyperparameters" in fields.names
-    return None if own else (fields, read_settings({}, fields))
+    return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)

@@ -35,12 +35,11 @@ from grpo_cli.records import (
     record,
 )
 from grpo_cli.records.choose.batches import batch_fields
-from grpo_cli.records.choose.paths import read_path, spelled
-from grpo_cli.records.choose.where import Condition
-from grpo_cli.records.decode.chunks import one_by_one
+from grpo_cli.records.choose.where import Condition, read_path, spelled
 from grpo_cli.records.open.address import Version, is_remote
 from grpo_cli.records.open.ranges import version_of
 from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.record import one_by_one
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row

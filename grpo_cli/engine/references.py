@@ -9,7 +9,7 @@ from grpo_cli.engine.chunk import Chunk, located
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.inputs import MissingColumnError, missing
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import MIXED, Parts, plain
 from grpo_cli.records import DecodedChunk

@@ -6,9 +6,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from grpo_cli.objective.accumulation import Rule
-from grpo_cli.objective.choice import Choice
 from grpo_cli.objective.row import Row, Use
 
 Settings = Mapping[str, object]
@@ -53,9 +53,8 @@ class Framework:
 
     Attributes:
         name: what stands before the slash in the names of its rows and choices.
+        choices: the modules that register the choices that only it has, and its other names.
         rows: its rows by name.
-        choices: stage → the choices that only it has, by name.
-        aliases: stage → its names for choices that others have, and the choices.
         earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.
         changes: what changed between releases.
         read: what a record's ``framework`` settings come to; None: they name a row at most.
@@ -65,9 +64,8 @@ class Framework:
     """
 
     name: str
+    choices: tuple[ModuleType, ...]
     rows: Mapping[str, Row[Use]]
-    choices: Mapping[str, Mapping[str, Choice]] = field(default_factory=dict)
-    aliases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     earlier: Mapping[str, Row[Use]] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     read: Callable[[Settings], Reading] | None = None

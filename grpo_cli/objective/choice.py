@@ -1,24 +1,140 @@
-"""A choice at a stage: a pure function, and the same with its hyperparameters bound."""
+"""A choice at a stage: a pure function, its table, and the function with its values bound.
+
+``@choice("surrogate", "cispo", epsilon_low=1.0, epsilon_high=4.0)`` enters a function into the
+table of its stage; the numbers are what its hyperparameters are where a flag swaps it in.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Parameters(NamedTuple):
+    """What a stage function takes.
+
+    Attributes:
+        columns: its positional parameters, which name what it reads (``Inputs``).
+        optional: those of them that may be None.
+        hyperparameters: its keyword-only parameters.
+        nullable: those of them that may be None.
+    """
+
+    columns: tuple[str, ...]
+    optional: frozenset[str]
+    hyperparameters: tuple[str, ...]
+    nullable: frozenset[str]
+
+    def without(self, *columns: str) -> Parameters:
+        """The parameters less some columns."""
+        return self._replace(columns=tuple(name for name in self.columns if name not in columns))
+
+    def __or__(self, other: Parameters) -> Parameters:
+        """Both, each once; a column that one of them needs is needed."""
+        needed = {*self.columns} - self.optional | {*other.columns} - other.optional
+        return Parameters(
+            tuple(dict.fromkeys((*self.columns, *other.columns))),
+            (self.optional | other.optional) - needed,
+            tuple(dict.fromkeys((*self.hyperparameters, *other.hyperparameters))),
+            self.nullable | other.nullable,
+        )
+
+
+def parameters(function: Callable[..., Any]) -> Parameters:
+    """What a function takes by its signature, or by ``parameters`` where it is a ``Composed``."""
+    function = inspect.unwrap(function)
+    if isinstance(function, Composed):
+        return function.parameters
+    columns, hyperparameters, optional, nullable = [], [], set(), set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            hyperparameters.append(name)
+            nullable |= {name} if "None" in str(parameter.annotation) else set()
+        else:
+            columns.append(name)
+            optional |= set() if parameter.default is parameter.empty else {name}
+    return Parameters(
+        tuple(columns), frozenset(optional), tuple(hyperparameters), frozenset(nullable)
+    )
+
+
+Usual = Mapping[str, Any]
+"""Usual values of hyperparameters, where several choices share them."""
+
+Arguments = Mapping[str, Any]
+"""Columns, or hyperparameters, by name."""
+
+
+class Composed:
+    """A stage function made of others.
+
+    Args:
+        takes: what it takes; its columns come in that order.
+        run: gets the columns and the hyperparameters by name.
+        doc: its docstring.
+        returns: the name of the type that it returns.
+        measure: as ``Choice`` has it.
+    """
+
+    def __init__(
+        self,
+        takes: Parameters,
+        run: Callable[[Arguments, Arguments], Any],
+        doc: str | None,
+        returns: str = "",
+        measure: Callable[..., Any] | None = None,
+    ) -> None:
+        self.parameters = takes
+        self.measure = measure
+        self._run = run
+        self.__doc__ = doc
+        self.__annotations__ = {"return": returns}
+
+    def __call__(self, *columns: Any, **values: Any) -> Any:
+        """Takes the columns in the order of ``parameters``."""
+        return self._run(dict(zip(self.parameters.columns, columns, strict=True)), values)
+
+
+def call(function: Callable[..., Any], columns: Arguments, values: Arguments) -> Any:
+    """Calls a stage function with those of the columns and values that it takes."""
+    takes = parameters(function)
+    arguments = [columns[name] for name in takes.columns]
+    return function(*arguments, **{name: values[name] for name in takes.hyperparameters})
+
+
+def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
+    """A stage function that reads other columns in the place of some of its own.
+
+    Args:
+        function: such a function.
+        doc: the docstring.
+        instead: its column → the one that is read, as ``log_probs_old="log_probs_rollout"``.
+    """
+    own = parameters(function)
+    takes = own._replace(
+        columns=tuple(instead.get(name, name) for name in own.columns),
+        optional=frozenset(instead.get(name, name) for name in own.optional),
+    )
+
+    def run(columns: Arguments, values: Arguments) -> Any:
+        return function(*columns.values(), **values)
+
+    return Composed(takes, run, doc, function.__annotations__["return"])
 
 
 @dataclass(frozen=True)
 class Choice:
     """A stage function, and the values its hyperparameters have when a flag swaps it in.
 
-    The function's positional parameters name the columns it reads (``Columns``), its keyword-only
-    parameters are its hyperparameters; it has no defaults of its own, but for ``= None`` on a
-    column that the records may lack.
+    The function has no defaults of its own, but for ``= None`` on a column that the records may
+    lack.
 
     Args:
         function: the pure function.
@@ -51,19 +167,29 @@ class Choice:
     stops_gradient: str = ""
 
     @cached_property
+    def parameters(self) -> Parameters:
+        """What the function takes."""
+        return parameters(self.function)
+
+    @cached_property
+    def measured(self) -> Parameters:
+        """What ``measure`` takes; nothing where there is none."""
+        return parameters(self.measure or (lambda: None))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns that the function reads."""
-        return positional(self.function)
+        return self.parameters.columns
 
-    @cached_property
+    @property
     def optional(self) -> frozenset[str]:
         """The columns that the function can do without; it gets None for them then."""
-        return optional(self.function)
+        return self.parameters.optional
 
-    @cached_property
+    @property
     def hyperparameters(self) -> tuple[str, ...]:
         """The hyperparameters that the function takes."""
-        return keyword_only(self.function)
+        return self.parameters.hyperparameters
 
     @property
     def penalizes_reference(self) -> bool:
@@ -77,38 +203,72 @@ class Choice:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
-def positional(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's positional parameters; of one made of another, its columns."""
-    if hasattr(function, "columns"):
-        return tuple(function.columns)
-    code = _innermost(function).__code__
-    return code.co_varnames[: code.co_argcount]
+class Table(NamedTuple):
+    """The choices of a stage by name, and other names for them."""
+
+    choices: dict[str, Choice]
+    aliases: dict[str, str]
 
 
-def keyword_only(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's keyword-only parameters: its hyperparameters."""
-    if hasattr(function, "hyperparameters"):
-        return tuple(function.hyperparameters)
-    code = _innermost(function).__code__
-    return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+_TABLES: dict[tuple[str, str], Table] = {}
 
 
-def optional(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of those positional parameters that may be None, its only default."""
-    if hasattr(function, "optional"):
-        return frozenset(function.optional)
-    columns, count = positional(function), len(_innermost(function).__defaults__ or ())
-    return frozenset(columns[len(columns) - count :])
+def table(stage: str, framework: str = "") -> Table:
+    """The choices registered at a stage: a framework's, or those that belong to none."""
+    return _TABLES.setdefault((stage, framework), Table({}, {}))
 
 
-def takes_none(function: Callable[..., Any], name: str) -> bool:
-    """Whether a hyperparameter may be None; of a function made of another it is not known."""
-    return "None" in str(_innermost(function).__annotations__.get(name, "None"))
+def choice(
+    stage: str,
+    name: str,
+    *aliases: str,
+    measure: Callable[..., Any] | None = None,
+    absent: bool = False,
+    given: bool = False,
+    in_reward: bool = False,
+    per_response: bool = False,
+    window: Literal["product", "weight"] | None = None,
+    total: bool = False,
+    stops_gradient: str = "",
+    **usual: Value,
+) -> Callable[[Function], Function]:
+    """Enters a function into the table of its stage, in the order of such calls.
+
+    Args:
+        stage: which of the six.
+        name: what rows and flags call it; before a slash stands the framework that it belongs to.
+        aliases: other names, as frameworks have them.
+        measure, absent, given, in_reward, per_response, window, total, stops_gradient: as
+            ``Choice`` has them.
+        usual: the values of its hyperparameters where a flag swaps it in.
+    """
+
+    def register(function: Function) -> Function:
+        made = Choice(
+            function,
+            usual,
+            measure or getattr(function, "measure", None),
+            absent=absent,
+            given=given,
+            in_reward=in_reward,
+            per_response=per_response,
+            window=window,
+            total=total,
+            stops_gradient=stops_gradient,
+        )
+        listed = table(stage, name.partition("/")[0] if "/" in name else "")
+        listed.choices[name] = made
+        listed.aliases.update(dict.fromkeys(aliases, name))
+        return function
+
+    return register
 
 
-def _innermost(function: Callable[..., Any]) -> FunctionType:
-    """What has the names; they are read off its code, which saves 4 ms of every start."""
-    found: Any = inspect.unwrap(function)
+def union(functions: Iterable[Callable[..., Any]]) -> Parameters:
+    """What several functions take together, each name once."""
+    found = Parameters((), frozenset(), (), frozenset())
+    for function in functions:
+        found |= parameters(function)
     return found
 
 
@@ -134,12 +294,13 @@ class Bound:
         return self.name, tuple(self.values.items())
 
     def __post_init__(self) -> None:
-        wanted = self.choice.hyperparameters
-        if not set(self.values) <= set(wanted):
-            raise TypeError(f"{self.name} takes {sorted(wanted)}, got {sorted(self.values)}")
-        given = [name for name in wanted if name in self.values]
+        takes = self.choice.parameters
+        if not set(self.values) <= set(takes.hyperparameters):
+            wanted = sorted(takes.hyperparameters)
+            raise TypeError(f"{self.name} takes {wanted}, got {sorted(self.values)}")
+        given = [name for name in takes.hyperparameters if name in self.values]
         checked = {name: HYPERPARAMETERS[name].check(name, self.values[name]) for name in given}
         for name, value in checked.items():
-            if value is None and not takes_none(self.choice.function, name):
+            if value is None and name not in takes.nullable:
                 raise HyperparameterError(name, f"{self.name} needs a value here, got null")
         object.__setattr__(self, "values", checked)

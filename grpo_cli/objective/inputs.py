@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
-from grpo_cli.objective.choice import Bound, keyword_only, optional, positional
+from grpo_cli.objective.choice import Bound, Parameters
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
 
@@ -128,22 +128,22 @@ class Inputs:
         Raises:
             InputError: where the records lack a column that it needs.
         """
-        arguments = [
-            self.get(name) if name in bound.choice.optional else self._need(name, bound, stage)
-            for name in bound.choice.columns
-        ]
-        return bound.choice.function(*arguments, **bound.values)
+        return bound.choice.function(
+            *self._columns(bound.choice.parameters, bound, stage), **bound.values
+        )
 
     def measure(self, bound: Bound, stage: str) -> Any:
         """Runs the function that takes a bound stage's sample for batch statistics."""
-        function = bound.choice.measure
+        function, takes = bound.choice.measure, bound.choice.measured
         assert function is not None
-        able = optional(function)
-        arguments = [
-            self.get(name) if name in able else self._need(name, bound, stage)
-            for name in positional(function)
+        values = {name: bound.values[name] for name in takes.hyperparameters}
+        return function(*self._columns(takes, bound, stage), **values)
+
+    def _columns(self, takes: Parameters, bound: Bound, stage: str) -> list[Any]:
+        return [
+            self.get(name) if name in takes.optional else self._need(name, bound, stage)
+            for name in takes.columns
         ]
-        return function(*arguments, **{name: bound.values[name] for name in keyword_only(function)})
 
     def get(self, name: str) -> Any:
         """The column, or None where the records lack what it is made of."""

@@ -7,8 +7,15 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
-from grpo_cli.objective import advantage, aggregate, correction, kl, ratio, surrogate
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective import (  # noqa: F401 - they register their choices
+    advantage,
+    aggregate,
+    correction,
+    kl,
+    ratio,
+    surrogate,
+)
+from grpo_cli.objective.choice import Bound, Choice, table
 from grpo_cli.objective.signature import Part, Parts, line
 from grpo_cli.version import VERSION
 
@@ -22,24 +29,17 @@ class Stage(NamedTuple):
     aliases: Mapping[str, str]
 
 
+def _stage(name: str, key: str, question: str) -> Stage:
+    return Stage(key, question, *table(name))
+
+
 STAGES: Mapping[str, Stage] = {
-    "advantage": Stage(
-        "adv", "how much better was this response?", advantage.CHOICES, advantage.ALIASES
-    ),
-    "ratio": Stage(
-        "ratio", "at what level is π_θ compared with π_old?", ratio.CHOICES, ratio.ALIASES
-    ),
-    "surrogate": Stage(
-        "surrogate", "how is the ratio tamed?", surrogate.CHOICES, surrogate.ALIASES
-    ),
-    "kl": Stage("kl", "how far from the reference?", kl.CHOICES, kl.ALIASES),
-    "correction": Stage(
-        "corr",
-        "does the rollout engine agree with the trainer?",
-        correction.CHOICES,
-        correction.ALIASES,
-    ),
-    "aggregate": Stage("agg", "what is the denominator?", aggregate.CHOICES, aggregate.ALIASES),
+    "advantage": _stage("advantage", "adv", "how much better was this response?"),
+    "ratio": _stage("ratio", "ratio", "at what level is π_θ compared with π_old?"),
+    "surrogate": _stage("surrogate", "surrogate", "how is the ratio tamed?"),
+    "kl": _stage("kl", "kl", "how far from the reference?"),
+    "correction": _stage("correction", "corr", "does the rollout engine agree with the trainer?"),
+    "aggregate": _stage("aggregate", "agg", "what is the denominator?"),
 }
 """The stages in the order in which they run, with the choices that belong to no framework."""
 
@@ -93,7 +93,7 @@ class Objective:
     @cached_property
     def needed_log_probs(self) -> tuple[str, ...]:
         """The columns of log-probs of other policies than the current one that change J."""
-        ratio = {_MADE_OF[name] for name in self.ratio.choice.columns if name in _MADE_OF}
+        compared = {_MADE_OF[name] for name in self.ratio.choice.columns if name in _MADE_OF}
         found: set[str] = set()
         for stage, bound in self.stages.items():
             if stage == "ratio" or (stage == "kl" and not self._kl_acts):
@@ -102,7 +102,7 @@ class Objective:
             if any(bound.values.get(name, ...) == off for name, off in _SWITCHES.items()):
                 columns -= bound.choice.optional
             found |= {_MADE_OF[name] for name in columns if name in _MADE_OF}
-            found |= ratio if columns & {"ratio", "log_ratio"} else set()
+            found |= compared if columns & {"ratio", "log_ratio"} else set()
         return tuple(sorted(found))
 
     @property

@@ -1,9 +1,7 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
 from grpo_cli.records.choose.batches import key_of
-from grpo_cli.records.choose.membership import BatchFields, MicroBatch
-from grpo_cli.records.decode.chunks import DecodedChunk
-from grpo_cli.records.fast import Packed, gather, headers, lay, pack
+from grpo_cli.records.from_objects import gather, headers, pack
 from grpo_cli.records.open.blocks import (
     Block,
     Source,
@@ -15,10 +13,11 @@ from grpo_cli.records.open.blocks import (
     records,
     spans,
 )
-from grpo_cli.records.parse.assemble import assemble, layout
+from grpo_cli.records.packed import Packed, lay
+from grpo_cli.records.parse.assemble import assemble, find_faults, layout
 from grpo_cli.records.parse.record import parse
 from grpo_cli.records.reading import PLAIN, Piece, Reading
-from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw, Record
 
 __all__ = [
     "PLAIN",
@@ -35,6 +34,7 @@ __all__ = [
     "Span",
     "assemble",
     "cut",
+    "find_faults",
     "gather",
     "headers",
     "key_of",

@@ -150,6 +150,17 @@ class Fields(NamedTuple):
     unknown: tuple[str, ...] = ()
     misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
 
+    @property
+    def first_misnamed(self) -> dict[str, Misnamed]:
+        """The first key that resembles each missing column.
+
+        Values are looked at where an objective needs the column, record by record.
+        """
+        return {column: each[0] for column, each in self.misnamed.items()}
+
+
+NO_FIELDS = Fields({}, (), ())
+
 
 MASKS = ("loss_mask", "response_mask")
 """Masks that stand side by side in some dumps; the first is the one that the loss used."""
@@ -159,7 +170,7 @@ GROUPS = "groups"
 
 
 def canonical_name(key: str) -> str | None:
-    """What a key means, where that does not depend on the keys beside it."""
+    """What a key means, where that does not depend on the record's other keys."""
     return _CANONICAL.get(key)
 
 
@@ -172,13 +183,11 @@ def read_fields(record: Mapping[str, object]) -> Fields:
     nulls: tuple[str, ...] = ()
     if None in record.values():
         nulls = tuple(key for key, value in record.items() if value is None)
-    if GROUPS in record and not _are_labels(record[GROUPS]):
-        nulls += (GROUPS,)
+    if GROUPS in record:
+        ids = record[GROUPS]
+        if not isinstance(ids, list) or not set(map(type, ids)) <= {str, int}:
+            nulls += (GROUPS,)
     return _read_keys(tuple(record), nulls)
-
-
-def _are_labels(value: object) -> bool:
-    return isinstance(value, list) and set(map(type, value)) <= {str, int}
 
 
 @lru_cache(maxsize=1024)
@@ -187,8 +196,12 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
     settings, unknown = [], []
     for key in keys:
         if key in _CANONICAL:
-            if key not in nulls and not (key == MASKS[1] and MASKS[0] in keys):
-                _claim(names, _CANONICAL[key], key)
+            name = _CANONICAL[key]
+            if key in nulls or (key == MASKS[1] and MASKS[0] in keys):
+                continue
+            if name in names:
+                raise InputError(f"{names[name]} and {key} both mean {name}; keep one")
+            names[name] = key
         elif key in hyperparameters.KNOWN:
             settings.append(key)
         elif key not in (ACTION, GROUPS):
@@ -196,31 +209,25 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
             unknown.append(key)
     if GROUPS in keys and GROUPS not in nulls:
         names.setdefault("group_ids", GROUPS)
-    if ACTION in keys and ACTION not in nulls:
-        _place_action(names)
-    _refuse_both(names)
+    if ACTION in keys and ACTION not in nulls:  # the policy; or what it was, where that is known
+        if "log_probs_new" not in names and "ratios" not in names:
+            names["log_probs_new"] = ACTION
+        elif "log_probs_old" not in names and "probs_old" not in names:
+            names["log_probs_old"] = ACTION
+    for one, other in EITHER:
+        if one in names and other in names:
+            raise InputError(f"{names[one]} and {names[other]} say the same thing; keep one")
     columns = tuple((name, names[name]) for name in TOKEN_COLUMNS if name in names)
     return Fields(names, columns, tuple(settings), tuple(unknown), misnamed(names, unknown))
 
 
-def _claim(names: dict[str, str], name: str, key: str) -> None:
-    if name in names:
-        raise InputError(f"{names[name]} and {key} both mean {name}; keep one")
-    names[name] = key
-
-
-def _place_action(names: dict[str, str]) -> None:
-    """Reads ``action_log_probs`` as new; as old beside another new; beside both it is ignored."""
-    if "log_probs_new" not in names and "ratios" not in names:
-        names["log_probs_new"] = ACTION
-    elif "log_probs_old" not in names and "probs_old" not in names:
-        names["log_probs_old"] = ACTION
-
-
-def _refuse_both(names: Mapping[str, str]) -> None:
-    for one, other in EITHER:
-        if one in names and other in names:
-            raise InputError(f"{names[one]} and {names[other]} say the same thing; keep one")
+@lru_cache(maxsize=1024)
+def fields_of(keys: tuple[str, ...]) -> Fields | None:
+    """What keys mean in records of which none has a null; None where they contradict each other."""
+    try:
+        return read_fields(dict.fromkeys(keys, 0))
+    except InputError:
+        return None
 
 
 def _refuse_slip(key: str) -> None:

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose import select, where
 from grpo_cli.records.choose.batches import batch_of
-from grpo_cli.records.choose.gathered import Items, apart, blamed, merged, whole
-from grpo_cli.records.choose.grouping import Group, Grouping, Unknown, grouped, hashable
-from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
-from grpo_cli.records.choose.where import Condition
-from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks, one_by_one
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.choose.grouping import (
+    Grouping,
+    Items,
+    cut_between_groups,
+    group_rows,
+    merge_groups,
+    split_block,
+)
+from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
+from grpo_cli.records.decode import decode
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, decoded, raws, spans
 from grpo_cli.records.open.streams import BLOCK
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
 from grpo_cli.records.tables.pieces import Rows, slices
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
 
@@ -38,7 +42,7 @@ class Reading:
     """What happens between the bytes of files and their records. It travels between processes.
 
     Attributes:
-        format: the only format that objects may be of; None: told from their content.
+        format: the only format that objects may be of; None: recognised by their content.
         mapped: canonical name → where it stands instead.
         where: what an object must hold to be read.
         grouping: how rows of one response go together; None: an object is a record.
@@ -104,7 +108,7 @@ class Reading:
 
         Args:
             piece: what ``pieces`` gave.
-            notices: what is to be told once is added here.
+            notices: sentences to print once are added here.
             by_columns: whether a table may come as columns, with no more of its records than an
                 evaluation needs.
         """
@@ -114,16 +118,16 @@ class Reading:
                 return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        return chain.from_iterable(_known(few, notices) for few in decoded(piece))
+        return chain.from_iterable(_as_records(chunk, notices) for chunk in decoded(piece))
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
-        """The same one by one."""
+        """The records of a piece, one by one."""
         return one_by_one(self.decoded(piece, notices))
 
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
-            groups = apart(piece, lambda block: list(self._read(raws(block), notices)))
-            return self._selected(merged(groups, self.grouping, piece.source))
+            groups = split_block(piece, lambda block: list(self._read(raws(block), notices)))
+            return self._selected(merge_groups(groups, self.grouping, piece.source))
         objects = (
             piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
         )
@@ -142,16 +146,18 @@ class Reading:
         Args:
             objects: as decoded.
             source: the file as the user named it.
-            notices: what is to be told once is added here.
-            faults: what is wrong with groups that are told apart before, by their numbers.
+            notices: sentences to print once are added here.
+            faults: what is known to be wrong with some of its groups, by their numbers.
         """
         found = self._read(objects, notices)
         if self.grouping is not None:
-            found = merged(blamed(self._streamed(found), faults), self.grouping, source)
+            rows = ((one.line, one) for one in found)
+            groups = group_rows(rows, lambda one: getattr(one, "key", None), self.grouping)
+            found = merge_groups(groups, self.grouping, source, faults)
         return self._selected(found)
 
     def _by_columns(self, piece: Rows, notices: Notices) -> Iterator[DecodedChunk] | None:
-        """The same of a table, by columns where they are plain; None where they cannot be."""
+        """A table's records, as columns where those are plain; None where they cannot be."""
         from grpo_cli.records.tables.columns import by_columns
 
         def by_rows(stretch: Stretch) -> Items:
@@ -163,20 +169,18 @@ class Reading:
 
     def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
         """What to say where no record is left; ``beginning``: the first that there were."""
-        said = [*(["--where"] if self.where else [])]
-        said += [f"--record {self.record}"] if self.record is not None else []
-        said += [f"--group {self.group}"] if self.group is not None else []
-        if not said:
+        if not self.selects:
             return InputError("no records: there are only headers, or empty tables")
-        from grpo_cli.records.choose.select import LOOKED_AT, hint
-
-        raws = [raw for raw in islice(beginning, LOOKED_AT) if isinstance(raw, Raw)]
-        there = hint(raws, self.where, self.record, self.group)
-        return InputError(f"no record matches {' and '.join(said)}{there}")
+        flags = ["--where"] if self.where else []
+        flags += [f"--record {self.record}"] if self.record is not None else []
+        flags += [f"--group {self.group}"] if self.group is not None else []
+        raws = [raw for raw in islice(beginning, select.LOOKED_AT) if isinstance(raw, Raw)]
+        there = select.hint(raws, self.where, self.record, self.group)
+        return InputError(f"no record matches {' and '.join(flags)}{there}")
 
     @property
     def everything(self) -> Reading:
-        """The same, with no record left out."""
+        """This reading without ``--where``, ``--record`` and ``--group``."""
         return replace(self, where=(), record=None, group=None)
 
     @property
@@ -200,7 +204,10 @@ class Reading:
         return (one for raw in objects for one in self._read_one(raw, notices))
 
     def _read_one(self, raw: Raw | InputError, notices: Notices) -> Items:
-        many = isinstance(raw, Raw) and bool(self.where) and _is_many(raw)
+        many = False
+        if self.where and isinstance(raw, Raw) and isinstance(raw.value, dict):
+            found = format_of(raw.plain(), None)
+            many = found is not None and found.many
         if isinstance(raw, Raw) and not many and not where.passes(self.where, raw.value):
             return
         for one in translated((raw,), self.format, self.mapped, notices):
@@ -228,8 +235,8 @@ class Reading:
             yield Block(source.name, first.line, texts)
             return
         lines = (line for block in chain((first,), blocks) for line in self._numbered(block))
-        groups = grouped(lines, lambda line: self._key_of_text(line[1]), self.grouping)
-        yield from whole(source.name, groups, size)
+        groups = group_rows(lines, lambda line: self._key_of_text(line[1]), self.grouping)
+        yield from cut_between_groups(source.name, groups, size)
 
     def _holds_groups(self, block: Block) -> bool:
         """Whether a line holds records of several groups: the groups are no lines, then."""
@@ -243,21 +250,17 @@ class Reading:
         return self._read_one(Raw(decode(text), "", None, "", 0), {})
 
     def _numbered(self, block: Block) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        """The lines that are read, each with its number."""
         for number, text in enumerate(block.lines, block.line):
-            if text and not text.isspace() and self._passes(text, number):
-                yield number, (number, text)
-
-    def _passes(self, text: bytes, line: int) -> bool:
-        if not self.where:
-            return True
-        if not self._is_wanted(text, line):
-            return False
-        try:
-            return where.passes(self.where, decode(text))
-        except InputError:
-            return True
+            if not text or text.isspace() or (self.where and not self._is_wanted(text, number)):
+                continue
+            with suppress(InputError):  # which is reported where the line is read
+                if self.where and not where.passes(self.where, decode(text)):
+                    continue
+            yield number, (number, text)
 
     def _key_of_text(self, text: bytes) -> Any:
+        """The key of a line's group, without decoding it where that can be; None if it has none."""
         assert self.grouping is not None
         try:
             parts = [where.scalars(text, path) for path in self.grouping.by]
@@ -265,19 +268,16 @@ class Reading:
             parts = []
         if parts and all(len(one) == 1 for one in parts):
             return tuple(hashable(one[0]) for one in parts)
-        try:
-            made = next(self._in_line(text), None)
-        except InputError:
-            raise Unknown from None
-        if not isinstance(made, Raw) or made.key is None:
-            raise Unknown
-        return made.key
+        with suppress(InputError):
+            return getattr(next(self._in_line(text), None), "key", None)
+        return None
 
     def _key(self, raw: Raw, made: Raw) -> Any:
         """The key in the object as it stands, or as it was translated; None if there is none."""
         for value in (raw.value, made.value):
             try:
-                return tuple(hashable(_cell(raw, look_up(value, path))) for path in self._by)
+                found = (look_up(value, path) for path in self._by)
+                return tuple(hashable(_only_cell(raw, one)) for one in found)
             except Missing:
                 continue
             except InputError as error:
@@ -289,16 +289,6 @@ class Reading:
     @property
     def _by(self) -> tuple[Path, ...]:
         return () if self.grouping is None else self.grouping.by
-
-    def _streamed(self, found: Items) -> Iterator[Group[Raw | InputError]]:
-        assert self.grouping is not None
-        lines = ((one.line, one) for one in found)
-        return grouped(lines, self._key_of_item, self.grouping)
-
-    def _key_of_item(self, item: Raw | InputError) -> Any:
-        if isinstance(item, InputError) or item.key is None:
-            raise Unknown
-        return item.key
 
     def _selected(self, found: Items) -> Items:
         return found if self.record is None and self.group is None else self._only(found)
@@ -316,7 +306,7 @@ class Reading:
             try:
                 value = select.only_group(raw.plain(), self.group)
             except InputError:
-                yield raw  # what is wrong with it is told where it is parsed
+                yield raw  # parsing says what is wrong with it
                 continue
             if value is raw.value:
                 yield raw
@@ -328,21 +318,14 @@ PLAIN = Reading()
 """Files as they are."""
 
 
-def _known(few: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
-    """Records in the names of ``parse``: as they are, if their keys say that they are canonical."""
-    first = few.items[0] if few.keys is not None else None
+def _as_records(chunk: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
+    """Records under canonical names: as they are, if their keys say that they are canonical."""
+    first = chunk.items[0] if chunk.keys is not None else None
     if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
-        return iter((few,))
-    return in_chunks(translated(few.items, None, (), notices))
+        return iter((chunk,))
+    return in_chunks(translated(chunk.items, None, (), notices))
 
 
-def _cell(raw: Raw, found: Any) -> Any:
-    """What a table has there; of one response it was made the list that a record has."""
+def _only_cell(raw: Raw, found: Any) -> Any:
+    """A value; of a table, whose cells of one response are lists, what the list holds."""
     return found[0] if raw.arrays and isinstance(found, list) and len(found) == 1 else found
-
-
-def _is_many(raw: Raw) -> bool:
-    if not isinstance(raw.value, dict):
-        return False
-    found = format_of(raw.plain(), None)
-    return found is not None and found.many

@@ -1,21 +1,50 @@
-"""One record, decoded and checked, ready to be laid beside others in a batch."""
+"""A record as it was decoded, and one that was checked and is ready to become part of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
-from grpo_cli.records.choose.membership import BatchFields
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.places import Origin
 from grpo_cli.records.unread import Misnamed
 
+if TYPE_CHECKING:
+    from grpo_cli.records.tables.columns import Columns
+
 DROPPED: Any = ...
 """Stands for a value that is not kept, since its text says it all."""
+
+
+class MicroBatch(NamedTuple):
+    """Where in its optimiser step a record was trained on.
+
+    Attributes:
+        rank: the data-parallel rank; None if the record does not say.
+        number: the micro-batch of the rank; None if the record does not say.
+        source: the file of a record that gives a number and no rank; empty otherwise.
+    """
+
+    rank: Hashable = None
+    number: Hashable = None
+    source: str = ""
+
+    @property
+    def given(self) -> tuple[bool, bool]:
+        """Whether rank and number are known."""
+        return self.rank is not None, self.number is not None
+
+
+class BatchFields(dict[str, Any]):
+    """Field → value of the batch that a record belongs to, and its place in it."""
+
+    micro_batch = MicroBatch()
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +104,7 @@ class Raw:
         return listed(self.value) if self.arrays else self.value
 
     def with_lists(self) -> Raw:
-        """The same with its value of lists only."""
+        """Returns itself, its value turned into lists only."""
         if self.arrays:
             self.kept, self.arrays = self.plain(), False
         return self
@@ -166,3 +195,52 @@ class Record:
     def name(self) -> str | int | float:
         """What every report and flag calls it: its id, or else its number."""
         return _number(self.line, self.prefix) if self.id is None else self.id
+
+
+CHUNK_BYTES = 1 << 17
+"""Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
+
+
+class DecodedChunk(NamedTuple):
+    """Records that follow each other.
+
+    Attributes:
+        items: as decoded; in the place of one that cannot be read stands its error.
+        keys: the keys that each of them has, in this order and with no null; None where they
+            differ, or were not compared.
+        columns: their numbers, where those were read by columns; then ``items`` makes each of
+            its rows when it is asked for it, and has only what an evaluation needs.
+    """
+
+    items: Sequence[Raw | InputError]
+    keys: tuple[str, ...] | None = None
+    columns: Columns | None = None
+
+
+def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
+    """Puts objects together as they come."""
+    waiting: list[Raw | InputError] = []
+    room = CHUNK_BYTES
+    for item in items:
+        waiting.append(item)
+        room -= item.size if isinstance(item, Raw) else 0
+        if room <= 0:
+            yield DecodedChunk(waiting)
+            waiting, room = [], CHUNK_BYTES
+    if waiting:
+        yield DecodedChunk(waiting)
+
+
+def one_by_one(decoded: Iterable[DecodedChunk]) -> Iterator[Raw | InputError]:
+    """The records of chunks, one by one."""
+    return chain.from_iterable(chunk.items for chunk in decoded)
+
+
+def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:
+    """The keys of objects, where they are the same, in the same order, and none is null."""
+    if set(map(type, values)) != {dict}:
+        return None
+    kinds = set(map(tuple, values))
+    if len(kinds) > 1 or None in chain.from_iterable(map(dict.values, values)):
+        return None
+    return kinds.pop()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.paths import Missing, Path, look_up, spelled
+from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
 from grpo_cli.records.places import Origin

@@ -8,7 +8,7 @@ A key resembles a column of log-probs by the words of its name:
   policy's, which is the one that nobody misses;
 - words for a policy alone (``old``, ``behavior_policy``) over numbers that may be log-probs.
 
-A word for log-probs beside words that are not listed (``target_logprobs``) over such numbers is a
+A word for log-probs with words that are not listed (``target_logprobs``) over such numbers is a
 guess, which the note gives and no error. ``old_values``, ``teacher_logprobs``,
 ``logprobs_entropy`` and ``log_ratio`` resemble none.
 """
@@ -16,9 +16,8 @@ guess, which the note gives and no error. ``old_values``, ``teacher_logprobs``,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +41,7 @@ _POLICIES: Mapping[str, frozenset[str]] = {
 _EARLIER = _set("orig original recomputed before anchor snapshot stale lagged")
 """The old policy's, where no word names another that was not trained (``vllm_lp_before``)."""
 _RECOMPUTES = _set("actor fsdp megatron mcore hf")
-"""Trainers, whose log-probs beside others are those that they recompute before the update."""
+"""Trainers, whose second log-probs are those that they recompute before the update."""
 _LOG_PROBS = _set("logp lp lps olp olps")
 _PROBS = _set("prob probs p pi")
 _NEUTRAL = _set("log token tokens per seq sequence response completion action policy model")
@@ -82,7 +81,7 @@ READ_ELSEWHERE = frozenset(
     }
 )
 """Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
-what verl's hook keeps beside a loss that is not compared for it."""
+what verl's hook keeps of a loss that is not compared for it."""
 FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 
@@ -103,7 +102,7 @@ class Misnamed(NamedTuple):
 
 
 class KeySet(NamedTuple):
-    """What the first record with a set of keys says of those that nothing reads.
+    """Unread keys of the first record with a set of keys.
 
     Attributes:
         line: its line, if it has one.
@@ -128,17 +127,17 @@ class Unread:
         return keys in self._found or len(self._found) >= _MOST_KEY_SETS
 
     def add(self, keys: tuple[str, ...], found: KeySet) -> None:
-        """Adds what a record says, if it is the first with its keys."""
+        """Adds the unread keys of a record, if it is the first with its keys."""
         if len(self._found) < _MOST_KEY_SETS:
             self._found.setdefault(keys, found)
 
     def merge(self, later: Unread) -> None:
-        """Adds what the input that follows says."""
+        """Adds those of the input that follows."""
         for keys, found in later._found.items():
             self.add(keys, found)
 
     def stop(self, line: int | None, path: str) -> None:
-        """Forgets the record at which work on one file stopped, and what lies behind it.
+        """Forgets the record at which work on one file stopped, and those after it.
 
         Args:
             line: its line; None in a document, where the key that ``path`` names is forgotten.
@@ -153,7 +152,7 @@ class Unread:
                 del self._found[keys]
 
     def note(self) -> dict[str, None]:
-        """The one sentence that names them all; nothing where there are none."""
+        """One sentence that names them all; nothing where there are none."""
         named: dict[str, str] = {}
         for found in self._found.values():
             for key, advice in found.keys:
@@ -163,6 +162,9 @@ class Unread:
         each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
         more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
         return {f"ignored keys that look like columns: {', '.join(each[:_MOST_KEYS] + more)}": None}
+
+
+# ---- names ----------------------------------------------------------------------------------
 
 
 def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
@@ -184,19 +186,19 @@ def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, tupl
         return {}
     keys = [(resembled(key), key) for key in candidates(unknown)]
     found = {
-        column: [Misnamed(key, _advice(column, key, new)) for one, key in keys if one == column]
+        column: [Misnamed(key, _advice(column, key, new)) for near, key in keys if near == column]
         for column in TWINS
         if not _has(names, column)
     }
-    if OLD in found:
-        near = [(one, key) for one, key in keys if one in ("", NEW)]
-        both = [(NEW if one and not _words(key) & _RECOMPUTES else OLD, key) for one, key in near]
-        found[OLD] += [Misnamed(key, _advice(column, key, new)) for column, key in both]
+    for near, key in keys if OLD in found else ():
+        if near in ("", NEW):
+            both = near == NEW and not _words(key) & _RECOMPUTES
+            found[OLD].append(Misnamed(key, _advice(NEW if both else OLD, key, new)))
     return {column: tuple(each) for column, each in found.items() if each}
 
 
 def _has(names: Mapping[str, str], column: str) -> bool:
-    return any(one in names for one in TWINS[column])
+    return any(name in names for name in TWINS[column])
 
 
 def _advice(column: str, key: str, new: str) -> str:
@@ -236,6 +238,10 @@ def _words(key: str) -> frozenset[str]:
     return frozenset(re.findall("[a-z]+", snake))
 
 
+def _says_probs(key: str) -> bool:
+    return bool(_words(key) & (_LOG_PROBS | _PROBS))
+
+
 # ---- values ---------------------------------------------------------------------------------
 
 
@@ -250,7 +256,10 @@ def is_column(value: Any, model: Any, levels: int = 3) -> bool:
     if not levels or not _is_list(value) or not _is_list(model):
         return False
     if not len(model) or not _is_list(model[0]):
-        return len(value) == len(model) and _are_numbers(value)
+        kinds = {value.dtype.kind} if isinstance(value, np.ndarray) else set(map(type, value))
+        numbers = set("fiub") if isinstance(value, np.ndarray) else {float, int, bool, type(None)}
+        fits = len(value) == len(model) and kinds <= numbers and kinds != {type(None)}
+        return fits and getattr(value, "ndim", 1) == 1
     if len(model) == 1 and not (len(value) and _is_list(value[0])):
         return is_column(value, model[0], levels - 1)
     pairs = zip(value, model, strict=False)
@@ -261,11 +270,20 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
-def _are_numbers(row: Any) -> bool:
-    if isinstance(row, np.ndarray):
-        return row.ndim == 1 and row.dtype.kind in "fiub"
-    kinds = set(map(type, row))
-    return kinds <= {float, int, bool, type(None)} and kinds != {type(None)}
+def _leaves(value: Any) -> Iterator[Any]:
+    """What nested lists hold, as far as it is asked for."""
+    if not _is_list(value):
+        yield value
+        return
+    for one in value.flat if isinstance(value, np.ndarray) else value:
+        yield from _leaves(one)
+
+
+def _first_number(value: Any) -> float | int | None:
+    """The first number of nested lists; None where the first value is something else."""
+    first = next((one for one in _leaves(value) if one is not None), None)
+    first = first.item() if isinstance(first, np.generic) else first
+    return first if isinstance(first, float | int) and not isinstance(first, bool) else None
 
 
 def misnamed_in(
@@ -274,46 +292,29 @@ def misnamed_in(
     """The missing columns → the first key whose values in a record may be the column.
 
     A name that says it all (``old_lp``) needs numbers alone, so that a column of another shape is
-    told as well; any other one the exact shape.
+    named as well; any other one the exact shape.
     """
     found = {}
     for column, each in wanted.items():
-        fitting = (one for one in each if _may_be(record, names, one.key))
-        for one in islice(fitting, 1):
-            found[column] = _as_probabilities(record[one.key], column, one)
+        one = next((one for one in each if _may_be_column(record, names, one.key)), None)
+        if one is None:
+            continue
+        if _words(one.key) & _PROBS and (_first_number(record[one.key]) or 0.0) > 0:
+            probs = f"{TWINS[column][-1]}={one.key}"
+            one = one._replace(advice=one.advice.replace(f"{column}={one.key}", probs))
+        found[column] = one
     return found
 
 
-def _may_be(record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
+def _may_be_column(record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
     value = record.get(key)
-    first = _first(value) if _is_list(value) else None
+    first = _first_number(value) if _is_list(value) else None
     if first is None or any(value is record[name] for name in names.values()):
         return False  # --map put it where it belongs
     if _says_probs(key) and _words(key) <= _LISTED and resembled(key) in TWINS:
         return True
     plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
     return plausible and is_column(value, record[names[NEW]])
-
-
-def _says_probs(key: str) -> bool:
-    return bool(_words(key) & (_LOG_PROBS | _PROBS))
-
-
-def _as_probabilities(value: Any, column: str, one: Misnamed) -> Misnamed:
-    if not _words(one.key) & _PROBS or not (_first(value) or 0.0) > 0:
-        return one
-    advice = one.advice.replace(f"{column}={one.key}", f"{TWINS[column][-1]}={one.key}")
-    return one._replace(advice=advice)
-
-
-def _first(value: Any) -> float | int | None:
-    """The first number of nested lists; None where something else stands there."""
-    while _is_list(value):
-        kept = (one for one in value if one is not None and not (_is_list(one) and not len(one)))
-        value = next(kept, None)
-    if isinstance(value, np.generic):
-        value = value.item()
-    return value if isinstance(value, float | int) and not isinstance(value, bool) else None
 
 
 def look(
@@ -323,7 +324,7 @@ def look(
     wanted: Mapping[str, Sequence[Misnamed]],
     line: int | None,
 ) -> KeySet:
-    """What there is to say of the keys of a record that nothing reads.
+    """The keys of a record that nothing reads and that have the shape of a column.
 
     Args:
         record: the first one with its keys.
@@ -333,61 +334,46 @@ def look(
         line: its line, if it has one.
     """
     model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
-    found = misnamed_in(record, names, wanted).values()
-    advice = {one.key: one.advice.partition(" reads")[0] for one in found}
-    said = []
+    near = misnamed_in(record, names, wanted).values()
+    advice = {one.key: one.advice.partition(" reads")[0] for one in near}
+    found = []
     for key in keys:
         value = record.get(key)
         if value is None or any(value is record[name] for name in names.values()):
             continue
+        fits = is_column(value, model)
         if key == PROMPT_TOO and "mask" not in names and _is_list(value):
-            said.append((key, _danger(fits=is_column(value, model))))
-        elif key in advice or (key != PROMPT_TOO and is_column(value, model)):
-            near = advice.get(key) or _nearest(key, value, names)
-            either = resembled(key) == ROLLOUT and near and not _has(names, OLD)
-            ratio = f"; --map {OLD}={key} {_IF_OLD}" if either else ""
-            said.append((key, near + ratio))
-    return KeySet(line, tuple(said))
+            mapping = f"; --map mask={key} reads it if these are the response's tokens"
+            found.append((key, _PROMPT_MASK + (mapping if fits else "")))
+        elif key in advice or (key != PROMPT_TOO and fits):
+            reads = advice.get(key) or _nearest(key, value, names)
+            if reads and resembled(key) == ROLLOUT and not _has(names, OLD):
+                reads += f"; --map {OLD}={key} {_IF_OLD}"
+            found.append((key, reads))
+    return KeySet(line, tuple(found))
 
 
-def _danger(*, fits: bool) -> str:
-    covers = "covers the prompt too, so it is not read as the mask"
-    mapping = f"; --map mask={PROMPT_TOO} reads it if these are the response's tokens"
-    return covers + (mapping if fits else "")
+_PROMPT_MASK = "covers the prompt too, so it is not read as the mask"
 
 
 def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
     """The ``--map`` that would read a column, where the record lacks the one that it resembles."""
-    column = resembled(key)
+    column, words = resembled(key), _words(key)
     if column in TWINS and _says_probs(key) and not _has(names, column):
         return f"--map {column}={key}"
-    words = _words(key)
     for name, known in _OTHERS.items():
-        if words & known and name not in names and (name != "mask" or _is_mask(value)):
+        is_mask = name == "mask" and words & known and all(one in (0, 1) for one in _leaves(value))
+        if words & known and name not in names and (name != "mask" or is_mask):
             return _WHICH_MASK if name == "mask" and words & _LEFT_OUT else f"--map {name}={key}"
-    if column is None and NEW in names and not _has(names, OLD) and _may_be_log_probs(key, value):
-        return f"--map {OLD}={key} {_IF_OLD}"
+    if column is None and NEW in names and not _has(names, OLD):
+        others = _NO_POLICY.union(*_OTHERS.values())
+        if words & _LOG_PROBS and not words & others and all(map(_is_at_most_0, _leaves(value))):
+            return f"--map {OLD}={key} {_IF_OLD}"
     scores = key.startswith("token_level_") and bool(words & {"rewards", "scores"})
     return f"--map rewards={key}" if scores and "rewards" not in names else ""
 
 
-def _may_be_log_probs(key: str, value: Any) -> bool:
-    """Whether a column whose policy is not known may be one: a word for it, floats ≤ 0."""
-    others = _NO_POLICY.union(*_OTHERS.values())
-    words = _words(key)
-    return bool(words & _LOG_PROBS) and not words & others and _are_at_most_0(value)
-
-
-def _are_at_most_0(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind == "f" and not bool((value > 0).any())
-    return all(
-        _are_at_most_0(one) if _is_list(one) else one is None or (type(one) is float and one <= 0)
-        for one in value
-    )
-
-
-def _is_mask(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return bool(np.isin(value, (0, 1)).all())
-    return all(_is_mask(one) if _is_list(one) else one in (0, 1) for one in value)
+def _is_at_most_0(value: Any) -> bool:
+    if isinstance(value, np.floating):
+        return not value > 0  # a NaN stands for a null
+    return value is None or (isinstance(value, float) and value <= 0)

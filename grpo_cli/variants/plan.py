@@ -12,7 +12,7 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Parts, plain
 from grpo_cli.objective.terms import BONUS
@@ -70,6 +70,12 @@ class Plan:
         return {"entropy_coef"} | {
             name for stage, (_, names) in wanted for name in names if self._reads(stage, name)
         }
+
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Every hyperparameter of a record that its objective, or a note on it, depends on."""
+        given = STAGES["advantage"].choices["given"].hyperparameters
+        return frozenset({*self.takes(), *given, *_LENGTHS, WEIGHTS, "beta"})
 
     def ignores(self) -> dict[str, tuple[str, str]]:
         """The hyperparameters that only the row keeps flags from: the stage and choice of each."""

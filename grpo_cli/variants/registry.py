@@ -12,7 +12,7 @@ from grpo_cli import papers
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import objective
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import Bound, Choice, table
 from grpo_cli.objective.objective import Stage
 from grpo_cli.objective.row import Row, Use
 from grpo_cli.objective.terms import BONUS
@@ -100,8 +100,8 @@ class _Table(Mapping[str, T]):
 
 def _with_rooms(name: str, stage: Stage) -> Stage:
     return stage._replace(
-        choices=_Table(stage.choices, lambda room: room.choices.get(name, {})),
-        aliases=_Table(stage.aliases, lambda room: room.aliases.get(name, {})),
+        choices=_Table(stage.choices, lambda room: table(name, room.name).choices),
+        aliases=_Table(stage.aliases, lambda room: table(name, room.name).aliases),
     )
 
 

@@ -18,7 +18,7 @@ from files import each
 from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.run import Check, Look
 from grpo_cli.records import Raw, cut, raws
-from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.record import in_chunks
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 TRL = sorted(path.name for path in ROLLOUTS.glob("trl-*.jsonl"))

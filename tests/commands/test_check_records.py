@@ -22,7 +22,7 @@ from grpo_cli.commands.check.rules.advantages import Scores, _follows
 from grpo_cli.commands.check.rules.padding import ENDS, PADS, edges, equal_runs, runs
 from grpo_cli.commands.check.run import Check, Look
 from grpo_cli.records import Raw
-from grpo_cli.records.decode.chunks import in_chunks
+from grpo_cli.records.record import in_chunks
 
 Row = dict[str, Any]
 Told = tuple[str, int | None, int | None, dict[str, Any]]

@@ -20,7 +20,7 @@ from grpo_cli.commands.check.run import Check, Look, check
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
-from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks
+from grpo_cli.records.record import DecodedChunk, in_chunks
 
 Row = dict[str, Any]
 

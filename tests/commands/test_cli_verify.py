@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from grpo_cli import evaluate, verify
-from grpo_cli.commands.verify.view import _any_of
+from grpo_cli.commands.verify.view import joined
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
@@ -112,13 +112,12 @@ def differing(count):
         yield orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def test_company_changes_no_answer(grpo, tmp_path, monkeypatch):
-    """What many records alike are told at once is what each is told alone."""
+def test_no_answer_depends_on_what_is_evaluated_together(grpo, tmp_path, monkeypatch):
     path = tmp_path / "many.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in differing(48)))
     words = ("verify", str(path), "--json", "--causes", "5")
     together = json.loads(grpo(*words).stdout)
-    monkeypatch.setattr("grpo_cli.commands.verify.judging._MANY", 1)
+    monkeypatch.setattr("grpo_cli.engine.chunk._TOKENS", 1)
     alone = json.loads(grpo(*words).stdout)
     assert together == alone
     assert len({row["first"]["cause"] for row in alone["records"] if row["first"]}) >= len(WRONG)
@@ -265,7 +264,7 @@ def test_a_cause_that_has_two_names_here_is_said_once(grpo):
     ],
 )
 def test_what_causes_begin_and_end_with_is_said_once(causes, said):
-    assert _any_of(causes) == said
+    assert joined(causes) == said
 
 
 def test_what_cancels_between_responses_without_tokens_is_rounding(grpo, tmp_path):

@@ -33,7 +33,6 @@ def test_a_record_is_decoded_once(grpo, dump, monkeypatch, command, more):
         seen.append(json.dumps(value))
         return value
 
-    monkeypatch.setattr("grpo_cli.records.open.blocks.decoder", lambda: None)
     monkeypatch.setattr(orjson, "loads", counted)
     assert grpo(*command, str(path)).exit_code == 0
     passes = 2 if "token" in command else 1  # the denominators of the whole batch come first

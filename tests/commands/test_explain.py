@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from planted import DUMPS, record, telling, write
 
 from grpo_cli import evaluate
+from grpo_cli.commands.explain import variant as variant_module
 from grpo_cli.commands.explain.explain import explain
-from grpo_cli.commands.explain.page import described, page
-from grpo_cli.commands.explain.rising import Steps, _trend, rising
+from grpo_cli.commands.explain.facts import Steps
+from grpo_cli.commands.explain.variant import describe_variant
+from grpo_cli.commands.explain.why import _trend, rising
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.papers import UNSERVED
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.terminal.rounding import adding_up, decimals, equality
+from grpo_cli.terminal.numbers import adding_up, decimals, equality
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
@@ -37,9 +39,10 @@ def codes(path, **options):
     return {one["code"]: one["text"] for one in explained(path, **options)["why"]}
 
 
-def test_every_variant_has_a_page():
+def test_every_variant_has_a_page(monkeypatch):
+    monkeypatch.setattr(variant_module, "related", lambda _: ([], []))  # a second for each
     for name, row in VARIANTS.items():
-        found = described(name)
+        found = describe_variant(name)
         assert found["title"] == row.title, name
         assert found["note"] == row.note, name
         assert found["formula"].startswith("J = "), name
@@ -57,7 +60,7 @@ def test_a_loss_that_its_framework_dropped_says_so(grpo):
 
 @pytest.mark.parametrize("name", some([*VARIANTS][::24], 4))
 def test_rows_that_are_near_differ_at_one_or_two_stages(name):
-    found = page(name)
+    found = describe_variant(name)
     assert name not in found["same"]
     assert all(1 <= len(one["differs"]) <= 2 for one in found["near"])
 
@@ -69,17 +72,19 @@ def row_stages(row):
 
 
 def test_what_is_the_same_gives_the_same_numbers():
-    assert "gspo-token" in page("gspo")["same"]  # another ratio by name, one by what it gives
+    assert (
+        "gspo-token" in describe_variant("gspo")["same"]
+    )  # another ratio by name, one by what it gives
     one = record(5, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
     for name in ("dr", "dapo", "gspo", "grpo"):
-        for other in page(name)["same"]:
+        for other in describe_variant(name)["same"]:
             assert evaluate(one, other).objective == pytest.approx(
                 evaluate(one, name).objective, rel=1e-7
             )
 
 
 def test_a_dual_clip_is_no_plain_clip():
-    found = page("grpo")
+    found = describe_variant("grpo")
     dual = next((one for one in found["near"] if one["variant"] == "dual-clip"), None)
     assert "dual-clip" not in found["same"]
     assert dual is None or any("dual_clip" in choice for choice in dual["differs"].values())

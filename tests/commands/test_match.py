@@ -119,7 +119,7 @@ def known_path(tmp_path_factory):
 
 def loss_of(path, variant, batch="input", **options):
     made = plan(variant, batch=batch, **options)
-    return Comparison([made], Reader([str(path)])).rows()[0]["loss"]
+    return Comparison([made], Reader([str(path)])).result().variants[0].loss
 
 
 def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
@@ -186,7 +186,8 @@ def test_a_clip_that_looks_at_other_tokens_is_not_taken_token_by_token():
 
 def own_losses(path, batch="input"):
     plans = [plan(name, batch=batch) for name in VARIANTS]
-    return {row["variant"]: row["loss"] for row in Comparison(plans, Reader([str(path)])).rows()}
+    compared = Comparison(plans, Reader([str(path)])).result()
+    return {row.variant: row.loss for row in compared.variants}
 
 
 @pytest.mark.parametrize(
@@ -529,8 +530,9 @@ def test_several_numbers_that_the_records_carry(grpo, tmp_path):
     made = []
     for seed in (1, 2):
         one = record(seed, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], step=seed)
-        row = Comparison([plan("dapo")], Reader([str(write(tmp_path / "one", [one]))])).rows()[0]
-        logged = {"loss": float(f"{row['loss']:.3g}"), "norm": float(f"{row['gradient_norm']:.4g}")}
+        step = Reader([str(write(tmp_path / "one", [one]))])
+        (row,) = Comparison([plan("dapo")], step).result().variants
+        logged = {"loss": float(f"{row.loss:.3g}"), "norm": float(f"{row.gradient_norm:.4g}")}
         made.append(one | {"metrics": logged})
     path = str(write(tmp_path / "run", made))
     words = ["--logged", "loss=metrics.loss"]

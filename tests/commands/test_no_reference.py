@@ -15,7 +15,7 @@ from grpo_cli.commands.trend.run import Run
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import InputError
 from grpo_cli.fold import merge, partial
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import PLAIN as PLAIN_READING
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan

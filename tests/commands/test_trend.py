@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
+from grpo_cli.commands.options.objective import ObjectiveOptions
+from grpo_cli.commands.options.source import ReadingOptions
 from grpo_cli.commands.trend.findings import command, findings, read_condition
 from grpo_cli.commands.trend.metrics import METRICS, StepValues
 from grpo_cli.commands.trend.onsets import Series, mann_kendall, onset, onsets, theil_sen

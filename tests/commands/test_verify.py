@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli.commands.verify.causes.search import causes
-from grpo_cli.commands.verify.company import Asked, Company, explained
-from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import Verdict, judge
+import grpo_cli
+from grpo_cli.commands.verify.answer import Verdict
 from grpo_cli.errors import InputError
-from grpo_cli.records import cut, parse, raws
-from grpo_cli.variants.trainer import choose, completed
+from grpo_cli.records import cut, raws
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 FILES = sorted(ROLLOUTS.glob("*.jsonl"))
@@ -29,20 +26,9 @@ def load(name: str) -> list[Row]:
 
 
 def verify(row: Row, variant: str | None = None, rtol: float = 1e-4, **flags: Any) -> Verdict:
-    record = parse(row)
-    chosen = choose(row["framework"] if variant is None else {"name": variant})
-    stages = flags.pop("stages", {})
-    plan = completed(
-        chosen,
-        advantages_given=record.advantages is not None,
-        stages=stages,
-        hyperparameters=flags,
-    )
-    verdict = judge(record, plan, Tolerance(rtol))
-    if verdict.agrees:
-        return verdict
-    asked = Asked(Company([record], plan, Tolerance(rtol)), 0)
-    return explained(verdict, asked, lambda one: causes(one.case))
+    """The verdict on a record."""
+    (verdict,) = grpo_cli.verify(row, variant, rtol=rtol, **flags).records
+    return verdict
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -133,33 +119,40 @@ def test_what_is_worked_out_by_hand_agrees():
 
 
 PLANTED: list[tuple[Row, tuple[str, ...], str, int | None, int | None, str]] = [
-    # what is wrong, what is expected, the stage, response and token that first differ, the cause
-    ({"ddof": 0}, ("advantages", "loss"), "advantage", 0, None, "ddof 0 where 1 is meant"),
+    # what is wrong, what is expected, the key, response and token that first differ, the cause
+    ({"ddof": 0}, ("advantages", "loss"), "advantages", 0, None, "ddof 0 where 1 is meant"),
     ({"inverted": True}, ("ratio", "loss"), "ratio", 0, 0, "ratio inverted"),
-    ({"inverted": True}, ("loss_gradient", "loss"), "gradient", 0, 0, "ratio inverted"),
+    ({"inverted": True}, ("loss_gradient", "loss"), "loss_gradient", 0, 0, "ratio inverted"),
     ({"inverted": True}, ("loss",), "loss", None, None, "ratio inverted"),
-    ({"clip": False}, ("ratio", "loss_gradient", "loss"), "gradient", 0, 0, "clip missing"),
+    ({"clip": False}, ("ratio", "loss_gradient", "loss"), "loss_gradient", 0, 0, "clip missing"),
     ({"clip": False}, ("loss",), "loss", None, None, "clip missing"),
-    ({"sign": -1.0}, ("loss_gradient", "loss"), "gradient", 0, 0, "wrong sign"),
+    ({"sign": -1.0}, ("loss_gradient", "loss"), "loss_gradient", 0, 0, "wrong sign"),
     ({"sign": -1.0}, ("loss",), "loss", None, None, "wrong sign"),
     ({"beta": 0.0}, ("kl", "loss"), "loss", None, None, "KL missing"),
     ({"reverse": True}, ("kl", "loss"), "kl", 0, 0, "KL direction reversed"),
-    ({"mean": "sum"}, ("loss_gradient", "loss"), "gradient", 0, 0, "sum where a mean is meant"),
+    (
+        {"mean": "sum"},
+        ("loss_gradient", "loss"),
+        "loss_gradient",
+        0,
+        0,
+        "sum where a mean is meant",
+    ),
     ({"mean": "sum"}, ("loss",), "loss", None, None, "sum where a mean is meant"),
     # of 9 tokens in 3 responses, those of the first (3 tokens) weigh 1/9 either way
-    ({"mean": "token"}, ("loss_gradient", "loss"), "gradient", 1, 0, "token-mean"),
+    ({"mean": "token"}, ("loss_gradient", "loss"), "loss_gradient", 1, 0, "token-mean"),
     ({"ddof": 0}, ("loss",), "loss", None, None, "ddof 0"),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "keys", "stage", "response", "token", "cause"), PLANTED)
-def test_planted_faults_are_named(wrong, keys, stage, response, token, cause):
+@pytest.mark.parametrize(("wrong", "keys", "key", "response", "token", "cause"), PLANTED)
+def test_planted_faults_are_named(wrong, keys, key, response, token, cause):
     everything = worked(**wrong)
-    verdict = verify(record({key: everything[key] for key in keys}), "grpo")
+    verdict = verify(record({name: everything[name] for name in keys}), "grpo")
     first = verdict.first
     assert first is not None
-    assert (first.stage, first.response, first.token) == (stage, response, token)
-    assert cause in verdict.causes[0].words
+    assert (first.key, first.response, first.token) == (key, response, token)
+    assert cause in first.causes[0]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +175,8 @@ def test_another_cap_of_cispo_is_named(variant, cap, said):
     ]
     row = {"log_probs_new": new, "log_probs_old": old, "advantages": [1.0, -1.0]}
     verdict = verify(row | {"expected": {"loss_gradient": slope}}, variant)
-    assert verdict.first.stage == "gradient"
-    assert said in [cause.words for cause in verdict.causes]
+    assert verdict.first.key == "loss_gradient"
+    assert said in verdict.first.causes
 
 
 def test_mean_where_a_sum_is_meant():
@@ -193,7 +186,7 @@ def test_mean_where_a_sum_is_meant():
         stages={"aggregate": "token-sum"},
         beta=0.0,
     )
-    assert any(one.words.startswith("mean where a sum is meant") for one in verdict.causes)
+    assert any(one.startswith("mean where a sum is meant") for one in verdict.first.causes)
 
 
 def test_accumulation_factor_is_named_by_its_hyperparameter():
@@ -202,8 +195,8 @@ def test_accumulation_factor_is_named_by_its_hyperparameter():
     )
     del row["expected"]["kl"]
     verdict = verify(row, "grpo")
-    assert verdict.causes[0].words.startswith("off by the accumulation factor")
-    assert "gradient_accumulation_steps = 4" in verdict.causes[0].words
+    assert verdict.first.causes[0].startswith("off by the accumulation factor")
+    assert "gradient_accumulation_steps = 4" in verdict.first.causes[0]
 
 
 def test_mask_ignored():
@@ -227,7 +220,7 @@ def test_mask_ignored():
         "rewards": REWARDS,
         "expected": {"loss": whole.first.got},
     }
-    assert "mask ignored" in verify(masked, "dr").causes[0].words
+    assert "mask ignored" in verify(masked, "dr").first.causes[0]
 
 
 def test_a_single_wrong_token_is_found_where_it_is():
@@ -258,12 +251,12 @@ def test_real_losses_with_a_planted_fault_are_explained():
     assert not verify(halved).agrees
     negative = copy.deepcopy(moved)
     negative["expected"]["loss"] *= -1
-    assert "wrong sign" in verify(negative).causes[0].words
+    assert "wrong sign" in verify(negative).first.causes[0]
 
 
 def test_an_unexplained_difference_has_no_cause():
     row = record({"loss": 0.123})
-    assert verify(row, "grpo").causes == ()
+    assert verify(row, "grpo").first.causes == ()
 
 
 def test_a_loss_that_cancels_to_0_is_compared_with_what_cancels():
@@ -291,6 +284,6 @@ def test_what_cannot_be_read_is_an_input_error(expected, path):
 
 def test_a_framework_without_a_row_says_how_to_go_on():
     with pytest.raises(InputError, match="name one with -v"):
-        choose({"name": "trl", "loss_type": "unheard-of"})
-    with pytest.raises(InputError, match="--aggregate"):
-        choose({"name": "verl", "policy_loss": "vanilla", "loss_agg_mode": "unheard-of"})
+        verify(record({"loss": 0.0}, framework={"name": "trl", "loss_type": "unheard-of"}))
+    with pytest.raises(InputError, match="name one with stages="):
+        verify(record({"loss": 0.0}, framework={"name": "verl", "loss_agg_mode": "unheard-of"}))

@@ -14,9 +14,9 @@ import pytest
 from files import each
 from planted import record
 
+from grpo_cli import evaluate
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import compared
 from grpo_cli.records import Raw
 from grpo_cli.records import record as read
 from grpo_cli.variants.plan import plan
@@ -59,11 +59,10 @@ def test_nearly_equal_rewards_in_float32_agree(seed: int) -> None:
 def case_of(change) -> Case:
     """A record whose gradients are ours, changed: [R, T] lists of a response's own."""
     made = record(3, [6, 9, 4], [1.0, 0.0, 0.4], hyperparameters={"beta": 0.04})
-    ours = compared(read_of(made | {"expected": {"loss": 0.0}}), plan("grpo"))[0]
+    ours = evaluate(made, "grpo").breakdown
     rows = np.split(ours.gradient, ours.batch.responses.starts[1:])
     wrong = read_of(made | {"expected": {"gradient": [change(*one) for one in enumerate(rows)]}})
-    breakdown, columns, _ = compared(wrong, plan("grpo"))
-    return Case(wrong, breakdown, columns, Tolerance())
+    return Case.of(wrong, plan("grpo"), Tolerance())
 
 
 def may_be(case: Case) -> list[bool]:
@@ -87,7 +86,7 @@ def test_what_no_number_of_a_response_gives_is_not_looked_for_among_those() -> N
 
 def test_other_advantages_may_be_what_their_two_signs_add_up_to() -> None:
     case = case_of(lambda _, row: row.tolist())
-    again = case.judged(np.array([-0.7, 2.0, 0.1]))
+    again = case.with_advantages(np.array([-0.7, 2.0, 0.1]))
     rows = np.split(again.gradient, again.batch.responses.starts[1:])
     assert case_of(lambda at, _: rows[at].tolist()).other_advantages
     assert not case_of(lambda at, _: rows[at].tolist()).other_kl_weights

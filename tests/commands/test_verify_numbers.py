@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from files import each
 
-from grpo_cli.commands.verify.causes import advantages, clips, kl, ratios, rewards, weights
+from grpo_cli.commands.verify.causes import advantages, choices, clips, kl
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.commands.verify.causes.search import explains
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.verdict import compared
 from grpo_cli.records import Raw
 from grpo_cli.records import record as read
 from grpo_cli.variants.plan import plan
@@ -57,8 +56,7 @@ def case_of(
     value = RECORD | more | {"expected": expected or {"loss": 9.0}}
     record = read(Raw({k: v for k, v in value.items() if v is not None}, "data.jsonl", 1, "", 0))
     made = plan(variant, stages=dict(stages), hyperparameters=flags)
-    breakdown, columns, _ = compared(record, made)
-    return Case(record, breakdown, columns, Tolerance())
+    return Case.of(record, made, Tolerance())
 
 
 def right(ratio: float, a: float, low: float = 1 - LOW, high: float = 1 + HIGH) -> Outcome:
@@ -247,16 +245,16 @@ def test_advantages_by_other_formulas() -> None:
     assert case.batch.groups.tolist() == [0, 0, 0, 0, 1, 1, 1]
     for centre, scale in FORMULAS:
         for epsilon in (0.0, 1e-4):
-            again = rewards._with(case, (centre, scale), epsilon)
+            again = advantages.by_formula(case, (centre, scale), epsilon)
             wanted = judged(centre, scale, epsilon)
             np.testing.assert_allclose(again.response_advantage, wanted, rtol=1e-12, atol=1e-15)
 
 
 def test_statistics_of_a_single_reward() -> None:
-    assert rewards._others(np.array([3.0])).tolist() == [0.0]
-    assert [rewards._std(np.array([3.0]), ddof) for ddof in (0, 1)] == [0.0, 0.0]
+    assert advantages.mean_of_others(np.array([3.0])).tolist() == [0.0]
+    assert [advantages.std_of(np.array([3.0]), ddof) for ddof in (0, 1)] == [0.0, 0.0]
     for centre in ("mean", "none"):
-        alone = rewards._with(rewarded(values=[0.5] * 7), (centre, "std 1"), 0.0)
+        alone = advantages.by_formula(rewarded(values=[0.5] * 7), (centre, "std 1"), 0.0)
         assert alone.response_advantage.tolist() == [0.0] * 7
 
 
@@ -273,7 +271,7 @@ def test_formulas_that_are_tried(variant, flags, own, words) -> None:
     """All but its own; those that share its centre or its scale before the others."""
     stages = {} if variant == "grpo" else {"advantage": _ADVANTAGES[variant]}
     case = rewarded(stages=stages, flags=flags)
-    made = [*rewards.formulas(case)]
+    made = [*advantages.formulas(case)]
     asked = [cause.evaluate.keywords["pair"] for cause in made]
     assert {*asked} == {*FORMULAS} - {own}
     apart = [(centre != own[0]) + (scale != own[1]) for centre, scale in asked]
@@ -299,13 +297,13 @@ PAIRS = {
 
 
 def test_formulas_are_named() -> None:
-    made = {one.evaluate.keywords["pair"]: one.words for one in rewards.formulas(rewarded())}
+    made = {one.evaluate.keywords["pair"]: one.words for one in advantages.formulas(rewarded())}
     assert {pair: made[pair] for pair in PAIRS} == PAIRS
 
 
 def test_other_numbers_beside_the_std() -> None:
     """Six of them, less its own; nothing without a std; of its own formula too."""
-    made = [*rewards.other_eps(rewarded(flags={"std_eps": 1e-6}))]
+    made = [*advantages.other_eps(rewarded(flags={"std_eps": 1e-6}))]
     asked = {(*one.evaluate.keywords["pair"], one.evaluate.keywords["epsilon"]) for one in made}
     eps = (0.0, 1e-9, 1e-8, 1e-5, 1e-4)
     assert asked == {(*pair, value) for pair in FORMULAS if pair[1] != "1" for value in eps}
@@ -323,7 +321,7 @@ def test_an_eps_is_named_by_its_number(epsilon) -> None:
         a += [(r - statistics.fmean(own)) / (statistics.stdev(own) + epsilon) for r in own]
     case = rewarded(values=values, expected={"advantages": a}, flags={"std_eps": 1e-3})
     case = replace(case, tolerance=Tolerance(1e-7))
-    named = [one.words for one in rewards.other_eps(case) if explains(one, case)]
+    named = [one.words for one in advantages.other_eps(case) if explains(one, case)]
     assert named == [f"std_eps {epsilon:g} where 0.001 is meant"]
 
 
@@ -454,7 +452,7 @@ def _inverted(m: float, a: float, _: float) -> Outcome:
 
 def test_wrong_ratios() -> None:
     case = case_of()
-    made = by_words(ratios.ratios(case))
+    made = by_words(choices.ratios(case))
     wanted = {
         "ratio taken as 1: old := new": told(moves=ONE),
         "ratio to the reference where π_old is meant (ref for old)": told(moves=FAR),
@@ -468,7 +466,7 @@ def test_wrong_ratios() -> None:
     assert made.keys() == wanted.keys()
     for words, expected in wanted.items():
         check(made[words], case, expected)
-    few = by_words(ratios.ratios(case_of(log_probs_ref=None, variant="dapo", flags=NO_BETA)))
+    few = by_words(choices.ratios(case_of(log_probs_ref=None, variant="dapo", flags=NO_BETA)))
     assert "ratio to the reference where π_old is meant (ref for old)" not in few
 
 
@@ -481,7 +479,7 @@ def test_ratios_that_are_given_have_no_log_probs_to_be_exchanged() -> None:
     bare = dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"))
     given = bare | {"ratios": RATIO_ROWS, "variant": "dapo", "flags": NO_BETA}
     case = case_of(stages={"aggregate": "response-mean"}, **given)
-    made = by_words(ratios.ratios(case))
+    made = by_words(choices.ratios(case))
     assert len(made) == 3
     check(made[INVERTED], case, told(_inverted, beta=0.0))
     assert not [*clips.reinforce(case)]
@@ -490,7 +488,7 @@ def test_ratios_that_are_given_have_no_log_probs_to_be_exchanged() -> None:
 def test_wrong_ratios_of_whole_responses() -> None:
     """Of a geometric mean the same are tried, and those of each token."""
     case = case_of(stages={"ratio": "sequence"})
-    made = by_words(ratios.ratios(case))
+    made = by_words(choices.ratios(case))
     assert len(made) == 9
     words = "ratio to the reference where π_old is meant (ref for old)"
     check(made[f"{words}, token by token"], case, told(moves=FAR))
@@ -613,7 +611,7 @@ def test_wrong_weights(variant, epsilon, own, other, words) -> None:
     flags = {"epsilon_low": None, "epsilon_high": epsilon}
     stages = {"kl": "k3", "aggregate": "response-mean"}
     case = case_of(variant=variant, stages=stages, flags=flags | {"kl_weight": "none"})
-    made = by_words(weights.weights(case))
+    made = by_words(clips.weights(case))
     wanted = {
         "bound missing: the weight is not clipped": told(lambda *at: cispo(math.inf, *at)),
         words: told(lambda *at: cispo(other, *at)),
@@ -637,7 +635,7 @@ def test_wrong_weights(variant, epsilon, own, other, words) -> None:
             {"gradient": slopes, "loss": -j},
             variant, stages=stages, flags=flags | {"kl_weight": "none"},
         )  # fmt: skip
-        found = [one.words for one in weights.solved(wrong) if explains(one, wrong)]
+        found = [one.words for one in clips.solved_cap(wrong) if explains(one, wrong)]
         assert found == [f"epsilon_high: the ratio is capped at {cap:g} where {own:g} is meant"]
 
 
@@ -645,7 +643,7 @@ def test_a_clip_at_1() -> None:
     """An ε of 0 is a number too: the right clip gives what the record gives."""
     for flags in ({"epsilon_low": 0.0}, {"epsilon_high": 0.0}):
         case = case_of(flags=flags)
-        again = clips.bounded(case, clips.right, clips.own)
+        again = clips.bounded(case, clips.right, clips.usual_bounds)
         np.testing.assert_allclose(again.gradient, case.breakdown.gradient, rtol=1e-12)
         assert again.clip.tolist() != case_of().breakdown.clip.tolist()
 
@@ -655,19 +653,19 @@ def test_a_weight_that_is_capped_at_1() -> None:
     flags = {"epsilon_low": None, "epsilon_high": 0.0, "kl_weight": "none"}
     stages = {"kl": "k3", "aggregate": "response-mean"}
     case = case_of(variant="cispo", stages=stages, flags=flags)
-    made = by_words(weights.weights(case))
+    made = by_words(clips.weights(case))
     check(made["bound at ε_high = 0"], case, told(lambda *at: cispo(0.0, *at)))
     moving = next(one for words, one in made.items() if words.startswith("stop-gradient"))
     check(moving, case, told(lambda *at: cispo(1.0, *at, moving=True)))
     j, slopes = told(lambda *at: cispo(1.4, *at))
     wrong = case_of({"gradient": slopes, "loss": -j}, "cispo", stages=stages, flags=flags)
-    (found,) = weights.solved(wrong)
+    (found,) = clips.solved_cap(wrong)
     assert found.words == "epsilon_high: the ratio is capped at 1.4 where 1 is meant"
 
 
 def test_no_weight_is_looked_for_where_there_is_none() -> None:
-    assert not [*weights.weights(case_of())]
-    assert not [*weights.solved(case_of({"gradient": told()[1]}))]
+    assert not [*clips.weights(case_of())]
+    assert not [*clips.solved_cap(case_of({"gradient": told()[1]}))]
 
 
 @each(

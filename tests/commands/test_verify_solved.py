@@ -29,18 +29,15 @@ from test_verify_numbers import (
 )
 
 from grpo_cli.commands.verify.causes import (
-    advantages_solved,
+    advantages,
     choices,
+    clips,
     denominators,
-    discount,
-    factors,
     kl,
     tokens,
-    window,
 )
 from grpo_cli.commands.verify.causes.case import Case, Cause
-from grpo_cli.commands.verify.causes.pattern import pattern
-from grpo_cli.commands.verify.causes.search import explains
+from grpo_cli.commands.verify.causes.search import explains, pattern
 
 Wrong = tuple[float, list[list[float]]]
 
@@ -166,9 +163,9 @@ def test_weights_go_with_lengths_to_some_ten_thousandths() -> None:
 def test_a_count_is_that_to_some_ten_thousandths() -> None:
     case = masked(told())
     for off, near in ((2.9e-4, True), (-2.9e-4, True), (3.1e-4, False), (-3.1e-4, False)):
-        names = [name for name, _ in denominators._named(case, "", 13 * (1 + off))]
+        names = [name for name, _ in denominators.named_counts(case, "", 13 * (1 + off))]
         assert names == (["num_items_in_batch"] if near else [])
-    names = [name for name, _ in denominators._named(case, "", 10.0)]
+    names = [name for name, _ in denominators.named_counts(case, "", 10.0)]
     assert names == ["the number of tokens (token-mean over this micro-batch, its local count)"]
 
 
@@ -176,9 +173,9 @@ def test_tokens_of_truncated_responses() -> None:
     """What is repeated at the end is padding; without ids all are counted, as written."""
     ids = [[5, 6, 7, 7, 7], [7, 7, 7], [5, 6], [5], [7, 6, 7, 7], [9, 9]]
     made = SimpleNamespace(token_ids=ids, widths=[5, 3, 2, 1, 4, 2])
-    assert [denominators._unpadded(made, at) for at in range(6)] == [2, 0, 2, 1, 2, 0]
+    assert [denominators.unpadded_length(made, at) for at in range(6)] == [2, 0, 2, 1, 2, 0]
     made = SimpleNamespace(token_ids=None, widths=[5, 3])
-    assert [denominators._unpadded(made, at) for at in range(2)] == [5, 3]
+    assert [denominators.unpadded_length(made, at) for at in range(2)] == [5, 3]
 
 
 def test_truncated_responses_that_count_still() -> None:
@@ -348,8 +345,8 @@ def test_tokens_that_do_not_count_or_count_twice(at, words) -> None:
     for times, said in ((0.0, DROPPED), (2.0, DOUBLED)):
         wrong = told(counts=counted(at, times))
         case = expecting(wrong)
-        assert named(tokens.some, case) == [words.format(said)]
-        (cause,) = tokens.some(case)
+        assert named(tokens.solved_tokens, case) == [words.format(said)]
+        (cause,) = tokens.solved_tokens(case)
         check(cause, case, wrong)
 
 
@@ -359,12 +356,12 @@ def test_responses_that_are_named_are_no_more_than_five() -> None:
     gradient = [[1 / 7]] + [[0.0]] * 6
     case = case_of({"gradient": gradient}, log_probs_rollout=None, advantages=[1.0] * 7, **made)
     said = [f"responses 1, 2, 3, 4, 5, … are {DROPPED}: 6 of 7 tokens"]
-    assert named(tokens.some, case) == said
+    assert named(tokens.solved_tokens, case) == said
     assert pattern(case).startswith("6 of 7 gradients differ, in responses 1, 2, 3, 4, 5, …, where")
     gradient[1] = [1 / 7]
     case = case_of({"gradient": gradient}, log_probs_rollout=None, advantages=[1.0] * 7, **made)
     said = [f"responses 2, 3, 4, 5, 6 are {DROPPED}: 5 of 7 tokens"]
-    assert named(tokens.some, case) == said
+    assert named(tokens.solved_tokens, case) == said
     assert pattern(case).startswith("5 of 7 gradients differ, in responses 2, 3, 4, 5, 6, where")
 
 
@@ -385,8 +382,8 @@ def test_what_has_no_gradient_is_seen_in_the_loss(at, words) -> None:
     for times, said in ((0.0, DROPPED), (2.0, DOUBLED)):
         wrong = told(counts=counted(at, times), moves=CLIPPED, beta=0.0)
         case = expecting(wrong, log_probs_old=less(NEW, CLIPPED), flags={"beta": 0.0})
-        assert {*named(tokens.some, case)} == {words.format(said)}
-        check(next(tokens.some(case)), case, wrong)
+        assert {*named(tokens.solved_tokens, case)} == {words.format(said)}
+        check(next(tokens.solved_tokens(case)), case, wrong)
 
 
 def test_where_no_token_has_a_gradient_one_is_seen_in_the_loss() -> None:
@@ -398,7 +395,7 @@ def test_where_no_token_has_a_gradient_one_is_seen_in_the_loss() -> None:
         expected = {"objective": (times * 1.3 - 0.8) / 2, "gradient": [[0.0], [0.0]]}
         case = case_of(expected, stages={"kl": "none"}, flags={"beta": None}, **made)
         assert (
-            named(tokens.some, case)
+            named(tokens.solved_tokens, case)
             == [
                 f"response 0 is {said}: 1 of 2 tokens",
             ]
@@ -417,7 +414,7 @@ def test_what_has_no_gradient_and_the_same_part_may_be_either() -> None:
     stages = {"kl": "none"}
     case = case_of({"objective": j, "gradient": slopes}, stages=stages, **made, **more)
     said = f"1 of 4 token is {DROPPED}: token 0 of response 0"
-    assert named(tokens.some, case) == [
+    assert named(tokens.solved_tokens, case) == [
         f"{said}, or another of the 2 that have no gradient and the same part"
     ]
 
@@ -449,7 +446,7 @@ def test_masked_tokens_that_count() -> None:
     slopes[2][1] = 7.0  # masked
     assert named(tokens.mask_ignored, expecting((wrong[0], slopes), mask=mask))
     assert not [*tokens.mask_ignored(case_of())]
-    (words,) = named(tokens.some, positioned(mask))
+    (words,) = named(tokens.solved_tokens, positioned(mask))
     assert words == "1 of 8 token is dropped (gradient 0): token 2 of response 2"
 
 
@@ -467,10 +464,10 @@ def positioned(mask: list[list[int]]) -> Case:
 
 def test_the_negative_is_both() -> None:
     case = case_of()
-    (cause,) = factors.negative(case)
+    (cause,) = denominators.negative(case)
     j, slopes = told()
     check(cause, case, (-j, [[-slope for slope in row] for row in slopes]))
-    assert not [*factors.negative(case_of({"advantages": A}))]
+    assert not [*denominators.negative(case_of({"advantages": A}))]
 
 
 def scaled(loss: float, gradient: float | None = None, **said: Any) -> Case:
@@ -508,12 +505,12 @@ STEPS = "off by the accumulation factor: expected is ours"
 def test_factors_with_a_name(times, said, words) -> None:
     """Of a loss alone; of what has a gradient too, only that of accumulation."""
     case = scaled(times, **said)
-    assert named(factors.known, case) == words
-    for cause in factors.known(case):
+    assert named(denominators.named_factors, case) == words
+    for cause in denominators.named_factors(case):
         j, slopes = told()
         by = round(times) if abs(times) > 1 else 1 / round(1 / times)
         check(cause, case, (by * j, [[by * slope for slope in row] for row in slopes]))
-    both = named(factors.known, scaled(times, times, **said))
+    both = named(denominators.named_factors, scaled(times, times, **said))
     assert both == [one for one in words if one.startswith(STEPS)]
 
 
@@ -530,8 +527,8 @@ def test_factors_with_a_name(times, said, words) -> None:
     ],
 )
 def test_whole_factors(times, words) -> None:
-    assert [one.words for one in factors.whole(scaled(times))] == words
-    assert not [*factors.whole(scaled(times, times))]
+    assert [one.words for one in denominators.whole_factor(scaled(times))] == words
+    assert not [*denominators.whole_factor(scaled(times, times))]
 
 
 @each(
@@ -544,7 +541,7 @@ def test_whole_factors(times, words) -> None:
 )  # fmt: skip
 def test_from_where_on_factors_are_not_one(loss: float, gradient: float, count: int) -> None:
     """The loss is right to a ten-thousandth, and factors are the same to a thousandth."""
-    assert len([*factors.apart(scaled(loss, gradient))]) == count
+    assert len([*denominators.separate_factors(scaled(loss, gradient))]) == count
 
 
 @each(
@@ -560,10 +557,10 @@ def test_from_where_on_factors_are_not_one(loss: float, gradient: float, count: 
 )
 def test_factors_of_the_gradient_or_of_the_loss(loss, gradient, words) -> None:
     case = scaled(loss, gradient)
-    assert named(factors.apart, case)[:1] == words  # the search takes one
+    assert named(denominators.separate_factors, case)[:1] == words  # the search takes one
     j, slopes = told()
     wrong = loss * j, [[gradient * slope for slope in row] for row in slopes]
-    for cause in factors.apart(case):
+    for cause in denominators.separate_factors(case):
         if cause.words in words:
             check(cause, case, wrong)
 
@@ -593,9 +590,9 @@ def test_factors_of_the_gradient_or_of_the_loss(loss, gradient, words) -> None:
 def test_advantages_that_were_changed_by_a_number(a, words) -> None:
     wrong = told(a=a)
     case = expecting(wrong)
-    assert words in named(advantages_solved.solved, case)
-    check(by_words(advantages_solved.solved(case))[words], case, wrong)
-    np.testing.assert_allclose(advantages_solved.effective(case), a, rtol=1e-9)
+    assert words in named(advantages.solved_changes, case)
+    check(by_words(advantages.solved_changes(case))[words], case, wrong)
+    np.testing.assert_allclose(advantages.effective_advantages(case), a, rtol=1e-9)
 
 
 def test_a_bound_of_one_response_is_believed_if_it_is_round() -> None:
@@ -605,7 +602,7 @@ def test_a_bound_of_one_response_is_believed_if_it_is_round() -> None:
         ([0.4321, -0.4321, 0.25, -0.4321], 1),
         ([0.9876, -0.5, 0.25, -0.9876], 1),  # one of the two is little longer than the bound
     ):
-        found = named(advantages_solved.solved, expecting(told(a=a)))
+        found = named(advantages.solved_changes, expecting(told(a=a)))
         assert sum(words.startswith("advantages clipped") for words in found) == count
 
 
@@ -616,15 +613,15 @@ def test_a_response_without_tokens_tells_no_advantage() -> None:
     more = {"stages": {"kl": "none"}, "flags": {"beta": None}, **made}
     own = case_of(**more).breakdown.gradient
     gradient = [(2.0 * own[:2]).tolist(), [], (3.0 * own[2:]).tolist()]
-    found = advantages_solved.effective(case_of({"gradient": gradient}, **more))
+    found = advantages.effective_advantages(case_of({"gradient": gradient}, **more))
     np.testing.assert_allclose(found, [2.0, math.nan, -3.0], rtol=1e-12)  # type: ignore[arg-type]
 
 
 def test_a_gradient_that_no_advantage_gives_has_none() -> None:
     slopes = told()[1]
     slopes[2][0] *= 1.5
-    assert advantages_solved.effective(expecting((1.0, slopes))) is None
-    assert advantages_solved.effective(case_of({"loss": 1.0})) is None
+    assert advantages.effective_advantages(expecting((1.0, slopes))) is None
+    assert advantages.effective_advantages(case_of({"loss": 1.0})) is None
 
 
 # ---- discounts ----------------------------------------------------------------------------------
@@ -639,8 +636,8 @@ def test_discounts_are_named_by_their_number(gamma) -> None:
         wrong = told(counts=counts, beta=0.0)
         case = expecting(wrong, flags={"beta": 0.0})
         said = f"advantages discounted {words} of each response: A times {gamma} per position"
-        assert named(discount.discounted, case) == [said]
-        check(by_words(discount.discounted(case))[said], case, wrong)
+        assert named(advantages.discounted, case) == [said]
+        check(by_words(advantages.discounted(case))[said], case, wrong)
 
 
 def test_a_discount_is_that_of_what_says_enough() -> None:
@@ -649,9 +646,9 @@ def test_a_discount_is_that_of_what_says_enough() -> None:
     for size, turn, gamma in ((1.1, 1, 0.5), (0.9, 1, None), (1.1, -1, None)):
         ours = np.array([1.0, 0.01 * size, 0.0])
         wanted = np.array([3.0, turn * 0.005 * size, 0.7])
-        found = discount._of_tokens(wanted, ours, places)
+        found = advantages.gamma_of_tokens(wanted, ours, places)
         assert found == (None if gamma is None else pytest.approx(gamma, rel=1e-12))
-    found = discount._of_tokens(np.array([9.0, 0.25]), np.ones(2), np.array([0, 2]))
+    found = advantages.gamma_of_tokens(np.array([9.0, 0.25]), np.ones(2), np.array([0, 2]))
     assert found == pytest.approx(0.5, rel=1e-12)
 
 
@@ -663,7 +660,7 @@ def test_a_discount_of_a_ratio_of_whole_responses(gamma) -> None:
     ours = np.array([0.3, -0.2, 0.4, 1.0, -2.0, 0.5, 0.7])
     for row, own in ((0, slice(0, 3)), (1, slice(3, 7))):
         wanted = ours * float(np.mean(gamma ** places[own]))
-        found = discount._of_row(wanted, ours, places, responses, row)
+        found = advantages.gamma_of_row(wanted, ours, places, responses, row)
         if 1e-3 < gamma < 1.1:
             assert found == pytest.approx(gamma, rel=1e-9)
         else:
@@ -688,8 +685,8 @@ def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
     """Either, both the same, or both in proportion."""
     wrong = told(lambda m, a, _: right(math.exp(m), a, 1 - low, 1 + high))
     case = expecting(wrong)
-    assert named(window.windows, case)[0] == words  # the search takes one
-    check(by_words(window.windows(case))[words], case, wrong)
+    assert named(clips.windows, case)[0] == words  # the search takes one
+    check(by_words(clips.windows(case))[words], case, wrong)
 
 
 @each(
@@ -715,7 +712,7 @@ def test_between_which_ratios_a_bound_lies(sizes, turn, least, most, clipped, sl
         ratio=ratio, advantage=np.sign(sizes), token_weight=np.abs(sizes) / ratio
     )
     case: Any = SimpleNamespace(breakdown=breakdown, quiet=1.0)
-    found = window._side(case, np.array([True, True, False, False]), turn)
+    found = clips.side_of(case, np.array([True, True, False, False]), turn)
     if least is None:
         assert found is None
         return
@@ -729,7 +726,7 @@ def test_a_lower_bound_lies_between_the_ratios_of_what_it_binds_and_of_others() 
     ratio = np.array([0.7, 1.1, 0.75, 0.9])
     breakdown = SimpleNamespace(ratio=ratio, advantage=-np.ones(4), token_weight=np.full(4, 9.0))
     case: Any = SimpleNamespace(breakdown=breakdown, quiet=1.0)
-    found = window._side(case, np.array([False, True, False, True]), -1.0)
+    found = clips.side_of(case, np.array([False, True, False, True]), -1.0)
     assert found is not None
     assert (found.least, found.most, found.slope) == (0.75, 0.9, -18.0)
     assert found.clipped.tolist() == [True, False, True, False]
@@ -744,26 +741,29 @@ def test_an_epsilon_of_0_is_a_number_too() -> None:
         low, high = wrong
         made = told(lambda m, a, _, low=low, high=high: right(math.exp(m), a, 1 - low, 1 + high))  # type: ignore[misc]
         case = expecting(made, flags={"epsilon_low": own[0], "epsilon_high": own[1]})
-        assert named(window.windows, case)[0] == words
+        assert named(clips.windows, case)[0] == words
 
 
 def test_a_bound_may_be_a_ratio_itself() -> None:
-    side = window.Side(0.5, 1.5, np.zeros(0, dtype=np.bool_), 0.0)
-    told = [window._within(side, bound) for bound in (0.49, 0.5, 1.0, 1.5, 1.51)]
+    side = clips.Side(0.5, 1.5, np.zeros(0, dtype=np.bool_), 0.0)
+    told = [side.allows(bound) for bound in (0.49, 0.5, 1.0, 1.5, 1.51)]
     assert told == [False, True, True, True, False]
 
 
 def test_which_epsilon_is_told() -> None:
     """One that is off by more than a ten-thousandth, or by more than 1e-10 of 0."""
-    assert window._words(0.2 * (1 + 0.9e-4), 1e-4 * 1e-6, 0.2, 0.0) == ""
+    assert clips.window_words(0.2 * (1 + 0.9e-4), 1e-4 * 1e-6, 0.2, 0.0) == ""
     words = "epsilon_low 0.2002 where 0.2 is meant, epsilon_high 1.1e-10 where 0 is meant"
-    assert window._words(0.2002, 1.1e-10, 0.2, 0.0) == words
-    assert window._words(0.2, 0.3 * (1 - 1.1e-4), 0.2, 0.3) == "epsilon_high 0.3 where 0.3 is meant"
+    assert clips.window_words(0.2002, 1.1e-10, 0.2, 0.0) == words
+    assert (
+        clips.window_words(0.2, 0.3 * (1 - 1.1e-4), 0.2, 0.3)
+        == "epsilon_high 0.3 where 0.3 is meant"
+    )
 
 
 def test_no_window_is_looked_for_where_it_is_right() -> None:
-    assert not [*window.windows(expecting(told()))]
-    assert not [*window.windows(case_of({"gradient": told()[1]}))]
+    assert not [*clips.windows(expecting(told()))]
+    assert not [*clips.windows(case_of({"gradient": told()[1]}))]
 
 
 # ---- what may be looked for at all --------------------------------------------------------------
@@ -813,7 +813,7 @@ def test_what_half_precision_leaves_off_hides_no_multiple() -> None:
         for row in slopes
     ]  # fmt: skip
     case = case_of({"gradient": rows})
-    assert case.columns[0].precision == "bfloat16"
+    assert [*case.columns[0].precision] == ["bfloat16"]
     assert case.other_weights
     assert not case_of({"gradient": [[1.0001 * one for one in row] for row in rows]}).other_weights
 

@@ -14,10 +14,12 @@ from files import each, evaluation
 
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.evaluation import EvaluationSums
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.packing import alike
 from grpo_cli.errors import InputError
 from grpo_cli.objective import pipeline
-from grpo_cli.records import PLAIN, DecodedChunk, assemble, parse
+from grpo_cli.records import PLAIN, Block, DecodedChunk, assemble, parse
 from grpo_cli.variants.plan import plan
 
 RECORD = {
@@ -82,7 +84,7 @@ def test_records_with_the_same_settings_of_their_own_are_evaluated_together(tmp_
     assert [chunk.settings.get("epsilon_low") for chunk in chunks] == [None, 0.1, 0.3, None]
     raws = DecodedChunk([raw for raw, _ in Reader([str(path)]).records()])
     runs = [(len(items), packed is not None) for items, packed in alike(raws)]
-    assert runs == [(size, True) for size in sizes]
+    assert runs == [(2, True), (3, True), (1, True)]  # settings do not part what is converted
     named = raws._replace(items=raws.items[2:4], keys=(*RECORD, "epsilon"))
     assert [(len(items), packed is not None) for items, packed in alike(named)] == [(2, True)]
 
@@ -126,6 +128,45 @@ def test_what_is_empty_is_no_empty_list(tmp_path, key, row):
     found = run(tmp_path / "data.jsonl", [good, {**good, key: [RECORD[key][0], row]}], level=None)
     assert found.total["records"] == 1
     assert [error.path for error in found.skipped] == [f"{key}[1]"]
+
+
+@pytest.mark.parametrize("level", ["record", "token"])
+def test_settings_that_a_row_does_not_read_change_nothing(tmp_path, level):
+    """Records that agree in the others are evaluated together, with the same numbers."""
+    ignored = [{**RECORD, "id": at, "num_items_in_batch": at % 5 + 1} for at in range(20)]
+    records = [one | {"epsilon": 0.1 + at // 10} for at, one in enumerate(ignored)]
+    agreeing = [one | {"num_items_in_batch": 1} for one in records]
+    assert sizes(records) == [10, 10]
+    assert sizes(records, "trl/dapo") == [1] * 20
+    found, expected = (run(tmp_path / "a.jsonl", each, level=level) for each in (records, agreeing))
+    assert found.rows == expected.rows
+
+
+def sizes(records: list[dict], variant: str = "dr") -> list[int]:
+    """How many records are evaluated together."""
+    block = Block("a", 1, [json.dumps(one).encode() for one in records])
+    sums = EvaluationSums(Evaluator(plan(variant)))
+    return [len(one.packed) for one in sums.chunks(PLAIN.decoded(block, {}))]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rewards": None, "advantages": None},
+        {"log_probs_old": [[-1.1, -2.1], [-1e300, -0.2]]},
+        {"log_probs_old": [[0.5, -2.0], [-0.5, -0.25]]},
+    ],
+)
+@pytest.mark.parametrize("every", [1, 3])
+def test_many_bad_records_of_many_are_each_left_out(tmp_path, wrong, every):
+    """More than Python's stack has frames."""
+    records = [{**RECORD, "id": at} | (wrong if at % every == 0 else {}) for at in range(1500)]
+    found = run(tmp_path / "a.jsonl", records, level="record")
+    assert [row["id"] for row in found.rows] == [at for at in range(1500) if at % every]
+    assert found.skipped.count == 1500 - len(found.rows)
+    assert [error.line for error in found.skipped.first] == [
+        at + 1 for at in range(1500) if at % every == 0
+    ][: len(found.skipped.first)]
 
 
 def test_a_record_that_is_a_batch_of_its_own_has_its_own_statistics():

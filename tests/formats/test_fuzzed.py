@@ -14,7 +14,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, gather, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import read_conditions
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.tables.canonical import dumps as dumps_of
 from grpo_cli.variants.plan import plan
 

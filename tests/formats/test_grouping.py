@@ -17,10 +17,14 @@ from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.main import app
 from grpo_cli.errors import InputError
 from grpo_cli.records import Reading, assemble, record
-from grpo_cli.records.choose.gathered import apart, whole
-from grpo_cli.records.choose.grouping import Group, Grouping, _label, hashable
-from grpo_cli.records.choose.paths import read_path
-from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.choose.grouping import (
+    Group,
+    Grouping,
+    _label,
+    cut_between_groups,
+    split_block,
+)
+from grpo_cli.records.choose.where import hashable, read_conditions, read_path
 from grpo_cli.variants.plan import plan
 
 
@@ -512,12 +516,12 @@ def test_blocks_end_where_groups_end(size, expected):
     """Each line takes its bytes and its end: groups of 6, 3 and 4 here."""
     groups = [Group([(1, b"aa"), (2, b"bb")], "x"), Group([(4, b"cc")], "y")]
     groups.append(Group([(5, b"d"), (6, b"e")], "z"))
-    found = list(whole("s", groups, size))
+    found = list(cut_between_groups("s", groups, size))
     assert [one.numbers for one in found] == expected
     assert [one.line for one in found] == [numbers[0] for numbers in expected]
     texts = {1: b"aa", 2: b"bb", 4: b"cc", 5: b"d", 6: b"e"}
     assert [one.lines for one in found] == [[texts[at] for at in part] for part in expected]
-    again = [group for block in found for group in apart(block, lambda part: [part])]
+    again = [group for block in found for group in split_block(block, lambda part: [part])]
     assert [(one.label, one.items[0].line, one.items[0].numbers) for one in again] == [
         *[("x", 1, [1, 2]), ("y", 4, [4]), ("z", 5, [5, 6])],
     ]  # fmt: skip

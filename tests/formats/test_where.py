@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from formats.dumps import NEW, REWARDS, lines
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw
-from grpo_cli.records.choose.paths import read_path
 from grpo_cli.records.choose.select import hint, only_group
-from grpo_cli.records.choose.where import passes, read_conditions, refuted, scalars
+from grpo_cli.records.choose.where import passes, read_conditions, read_path, refuted, scalars
 
 RECORD = {"log_probs_new": NEW, "rewards": REWARDS}
 

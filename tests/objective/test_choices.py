@@ -18,7 +18,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.finite import check_finite
 from grpo_cli.objective.surrogate.clip import window
-from grpo_cli.objective.surrogate.future import fipo
+from grpo_cli.objective.surrogate.joint import fipo
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import plan
 

@@ -15,7 +15,7 @@ from grpo_cli.batch import Segments
 from grpo_cli.objective.arithmetic import exact_sums as exact
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added, row_offsets, row_sums
 from grpo_cli.objective.arithmetic.groups import Remembered
-from grpo_cli.objective.surrogate.covariance import _covariance
+from grpo_cli.objective.surrogate.joint import _covariance
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
 edges = st.sampled_from(

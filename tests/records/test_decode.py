@@ -1,15 +1,14 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Raw, read, records
-from grpo_cli.records.decode import chunks
-from grpo_cli.records.decode.chunks import keys_in_common
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.open import blocks
-from grpo_cli.records.record import DROPPED
+from grpo_cli.records.record import DROPPED, in_chunks, keys_in_common
 
 
 @pytest.mark.parametrize(
@@ -125,14 +124,14 @@ def test_the_line_of_a_mistake_is_the_same_for_every_block_size(tmp_path, size):
     [([5, 5, 1], [2, 1]), ([4, 4, 4, 4], [3, 1]), ([9, 9], [2]), ([10, 10], [1, 1]), ([], [])],
 )
 def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(sys.modules[Raw.__module__], "CHUNK_BYTES", 10)
     monkeypatch.setattr(blocks, "CHUNK_BYTES", 10)
     raws = [Raw(size, "d", None, "", size) for size in sizes]
-    assert [len(chunk.items) for chunk in chunks.in_chunks(raws)] == expected
+    assert [len(chunk.items) for chunk in in_chunks(raws)] == expected
     lines = Block("d", 1, [b"1".rjust(size) for size in sizes])
     assert [len(chunk.items) for chunk in blocks.decoded(lines)] == expected
     errors = [InputError("none")] * 20  # of no size
-    assert [len(chunk.items) for chunk in chunks.in_chunks([*errors, *raws])][:1] == [
+    assert [len(chunk.items) for chunk in in_chunks([*errors, *raws])][:1] == [
         20 + sum(expected[:1])
     ]
 

@@ -94,7 +94,6 @@ def test_however_tokens_are_put_together(evaluated, monkeypatch, tokens):
     fields = FIELDS["token"]
     expected = encode_lines(*made, level="token", fields=fields, lines=CSV)
     monkeypatch.setattr(lines_module, "_TOKENS", tokens)
-    monkeypatch.setattr(lines_module, "_SHORT", tokens)
     assert encode_lines(*made, level="token", fields=fields, lines=CSV) == expected
 
 

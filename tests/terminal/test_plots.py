@@ -8,8 +8,17 @@ import math
 import numpy as np
 import pytest
 
-from grpo_cli.terminal.plots import Series, ascii_only, bars, chart, small_multiples, spark
-from grpo_cli.terminal.strokes import ascii_rows, braille_rows, line_of
+from grpo_cli.terminal.plots import (
+    Series,
+    ascii_only,
+    ascii_rows,
+    bars,
+    braille_rows,
+    chart,
+    line_of,
+    small_multiples,
+    spark,
+)
 
 
 def test_a_spark_line_goes_from_the_least_to_the_greatest():

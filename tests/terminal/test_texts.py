@@ -20,16 +20,19 @@ from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
 from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
 from grpo_cli.terminal.numbers import (
+    adding_up,
     aligned,
+    decimals,
+    equality,
     escaped,
     escaped_json,
+    fixed,
     shortened,
     shown_among,
     token_text,
 )
 from grpo_cli.terminal.paging import deliver
 from grpo_cli.terminal.prose import as_command, within, wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
 

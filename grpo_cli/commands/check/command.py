@@ -10,11 +10,13 @@ from grpo_cli.commands.check.rules import codes
 from grpo_cli.commands.check.run import Check
 from grpo_cli.commands.check.run import check as look
 from grpo_cli.commands.check.view import print_codes, print_findings
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, ReadingOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
+    Files,
+    ReadingOptions,
     RecordOption,
+    paths,
     tell_errors,
     tell_notes,
     tell_skipped,

@@ -11,10 +11,9 @@ import numpy as np
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
-from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.assemble import grouped, layout
+from grpo_cli.records.packed import PLAIN_COLUMNS, number_groups
+from grpo_cli.records.parse.assemble import layout
 from grpo_cli.records.parse.record import record_id
-from grpo_cli.records.parse.settings import read_settings
 
 _TOGETHER = 1 << 20
 """Bytes of text in one view: enough that numpy's overhead is small."""
@@ -57,36 +56,26 @@ def _keys(raw: Raw | InputError) -> tuple[str, ...] | None:
 
 def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
     """Yields views of records with the same keys, packed at once if possible."""
-    packed = None
-    try:
-        fields = read_fields(raws[0].value)
-        if fields.hyperparameters or "hyperparameters" in fields.names:
-            for raw in raws:
-                read_settings(raw.value, read_fields(raw.value))  # errors are found one by one
-        packed = pack([raw.value for raw in raws])
-    except InputError:
-        pass
+    packed = pack([raw.value for raw in raws])
     if packed is None:
         yield from _one_by_one(raws)
     else:
-        yield _of_packed(packed, raws, fields.names)
+        yield _of_packed(packed, raws)
 
 
-def _of_packed(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
-    counts = np.array(packed.counts, dtype=np.int64)
-    groups, _ = grouped(packed.groups, counts)
-    mask = None if packed.mask is None else np.frombuffer(packed.mask, dtype=np.bool_)
+def _of_packed(packed: Packed, raws: Sequence[Raw]) -> View:
+    names = packed.fields.names
     return View(
         places=[_place(raw) for raw in raws],
         values=[raw.value for raw in raws],
-        counts=counts,
-        widths=np.array(packed.widths, dtype=np.int64),
-        columns={name: np.frombuffer(column) for name, column in packed.columns.items()},
-        mask=mask,
-        groups=groups,
+        counts=packed.counts,
+        widths=packed.widths,
+        columns={name: one for name, one in packed.columns.items() if name in PLAIN_COLUMNS},
+        mask=packed.mask,
+        groups=packed.groups,
         names=names,
-        rewards=None if packed.rewards is None else np.frombuffer(packed.rewards),
-        advantages=None if packed.advantages is None else np.frombuffer(packed.advantages),
+        rewards=packed.scores.get("rewards"),
+        advantages=packed.scores.get("advantages"),
         advantages_given="advantages" in names,
     )
 
@@ -149,7 +138,7 @@ def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
             for name in first.columns
         },
         mask=_mask(records),
-        groups=grouped([found.groups for found in records], counts)[0],
+        groups=number_groups([found.groups for found in records], counts)[0],
         names=names,
         derived=first.derived,
         rewards=_scores([found.rewards for found in records]),

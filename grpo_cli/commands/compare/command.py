@@ -10,11 +10,17 @@ from grpo_cli.commands.compare.compare import Comparison
 from grpo_cli.commands.compare.plans import USUAL, names, plans
 from grpo_cli.commands.compare.view import print_bars, print_comparison
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import Files, StageOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import WorkOptions, tell_notes
+from grpo_cli.commands.options.source import (
+    Files,
+    LoadingOptions,
+    WorkOptions,
+    finish,
+    paths,
+    tell_notes,
+)
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say
 

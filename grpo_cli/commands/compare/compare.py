@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial as bound
+from collections.abc import Sequence
+from functools import partial
 
 from grpo_cli.commands.compare.answer import Compared, Unserved
 from grpo_cli.commands.compare.families import differences, replaced
-from grpo_cli.commands.compare.sides import Partial, S, Side, Work
+from grpo_cli.commands.compare.sides import S, Side, Sides, VariantStatistics, VariantSums
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk
 from grpo_cli.variants.plan import Plan
 
 
@@ -39,7 +38,7 @@ class Comparison:
         self.sides: list[Side] = []
         while evaluators:
             first = evaluators[0].plan.variant
-            sums = self._fold(evaluators, Work.sums)
+            sums = self._served(fold(source, partial(Sides, evaluators)))
             self.sides = [*sums.values()]
             if first in sums:
                 break
@@ -50,38 +49,24 @@ class Comparison:
     def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
         """The variants with the statistics of the whole input, for those that need some."""
         wanting = [one for one in evaluators if one.wants_first_pass]
-        moments = self._fold(wanting, Work.moments) if wanting else {}
+        moments: dict[str, BatchStatistics] = {}
+        if wanting:
+            moments = self._served(fold(self._source, partial(VariantStatistics, wanting)))
         return [
             one.after(moments[one.plan.variant]) if one.wants_first_pass else one
             for one in evaluators
             if one.plan.variant not in self.skipped
         ]
 
-    def _fold(
-        self,
-        evaluators: Sequence[Evaluator],
-        what: Callable[[Work, Iterable[DecodedChunk]], Partial[S]],
-    ) -> dict[str, S]:
-        """The sums of each variant over all data; those that these cannot serve are set aside."""
-        source = self._source
-        source.skipped = Skipped(source.most_errors)
-        work = Work(tuple(evaluators), source.skip, source.most_errors)
-        whole: Partial[S] | None = None
-        for _, part in source.map(bound(what, work), together=True, by_columns=True):
-            source.leave_out(part.bad)
-            if whole is None:
-                whole = part
-            else:
-                whole.merge(part)
-        if source.reading.selects and (whole is None or not whole.read):
-            raise source.nothing()
-        found: dict[str, S] = {}
-        for name, sums in ({} if whole is None else whole.sums).items():
+    def _served(self, found: VariantSums[S]) -> dict[str, S]:
+        """The sums of each variant that the data can serve; the others are set aside."""
+        served: dict[str, S] = {}
+        for name, sums in found.sums.items():
             if isinstance(sums, InputError):
                 self.skipped[name] = sums
             else:
-                found[name] = sums
-        return found
+                served[name] = sums
+        return served
 
     def result(self) -> Compared:
         """The answer: lines in the order of the variants, batch by batch."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.answer import ComparedVariant
 from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator, without_misnamed
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
@@ -23,7 +21,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import DecodedChunk, Raw, key_of
-from grpo_cli.records.decode.chunks import in_chunks, one_by_one
+from grpo_cli.records.record import in_chunks, one_by_one
 
 NUMBERS = (
     *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
@@ -41,19 +39,19 @@ class BatchSide:
         self.totals = Totals(of_one, evaluator.words)
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
-        self.parts: dict[str, F64] = {}
 
-    def add(self, breakdown: Breakdown) -> None:
-        """Adds a breakdown; ``parts`` are then those of its gradient."""
+    def add(self, breakdown: Breakdown) -> Mapping[str, F64]:
+        """Adds a breakdown; returns the parts of its gradient."""
         self.totals.add(breakdown)
-        self.parts = _gradient(breakdown, self.plan.batch)
-        self.shares.add(breakdown, self.parts)
+        parts = _gradient(breakdown, self.plan.batch)
+        self.shares.add(breakdown, parts)
+        return parts
 
-    def meet(self, first: BatchSide, chunk: Chunk) -> None:
+    def meet(self, own: Mapping[str, F64], first: Mapping[str, F64], chunk: Chunk) -> None:
         """Adds the dot products with the first variant's gradient, exactly over responses."""
-        for name, own in self.parts.items():
-            for other, gradient in first.parts.items():
-                sums = chunk.batch.responses.sum(own * gradient)
+        for name, part in own.items():
+            for other, gradient in first.items():
+                sums = chunk.batch.responses.sum(part * gradient)
                 self.dots.setdefault((name, other), ExactSum()).add(sums)
 
     def merge(self, later: BatchSide) -> None:
@@ -112,8 +110,8 @@ class Side:
         self.batches: dict[Hashable, BatchSide] = {}
         self.names: dict[Hashable, Mapping[str, Any]] = {}
 
-    def add(self, chunk: Chunk) -> BatchSide:
-        """Evaluates a chunk of one batch and adds it up; returns the sums of its batch.
+    def add(self, chunk: Chunk) -> tuple[BatchSide, Mapping[str, F64]]:
+        """Adds a chunk of one batch; returns the sums of its batch, and the chunk's gradient.
 
         Raises:
             InputError: where the records lack what the plan needs.
@@ -124,9 +122,8 @@ class Side:
         key = chunk.keys[0] if chunk.keys else ()
         if chunk.of_batches:
             self.names.setdefault(key, chunk.of_batches[0])
-        own = self.of(key)
-        own.add(breakdown)
-        return own
+        batch = self.of(key)
+        return batch, batch.add(breakdown)
 
     def of(self, key: Hashable) -> BatchSide:
         """The sums of a batch."""
@@ -145,11 +142,6 @@ class Side:
         for key, batch in later.batches.items():
             self.of(key).merge(batch)
         self.names = {**later.names, **self.names}
-
-    def forget_gradients(self) -> None:
-        """Drops what only a chunk's own evaluation needs."""
-        for batch in self.batches.values():
-            batch.parts = {}
 
     @property
     def signed(self) -> Parts:
@@ -172,119 +164,99 @@ def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
     return {part.name: part.without_count(responses) for part in breakdown.gradient_parts}
 
 
-S = TypeVar("S", "Side", BatchStatistics)
+S = TypeVar("S", Side, BatchStatistics)
 
 
-def _merged(sums: S, later: S) -> S | InputError:
-    try:
-        sums.merge(later)
-    except InputError as reason:
-        return reason
-    return sums
-
-
-@dataclass
-class Partial(Generic[S]):
-    """What variants come to on a piece of the data.
+class VariantSums(Accumulator[None], Generic[S]):
+    """Sums of each variant; a variant that the data cannot serve is set aside with the reason.
 
     Attributes:
+        evaluators: the variants.
         sums: of each variant its sums, or why the data cannot serve it.
-        bad: the records that cannot be read.
-        read: whether there was any.
     """
 
-    sums: dict[str, S | InputError]
-    bad: Skipped
-    read: bool = False
+    settings: ClassVar[tuple[str, ...]] = ("evaluators",)
 
-    def merge(self, later: Partial[S]) -> None:
-        """Adds the piece that follows."""
-        self.bad.merge(later.bad)
-        self.read |= later.read
-        for name, mine in self.sums.items():
-            theirs = later.sums[name]
-            if isinstance(theirs, InputError) and not isinstance(mine, InputError):
-                self.sums[name] = theirs
-            elif not isinstance(mine, InputError) and not isinstance(theirs, InputError):
-                self.sums[name] = _merged(mine, theirs)
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self.evaluators = evaluators
+        self.sums: dict[str, S | InputError] = {}
 
-
-@dataclass(frozen=True)
-class Work:
-    """What is done with a piece, in any process: the sums of the variants that it can serve.
-
-    Attributes:
-        evaluators: the variants; the gradients of the others meet that of the first.
-        skip: whether to go on behind a record that cannot be read.
-        most_errors: how many errors of such records are kept; 0 for all.
-    """
-
-    evaluators: tuple[Evaluator, ...]
-    skip: bool
-    most_errors: int
-
-    def sums(self, decoded: Iterable[DecodedChunk]) -> Partial[Side]:
-        """Every variant on the records."""
-        sides: list[Side] = [Side(evaluator) for evaluator in self.evaluators]
-        partial = self._partial(sides)
-        for chunk in self._chunks(decoded, partial):
-            for side in sides:
-                if not isinstance(partial.sums[side.plan.variant], InputError):
-                    self._add(side, sides[0], chunk, partial)
-        for side in sides:
-            side.forget_gradients()
-        return partial
-
-    def moments(self, decoded: Iterable[DecodedChunk]) -> Partial[BatchStatistics]:
-        """The statistics that the variants want of the whole input."""
-        names = [evaluator.plan.variant for evaluator in self.evaluators]
-        partial = Partial[BatchStatistics](
-            {name: BatchStatistics() for name in names}, Skipped(self.most_errors)
-        )
-        for chunk in self._chunks(decoded, partial):
-            for name, evaluator in zip(names, self.evaluators, strict=True):
-                moments = partial.sums[name]
-                try:
-                    if not isinstance(moments, InputError):
-                        moments.merge(chunk.run(evaluator.measure))
-                except InputError as reason:
-                    partial.sums[name] = reason
-        return partial
-
-    def _partial(self, sides: Sequence[Side]) -> Partial[Side]:
-        return Partial({side.plan.variant: side for side in sides}, Skipped(self.most_errors))
-
-    def _add(self, side: Side, first: Side, chunk: Chunk, partial: Partial[Side]) -> None:
-        try:
-            own = side.add(chunk)
-        except InputError as reason:
-            partial.sums[side.plan.variant] = reason
-            return
-        if not isinstance(partial.sums[first.plan.variant], InputError):
-            own.meet(first.of(chunk.keys[0] if chunk.keys else ()), chunk)
-
-    def _chunks(self, decoded: Iterable[DecodedChunk], partial: Partial[Any]) -> Iterator[Chunk]:
-        for chunk in without_misnamed(_of_one_batch(decoded), *self.evaluators):
-            partial.read = True
-            if isinstance(chunk, Chunk):
-                yield chunk
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Chunks whose records are all of one batch; errors in the places of bad records."""
+        for of_fields, some in groupby(decoded, key=_has_batch_fields):
+            if not of_fields:
+                yield from super().chunks(some)
                 continue
-            partial.bad.add(chunk)
-            if not self.skip:
-                return
+            for _, items in groupby(one_by_one(some), key=_batch_key):
+                yield from super().chunks(in_chunks(items))
+
+    def evaluate(self, chunk: Chunk) -> None:
+        """Refuses records that have a column which a variant lacks under another name."""
+        if chunk.batch.misnamed:
+            for evaluator in self.evaluators:
+                evaluator.refuse_misnamed(chunk)
+
+    def merge(self, later: VariantSums[S]) -> None:
+        """Adds the sums of records that follow."""
+        for name, sums in later.sums.items():
+            mine = self.sums[name]
+            if isinstance(mine, InputError):
+                continue
+            if isinstance(sums, InputError):
+                self.sums[name] = sums
+                continue
+            try:
+                mine.merge(sums)
+            except InputError as reason:
+                self.sums[name] = reason
 
 
-def _of_one_batch(decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-    """Chunks whose records are all of one batch."""
-    for of_fields, some in groupby(decoded, key=_says_batch):
-        if not of_fields:
-            yield from chunks(some, with_headers=False)
-            continue
-        for _, items in groupby(one_by_one(some), key=_batch_key):
-            yield from chunks(in_chunks(items), with_headers=False)
+class VariantStatistics(VariantSums[BatchStatistics]):
+    """The statistics that variants need of whole batches."""
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        super().__init__(evaluators)
+        self.sums = {one.plan.variant: BatchStatistics() for one in evaluators}
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's part of the statistics."""
+        del found
+        for evaluator in self.evaluators:
+            name = evaluator.plan.variant
+            statistics = self.sums[name]
+            try:
+                if not isinstance(statistics, InputError):
+                    statistics.merge(chunk.run(evaluator.measure))
+            except InputError as reason:
+                self.sums[name] = reason
 
 
-def _says_batch(few: DecodedChunk) -> bool:
+class Sides(VariantSums[Side]):
+    """The sums of each variant, and the dot products of its gradient with the first one's."""
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        super().__init__(evaluators)
+        self.sums = {one.plan.variant: Side(one) for one in evaluators}
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Evaluates each variant on a chunk; one at a time, since breakdowns are large."""
+        del found
+        first: Mapping[str, F64] | None = None
+        for name, side in self.sums.items():
+            if isinstance(side, InputError):
+                continue
+            try:
+                batch, gradient = side.add(chunk)
+            except InputError as reason:
+                self.sums[name] = reason
+                continue
+            if name == self.evaluators[0].plan.variant:
+                first = gradient
+            if first is not None:
+                batch.meet(gradient, first, chunk)
+
+
+def _has_batch_fields(few: DecodedChunk) -> bool:
     """Whether its records say which batch they belong to."""
     return few.keys is None and few.columns is None and any(map(_batch_key, few.items))
 

@@ -7,18 +7,19 @@ from typing import Annotated, Literal
 import typer
 
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, paths
+from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import Json, Quiet, output_option
 from grpo_cli.commands.options.place import Resume, check_parts, destination, manifest
 from grpo_cli.commands.options.source import (
     ErrorOptions,
+    Files,
     RecordOption,
     SourceOptions,
     WorkOptions,
+    make_reader,
+    paths,
     tell_notes,
 )
-from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 
@@ -63,14 +64,9 @@ def convert(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
-        reader = Reader(
-            paths(files),
-            source.reading(chosen.record),
-            skip=errors.on_error == "skip",
-            most_errors=errors.max_errors,
-            jobs=1 if kind == "parquet" and work.on is None else work.jobs,
-            on=work.on,
-        )
+        alone = kind == "parquet" and work.on is None
+        used = WorkOptions(jobs=1) if alone else work
+        reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
         run = Conversion(reader, as_table=kind == "parquet", as_json=json)
         if check_parts(output, reader, resume=resume):
             from grpo_cli.engine.cluster.parts import Parts  # of a cluster

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from grpo_cli.commands.convert.work import Convert, Converted, Together, Unnamed, blaming
+from grpo_cli.commands.convert.work import Converted, Together, Unnamed, blaming
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
+from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.pieces import Pieces
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical
 
@@ -64,14 +65,14 @@ class Conversion:
 
     def __init__(self, reader: Reader, *, as_table: bool, as_json: bool) -> None:
         self._reader = reader
-        self._work = Convert(as_table, reader.skip, reader.most_errors)
+        self._as_table = as_table
         self._as_json = as_json
         self._told = 0
-        self._whole = Converted(skipped=Skipped(reader.most_errors))
+        self._whole = Converted(as_table)
 
     def write(self, stream: BinaryIO) -> None:
         """Writes them all, as JSONL or as Parquet."""
-        if not self._work.as_table:
+        if not self._as_table:
             for pieces in self._pieces():
                 write_lines(pieces, stream, self._whole.records - len(pieces))
             return
@@ -91,26 +92,18 @@ class Conversion:
             complete = True
         finally:
             listed.close(complete=complete)
-        if listed.kept:
-            kept = f"{listed.kept} parts were there, and are in no number told here"
-            self._reader.notices[kept] = None
 
     def _pieces(self, listed: Manifest | None = None) -> Iterator[list[Any]]:
-        whole = self._whole
-        for _, part in self._reader.map(self._work, manifest=listed):
-            whole.merge(part)
+        make = partial(Converted, self._as_table)
+        for whole in fold_pieces(self._reader, make, manifest=listed):
+            self._whole = whole
             pieces, whole.pieces = whole.pieces, Pieces()
-            self._told = tell_errors(whole.skipped, self._told, as_json=self._as_json)
+            self._told = tell_errors(self._reader.skipped, self._told, as_json=self._as_json)
             yield pieces
-            if whole.error is not None:
-                raise whole.error
-        nothing = not whole.records and not whole.skipped and not (listed and listed.kept)
-        if nothing and self._reader.reading.selects:
-            raise self._reader.nothing()
 
     def finish(self) -> int:
         """Says how many were left out; the exit code."""
-        skipped = self._whole.skipped
+        skipped = self._reader.skipped
         if not skipped:
             return 0
         tell_skipped(skipped, skipped.count + self._whole.records)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import orjson
 
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.packing import alike
 from grpo_cli.engine.pieces import Pieces
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
@@ -38,62 +38,40 @@ class Unnamed(NamedTuple):
 
 
 @dataclass
-class Converted:
-    """What a piece of input comes to.
-
-    Attributes:
-        pieces: its lines, or its records beside their columns, in order.
-        records: how many.
-        skipped: the records that cannot be read.
-        error: the one at which work stopped, when it was not to be skipped.
-    """
-
-    pieces: Pieces = field(default_factory=Pieces)
-    records: int = 0
-    skipped: Skipped = field(default_factory=Skipped)
-    error: InputError | None = None
-
-    def merge(self, later: Converted) -> None:
-        """Adds what the input that follows comes to; nothing of it follows an error."""
-        if self.error is None:
-            self.pieces += later.pieces
-            self.records += later.records
-            self.skipped.merge(later.skipped)
-            self.error = later.error
-
-
-@dataclass(frozen=True)
-class Convert:
-    """What is done with the records of a piece, in any process.
+class Converted(Accumulator[None]):
+    """Records as lines, or beside their columns, in order.
 
     Attributes:
         as_table: whether they become columns; lines otherwise.
-        skip: whether to go on behind a record that cannot be read.
-        most_errors: how many errors of such records are kept; 0 for all.
+        pieces: the lines, or the records beside their columns.
+        records: how many.
     """
 
     as_table: bool
-    skip: bool
-    most_errors: int = FEW
+    pieces: Pieces = field(default_factory=Pieces)
+    records: int = 0
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Converted:
-        """Converts records in order; stops at the first bad one unless it is to be skipped."""
-        made = Converted(skipped=Skipped(self.most_errors))
+    by_columns: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ("as_table",)
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Converts records in order, and yields the errors of those that cannot be read."""
         for found in _objects(decoded):
             if isinstance(found, InputError):
-                if not self.skip:
-                    made.error = found
-                    break
-                made.skipped.add(found)
+                yield found
                 continue
             try:
-                made.pieces += [found] if self.as_table else map(_line, found[0])
+                self.pieces += [found] if self.as_table else map(_line, found[0])
             except InputError as error:  # what JSON cannot hold is never left out
-                made.error = error
-                made.records = len(made.pieces)
-                break
-            made.records += len(found[0])
-        return made
+                self.error = error
+                self.records = len(self.pieces)
+                return
+            self.records += len(found[0])
+
+    def merge(self, later: Converted) -> None:
+        """Adds the records that follow."""
+        self.pieces += later.pieces
+        self.records += later.records
 
 
 def _objects(

@@ -9,15 +9,20 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Parting, RunDiff, compare
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import paths, refuse_unopened
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import number
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, tell_notes
-from grpo_cli.commands.options.values import number
+from grpo_cli.commands.options.source import (
+    ErrorOptions,
+    SourceOptions,
+    paths,
+    refuse_unopened,
+    tell_notes,
+)
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
-from grpo_cli.records.choose.paths import read_path
+from grpo_cli.records.choose.where import read_path
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shown

@@ -8,14 +8,13 @@ from grpo_cli.commands.check.cheap import cheap
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.options.advice import advised
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, advised
 from grpo_cli.commands.options.place import check_parts, destination
-from grpo_cli.commands.options.source import RecordOption
+from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.engine import Evaluation
 from grpo_cli.records.choose.batches import batch_fields
-from grpo_cli.records.choose.paths import spelled
+from grpo_cli.records.choose.where import spelled
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.progress import Bar
 

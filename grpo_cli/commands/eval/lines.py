@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice, pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from itertools import chain, islice, pairwise, repeat
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import orjson
 
 from grpo_cli.commands.emit import TextFormat
-from grpo_cli.commands.eval.numbers import END, Column, Sides, neighbours
 from grpo_cli.engine.rows.fields import (
     RECORD_CONTEXT,
     RESPONSE,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Columns = dict[str, Any]
-Cells = str | Column
+Cells = str | Sequence[bytes]
 """A column of cells: one for all lines, or one for each."""
 
 
@@ -78,21 +78,53 @@ def _responses(source: Source, fields: tuple[str, ...], lines: TextFormat) -> It
 
 
 def _tokens(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
+    """Makes the lines of many tokens at once, column by column."""
     columns, shared = _token_columns(source, fields), _shared(source, fields, lines)
-    ends = bounds(source.summary.record_tokens)
+    responses, records = bounds(source.summary.responses), bounds(source.summary.record_tokens)
     pieces: list[list[bytes]] = [[] for _ in source.records]
-    for span in spans(bounds(source.summary.responses)):
+    for begin, end in _stretches(responses):
+        counts = _overlaps(responses, begin, end)
         cells = [
-            _repeated(shared[name], span)
+            _repeated(shared[name], counts)
             if name in shared
-            else _cells(columns.get(name), span.begin, span.end, lines)
+            else _cells(columns.get(name), begin, end, lines)
             for name in fields
         ]
-        sizes = span.sizes(ends)
-        made = _together(cells, [size for _, size in sizes], fields, lines)
-        for (record, _), text in zip(sizes, made, strict=True):
+        counts = _overlaps(records, begin, end)
+        made = _join(cells, [count for _, count in counts], fields, lines)
+        for (record, _), text in zip(counts, made, strict=True):
             pieces[record].append(text)
     yield from map(b"".join, pieces)
+
+
+_TOKENS = 1 << 11
+"""Tokens whose cells are text at once: ten and more objects each, which a cache has to hold."""
+_LONG = 64
+"""Tokens of a response from which on its lines are made by themselves: they have more in common."""
+
+
+def _stretches(starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The tokens of each long response, and those between them, at most so many at once.
+
+    Args:
+        starts: where each response's tokens begin, and where those of the last one end.
+    """
+    long = [pair for pair in pairwise(starts) if pair[1] - pair[0] >= _LONG]
+    for first, last in pairwise(sorted({starts[0], starts[-1], *chain.from_iterable(long)})):
+        for begin in range(first, last, _TOKENS):
+            yield begin, min(begin + _TOKENS, last)
+
+
+def _overlaps(starts: Sequence[int], begin: int, end: int) -> list[tuple[int, int]]:
+    """The segments that some tokens belong to, and how many tokens belong to each.
+
+    Args:
+        starts: where each segment begins, and where the last one ends.
+        begin, end: the tokens.
+    """
+    first, last = bisect_right(starts, begin) - 1, bisect_left(starts, end)
+    cuts = [begin, *starts[first + 1 : last], end]
+    return [(first + at, b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
 
 
 def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
@@ -120,12 +152,11 @@ def _each(cells: Iterable[T], counts: Iterable[int]) -> list[T]:
     return [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
 
 
-def _repeated(cells: list[str], span: Span) -> Cells:
-    """The cells of a span's responses, for each of their tokens."""
-    few = cells[span.first : span.first + len(span.lengths)]
-    if len(set(few)) == 1:
-        return few[0]
-    return _each([cell.encode() for cell in few], span.lengths)
+def _repeated(cells: list[str], counts: Sequence[tuple[int, int]]) -> Cells:
+    """The cells of some responses, each as often as it counts; one if they are all alike."""
+    if len({cells[response] for response, _ in counts}) == 1:
+        return cells[counts[0][0]]
+    return [text for at, count in counts for text in repeat(cells[at].encode(), count)]
 
 
 _PIECES = {"record": _records, "response": _responses, "token": _tokens}
@@ -146,11 +177,12 @@ def _cells(column: Any, begin: int, end: int, lines: TextFormat) -> Cells:
     if values.dtype == np.int8:
         if (values == values[0]).all():
             return lines.cell(SIDES[values[0]])
-        return Sides(values, [lines.cell(side).encode() for side in SIDES])
+        sides = [lines.cell(side).encode() for side in SIDES]
+        return [sides[code] for code in values.tolist()]
     if one_number(values):
         return lines.cell(values[0].item())
     if lines.as_json and not (lines.infinite and not np.isfinite(values).all()):
-        return values
+        return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
     return [lines.cell(value).encode() for value in values.tolist()]
 
 
@@ -158,26 +190,22 @@ _CELL = "\0"
 """Stands for a cell in a line; no text of a cell has it."""
 
 
-def _together(
+def _join(
     cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: TextFormat
 ) -> Iterator[bytes]:
-    """So many lines each time, with their ends, of columns."""
+    """Joins columns to lines with their ends, so many each time."""
     line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
     if _CELL not in line:
         yield from (line.encode() * size for size in sizes)
         return
     first, *between, last = line.encode().split(_CELL.encode())
-    columns, between = neighbours([one for one in cells if not isinstance(one, str)], between)
-    if len(sizes) == len(columns) == 1 and isinstance(columns[0], bytes):
-        yield first + columns[0].replace(END, last + first) + last
-    else:
-        rows = _rows(columns, between)
-        for size in sizes:
-            yield first + (last + first).join(islice(rows, size)) + last
+    rows = _rows([column for column in cells if not isinstance(column, str)], between)
+    for size in sizes:
+        yield first + (last + first).join(islice(rows, size)) + last
 
 
-def _rows(columns: Sequence[Sequence[bytes] | bytes], between: Sequence[bytes]) -> Iterator[bytes]:
-    """What stands between the first and the last text of each line.
+def _rows(columns: Sequence[Sequence[bytes]], between: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields each line without the first and the last text, which all lines have.
 
     ``join`` writes a comma faster than it takes one.
     """
@@ -185,69 +213,5 @@ def _rows(columns: Sequence[Sequence[bytes] | bytes], between: Sequence[bytes]) 
     parts: list[Iterable[bytes]] = []
     for text, column in zip([comma, *between], columns, strict=True):
         inner = repeat(text[len(comma) : len(text) - len(comma)])
-        each = column.split(END) if isinstance(column, bytes) else column
-        parts += [each] if text == comma else [inner, each]
+        parts += [column] if text == comma else [inner, column]
     return map(comma.join, zip(*parts, strict=False))
-
-
-# ---- tokens whose lines are made together ------------------------------------------------------
-
-_TOKENS = 1 << 14
-"""Tokens whose cells are held as text at once: ten and more objects each."""
-_LONG = 64
-"""Tokens of a response from which on a look at what they have in common is worth it."""
-_SHORT = _TOKENS // _LONG
-"""Shorter responses whose tokens are held as text at once."""
-
-
-class Span(NamedTuple):
-    """Tokens that become text together: a part of a long response, or several short ones.
-
-    Attributes:
-        first: the first response.
-        lengths: how many tokens of it and of those after it.
-        begin: the first token.
-    """
-
-    first: int
-    lengths: list[int]
-    begin: int
-
-    @property
-    def end(self) -> int:
-        """Behind the last token."""
-        return self.begin + sum(self.lengths)
-
-    def sizes(self, ends: Sequence[int]) -> list[tuple[int, int]]:
-        """The records that its tokens are of, and how many are of each.
-
-        Args:
-            ends: where each record's tokens begin, and where those of the last one end.
-        """
-        first, last = bisect_right(ends, self.begin) - 1, bisect_left(ends, self.end)
-        cuts = [self.begin, *ends[first + 1 : last], self.end]
-        return [(first + at, b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
-
-
-def spans(starts: Sequence[int]) -> Iterator[Span]:
-    """Those of each long response, and of many short ones in a row; none is without tokens.
-
-    Args:
-        starts: where each response's tokens begin, and where those of the last one end.
-    """
-    lengths = [end - begin for begin, end in pairwise(starts)]
-    for long, row in groupby(range(len(lengths)), lambda response: lengths[response] >= _LONG):
-        responses = list(row)
-        if long:
-            for response in responses:
-                yield from _parts(response, starts[response], starts[response + 1])
-            continue
-        for at in range(0, len(responses), _SHORT):
-            together = responses[at : at + _SHORT]
-            begin, end = starts[together[0]], starts[together[-1] + 1]
-            if end > begin:
-                yield Span(together[0], [lengths[response] for response in together], begin)
-
-
-def _parts(response: int, begin: int, end: int) -> Iterator[Span]:
-    return (Span(response, [min(_TOKENS, end - cut)], cut) for cut in range(begin, end, _TOKENS))

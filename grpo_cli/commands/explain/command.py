@@ -11,15 +11,13 @@ from rich.console import Console
 from grpo_cli.commands.explain.choice import describe_choice, is_choice, print_choice
 from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.logged import explain_log, print_log
-from grpo_cli.commands.explain.page import page as page_of
-from grpo_cli.commands.explain.view import print_page, print_why
-from grpo_cli.commands.explain.worked_view import print_worked
+from grpo_cli.commands.explain.variant import describe_variant, print_variant
+from grpo_cli.commands.explain.view import print_why, print_worked
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.advice import advising
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import ObjectiveOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, advising
 from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.source import LoadingOptions, finish, paths
 from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError
@@ -82,11 +80,8 @@ def explain_topic(
             return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)
-            document = page_of(topic)
-            page.write(
-                document,
-                lambda console, screen: print_page(console, screen, document),
-            )
+            variant = describe_variant(topic)
+            page.write(variant, lambda console, screen: print_variant(console, screen, variant))
             return
         if topic is not None and is_choice(topic) and not Path(topic).is_file():
             _no_file(topic, "choice", loading.record, response)

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from grpo_cli.commands.explain.facts import Facts
-from grpo_cli.commands.explain.rising import Reason
-from grpo_cli.commands.explain.why import why
+from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.explain.rising import Steps
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import TermTotal
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.objective.inputs import Inputs
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL
 
@@ -64,6 +64,25 @@ class DeadGroups:
         self.computed.add(advantage.name)
         sizes = np.bincount(batch.groups, minlength=batch.group_count)
         self.alone += int(np.count_nonzero(sizes[dead] == 1))
+
+
+@dataclass
+class Steps:
+    """Each record's own loss, mean reward and KL penalty, in their order."""
+
+    losses: list[F64] = field(default_factory=list)
+    rewards: list[F64] = field(default_factory=list)
+    penalties: list[F64] = field(default_factory=list)
+
+    def add(self, breakdown: Breakdown) -> None:
+        """Adds the records of a breakdown; records without rewards tell nothing."""
+        rewards: F64 | None = Inputs(breakdown.batch).get("rewards")
+        if rewards is None:
+            return
+        records = breakdown.batch.records
+        self.losses.append(-breakdown.record_objective)
+        self.rewards.append(records.mean(rewards))
+        self.penalties.append(breakdown.beta * breakdown.record_value(KL))
 
 
 @dataclass

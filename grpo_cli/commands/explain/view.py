@@ -1,87 +1,29 @@
-"""A variant's page, and why a loss is what it is."""
+"""Why a loss is what it is, and the arithmetic of one record as a person would write it down."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.grid import column, grid, with_words
-from grpo_cli.terminal.numbers import shown_among
+from grpo_cli.objective.kl import NO_REFERENCE
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import (
+    adding_up,
+    decimals,
+    equality,
+    fixed,
+    shown,
+    shown_among,
+    token_text,
+    visible,
+)
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.rounding import adding_up, decimals, equality, fixed
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
-_NEAR = 25
-_INDENT = 2
-
-
-def print_page(console: Console, screen: Screen, page: Entry) -> None:
-    """Prints a variant's page: formula, stages, hyperparameters, origin, and what is like it."""
-    width = screen.reading
-    names = ", ".join([page["variant"], *page["aliases"]])
-    head = Text.assemble((names, "bold cyan"), f": {page['title']}")
-    console.print(wrapped(head, width, _INDENT))
-    console.print(Text("\n") + wrapped(Text(f"  {page['formula']}\n", "bold"), width, _INDENT * 2))
-    for stage in page["stages"]:
-        _print_stage(console, stage, width)
-    _print_hyperparameters(console, screen, page["hyperparameters"])
-    console.print()
-    _print_origin(console, page, width)
-    _print_related(console, page, width)
-
-
-def _print_stage(console: Console, stage: Entry, width: int) -> None:
-    symbol = (f"{stage['symbol']:>3}", "bold")
-    console.print(Text.assemble(symbol, f"  {stage['stage']}: ", (stage["choice"], "cyan")))
-    console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
-
-
-def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
-    if not rows:
-        return
-    console.print(Text("\nhyperparameters", "bold"))
-    columns = [
-        column("name", [row["name"] for row in rows]),
-        column("value", [row["value"] for row in rows], show=_value),
-        column("also called", [", ".join(row["aliases"]) for row in rows], show=str),
-        column("meaning", [row["meaning"] for row in rows], show=str),
-    ]
-    kept, _ = with_words(columns, ("also called",), screen.reading)
-    console.print(grid(kept))
-
-
-def _value(value: Any) -> str:
-    return "off" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _print_origin(console: Console, page: Entry, width: int) -> None:
-    if page["paper"]:
-        console.print(Text(f"paper    https://arxiv.org/abs/{page['paper']}"))
-    if page["version"]:
-        console.print(Text(f"version  {page['version']}"))
-    if page["until"]:
-        console.print(Text(f"until    {page['until']}; newer releases do not have it"))
-    console.print(Text(f"checked  {page['checked']}"))
-    console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
-
-
-def _print_related(console: Console, page: Entry, room: int) -> None:
-    if page["same"]:
-        alike = Text(f"the same choices: {', '.join(page['same'])}")
-        console.print(Text("\n") + wrapped(alike, room, _INDENT))
-    if page["near"]:
-        console.print(Text("\nlike it, but for", "bold"))
-        width = max(len(one["variant"]) for one in page["near"])
-        for one in page["near"][:_NEAR]:
-            apart = "; ".join(f"{stage} {choice}" for stage, choice in one["differs"].items())
-            line = Text.assemble("  ", (f"{one['variant']:{width}}", "cyan"), f"  {apart}")
-            console.print(wrapped(line, room, width + 4))
-        if len(page["near"]) > _NEAR:
-            console.print(Text(f"  … {len(page['near']) - _NEAR} more (see --json)", "dim"))
 
 
 def print_why(console: Console, screen: Screen, document: Entry) -> None:
@@ -94,7 +36,7 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
     for reason in document["why"]:
-        console.print(wrapped(Text(f"  · {reason['text']}"), width, _INDENT * 2))
+        console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
 
 
 def _counts(total: Entry) -> str:
@@ -125,3 +67,248 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
 
 def _signed(value: float, places: int) -> str:
     return f"{'−' if value < 0 else '+'} {abs(value):.{places}f}"
+
+
+# ---- one record ---------------------------------------------------------------------------------
+
+_SPARE = (
+    *("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient"),
+    *("clip(ρ)·A", "text"),
+)
+_HEADERS = {
+    "free": "ρ·A",
+    "bounded": "clip(ρ)·A",
+    "advantage": "A",
+    "ratio": "ρ",
+    "kl": "k",
+    "entropy": "H",
+}
+_ADDED = ("surrogate", "kl", "entropy", "contribution")
+_MOST = 8
+_LISTED = 20
+
+
+def print_worked(console: Console, screen: Screen, record: Entry, records: int) -> None:
+    """Prints the advantages, the tokens, the sums and the denominator, step by step.
+
+    Args:
+        console: where to.
+        screen: what it is read on.
+        record: the record that is worked out.
+        records: how many there are in the batch.
+    """
+    console.print()
+    console.print(wrapped(Text(_title(record, records), "bold"), screen.width, 2))
+    _heading(console, "1  advantages")
+    _step(console, screen, record["stages"]["advantage"])
+    for group in record["groups"]:
+        for line in _group(group, len(record["groups"])):
+            console.print(wrapped(Text(f"  {line}"), screen.width, 6))
+    if not record["groups"]:
+        console.print(Text("  given by the record"))
+    _heading(console, "2  tokens")
+    _step(console, screen, record["stages"]["ratio"])
+    _step(console, screen, record["stages"]["surrogate"])
+    if record["stages"]["kl"] == NO_REFERENCE.choice.summary:
+        _step(console, screen, NO_REFERENCE.choice.summary)
+    places = _places(record["responses"])
+    parts = _contributions(record, places)
+    hidden: dict[str, None] = {}
+    for response in record["responses"]:
+        if response.get("tokens"):
+            own = float(parts[response["index"]])
+            hidden |= dict.fromkeys(_print_tokens(console, screen, response, own, places))
+    print_hidden(console, screen, hidden, "--json")
+    _heading(console, "3  responses")
+    _step(console, screen, record["stages"]["aggregate"])
+    _print_responses(console, record, parts)
+    _heading(console, "4  sum")
+    for line in _sum(record, parts, places, records):
+        console.print(wrapped(Text(f"  {line}"), screen.width, 6))
+
+
+def _step(console: Console, screen: Screen, text: str) -> None:
+    console.print(wrapped(Text(f"  {text}", "dim"), screen.width, 4))
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print(Text(f"\n{text}", "bold"))
+
+
+def _title(record: Entry, records: int) -> str:
+    place = record["source"] + (f":{record['line']}" if record["line"] else "")
+    name = "" if record["id"] is None else f" ({shown(record['id'])})"
+    others = f"; its loss is not that of the {records:,} records above" if records > 1 else ""
+    return f"{visible(place)}{name}, evaluated alone{others}"
+
+
+def _group(group: Entry, groups: int) -> Iterator[str]:
+    head = f"group {shown(group['group'])}: " if groups > 1 else ""
+    rewards, count = group["rewards"], len(group["rewards"])
+    listed = " + ".join(map(_factor, rewards[:_MOST])) + (" + …" if count > _MOST else "")
+    yield f"{head}r̄ = ({listed}) / {count} = {shown(group['mean'])}"
+    if group["std"] is not None:
+        free = count - group["std_ddof"]
+        yield f"  σ = √(Σ(r − r̄)² / {free}) = {shown(group['std'])}"
+    advantages = group["advantages"]
+    if advantages is not None:
+        named = zip(group["responses"], advantages, strict=True)
+        texts = [f"A{at} = {shown(value)}" for at, value in list(named)[:_MOST]]
+        yield "  " + ", ".join(texts) + (", …" if count > _MOST else "")
+
+
+def _factor(value: float) -> str:
+    return f"({shown(value)})" if value < 0 else shown(value)
+
+
+def _places(responses: Sequence[Entry]) -> int:
+    return decimals([response["contribution"] for response in responses])
+
+
+def _contributions(record: Entry, places: int) -> list[str]:
+    values = [response["contribution"] for response in record["responses"]]
+    return adding_up(values, record["objective"], places)
+
+
+def _print_tokens(
+    console: Console, screen: Screen, response: Entry, contribution: float, places: int
+) -> list[str]:
+    """Prints a response's tokens; returns the columns that there was no room for."""
+    rows, rest = response["tokens"], response["rest"]
+    count = response["length"]
+    head = f"\n  response {response['index']}: {count:,} token{'' if count == 1 else 's'}"
+    if response["advantage"] is not None:
+        head += f", A = {shown(response['advantage'])}"
+    console.print(Text(f"{head}, w = {_weight(response['weight'])}"))
+    columns = [*_columns(rows, rest, response, contribution, places)]
+    kept, hidden = fitting(columns, _SPARE, screen.width)
+    console.print(grid(kept))
+    return hidden
+
+
+def _columns(
+    rows: Sequence[Entry], rest: Entry | None, response: Entry, contribution: float, places: int
+) -> Iterator[Column]:
+    tail = ([f"{rest['count']:,} others"] if rest else []) + ["sum"]
+    yield column("token", [*(str(row["position"]) for row in rows), *tail], show=str)
+    if any(row["token"] is not None for row in rows):
+        texts = [*(token_text(row["token"] or "") for row in rows), *([""] * len(tail))]
+        yield column("text", texts, show=str)
+    sums = {"contribution": contribution, "surrogate": response["surrogate_sum"]}
+    sums["kl"], sums["entropy"] = response["kl_sum"], response.get("entropy_sum")
+    for name in rows[0]:
+        if name in ("position", "token"):
+            continue
+        values = [row[name] for row in rows]
+        if name in _ADDED:
+            yield _added(name, values, rest, sums[name], places)
+        elif name == "clip":
+            texts = [*(_SIDES[int(value)] for value in values), *([""] * len(tail))]
+            yield column(name, texts, show=str)
+        else:
+            texts = [*map(shown, values), *([""] * len(tail))]
+            yield column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+
+
+_SIDES = {-1: "low", 0: "·", 1: "high"}
+
+
+def _added(
+    name: str, values: Sequence[float], rest: Entry | None, total: float, places: int
+) -> Column:
+    """A column whose numbers make the sum under it, as printed."""
+    parts = [*values, *([rest[name]] if rest else [])]
+    if name != "contribution":
+        places = decimals([*parts, total])
+    texts = adding_up(parts, total, places)
+    texts += [_total(texts, fixed(total, places))]
+    return column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+
+
+def _total(texts: Sequence[str], total: str) -> str:
+    """The sum under numbers; marked where they, as printed, do not make it."""
+    return f"{equality(texts, total)}{total}".removeprefix("=")
+
+
+def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> None:
+    order = sorted(record["responses"], key=lambda one: -abs(one["contribution"]))
+    chosen = sorted(one["index"] for one in order[:_LISTED])
+    rows = [record["responses"][at] for at in chosen]
+    rest = [at for at in range(len(parts)) if at not in set(chosen)]
+    tail = [f"{len(rest):,} others"] if rest else []
+    places = len(parts[0].partition(".")[2])
+    last = [fixed(sum(float(parts[at]) for at in rest), places)] if rest else []
+    blank = [""] * (len(tail) + 1)
+    total = _total(parts, fixed(record["objective"], places))
+    columns = [
+        column("response", [*(str(at) for at in chosen), *tail, "sum"], show=str),
+        *(
+            column(header, [*(_shown(name, row) for row in rows), *blank], show=str, numeric=True)
+            for header, name in _response_columns(record)
+        ),
+        column(
+            "contribution",
+            [*(parts[at] for at in chosen), *last, total],
+            show=str,
+            numeric=True,
+        ),
+    ]
+    console.print(grid(columns))
+
+
+def _shown(name: str, row: Entry) -> str:
+    return _weight(row[name]) if name == "weight" else shown(row[name])
+
+
+def _weight(value: float) -> str:
+    """A weight as the fraction that it is, where it is one over a whole number."""
+    count = round(1.0 / value) if value else 0
+    return f"1/{count:,}" if count and abs(value * count - 1.0) < 1e-9 else shown(value)
+
+
+def _response_columns(record: Entry) -> Iterator[tuple[str, str]]:
+    yield "A", "advantage"
+    yield "tokens", "length"
+    yield "Σ_s", "surrogate_sum"
+    if record["beta"]:
+        yield "Σ_k", "kl_sum"
+    if "entropy" in record:
+        yield "Σ_H", "entropy_sum"
+    yield "w", "weight"
+    yield "gradient_norm", "gradient_norm"
+
+
+def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iterator[str]:
+    yield f"denominator {shown(record['denominator'])}: {record['denominator_of']}"
+    total = fixed(record["objective"], places)
+    if len(parts) <= _MOST:
+        listed = " + ".join(f"({part})" if part.startswith("-") else part for part in parts)
+        yield f"J = {listed} {equality(parts, total)} {total}"
+    else:
+        yield f"J = Σ contributions = {total}"
+    yield from _terms(record, places)
+    whose = " of this record alone" if records > 1 else ""
+    yield f"loss{whose} = −J = {fixed(record['loss'], places)}"
+
+
+def _terms(record: Entry, places: int) -> Iterator[str]:
+    """J as the sum of its terms, where the policy is not the only one."""
+    words, values, known = ["policy"], [record["policy"]], []
+    if record["beta"]:
+        words.append("− β·kl")
+        values.append(-record["beta"] * record["kl"])
+        known += [f"β = {shown(record['beta'])}", f"kl = {shown(record['kl'])}"]
+    if "entropy" in record:
+        words.append("+ c·H")
+        values.append(record["entropy_coef"] * record["entropy"])
+        known += [f"c = {shown(record['entropy_coef'])}", f"H = {shown(record['entropy'])}"]
+    if known:
+        first, *others = adding_up(values, record["objective"], places)
+        rest = " ".join(map(_with_sign, words[1:], others))
+        yield f"  = {' '.join(words)} = {first} {rest}   ({', '.join(known)})"
+
+
+def _with_sign(word: str, text: str) -> str:
+    """A number behind its sign; a zero has the sign of the term in the formula."""
+    negative = text.startswith("-") or (not float(text) and word.startswith("−"))
+    return f"{'−' if negative else '+'} {text.removeprefix('-')}"

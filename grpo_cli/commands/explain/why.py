@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from grpo_cli.commands.explain.facts import DeadGroups, Facts
-from grpo_cli.commands.explain.rising import Reason, rising
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.explain.facts import DeadGroups, Facts, Steps
+from grpo_cli.terminal.numbers import shown
 
 _ZERO = 1e-6
 """|J| below this part of the magnitudes that it is made of is 0 but for float32."""
 
 _MOST = 0.5
 _LARGE = 1.0
+
+
+class Reason(NamedTuple):
+    """One reason: a word for programs, a sentence for people."""
+
+    code: str
+    text: str
 
 
 def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
@@ -87,12 +98,12 @@ def _negative(facts: Facts) -> str:
     if parts["positive_advantages"] < 0:  # a surrogate that is not on the scale of a ratio
         return (
             "the loss is negative: the surrogate holds log π_θ, which is negative, so where A < 0 "
-            f"it adds {_number(parts['negative_advantages'])} to J"
+            f"it adds {shown(parts['negative_advantages'])} to J"
         )
     return (
         "the loss is negative because J is positive: responses with A > 0 add "
-        f"{_number(parts['positive_advantages'])}, those with A < 0 "
-        f"{_number(parts['negative_advantages'])}. That alone is no error: "
+        f"{shown(parts['positive_advantages'])}, those with A < 0 "
+        f"{shown(parts['negative_advantages'])}. That alone is no error: "
         "the policy term has either sign"
     )
 
@@ -101,7 +112,7 @@ def _positive(facts: Facts) -> str:
     parts = facts.parts
     if _dominated(facts):
         return (
-            f"the loss is positive because the KL penalty, {_number(-parts['kl_penalty'])}, "
+            f"the loss is positive because the KL penalty, {shown(-parts['kl_penalty'])}, "
             "outweighs the policy term"
         )
     return (
@@ -116,7 +127,7 @@ _LOGARITHM = ": the surrogate holds log π_θ, which is negative"
 
 def _does(part: float) -> str:
     """What a part of J does to it."""
-    return f"add {_number(part)}" if part >= 0 else f"take away {_number(-part)}"
+    return f"add {shown(part)}" if part >= 0 else f"take away {shown(-part)}"
 
 
 def _dominated(facts: Facts) -> bool:
@@ -142,7 +153,7 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         yield Reason(
             "one-token",
             f"one token makes {largest.size / contributions:.0%} of all contributions: "
-            f"{largest.place}, ratio {_number(largest.ratio)}, A {_number(largest.advantage)}"
+            f"{largest.place}, ratio {shown(largest.ratio)}, A {shown(largest.advantage)}"
             + ("; no upper clip acts on a ratio where A < 0" if _free(largest, facts) else ""),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
@@ -150,13 +161,13 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         yield Reason(
             "sums",
             f"the loss is large because token terms are summed: {total['tokens']:,} tokens over "
-            f"{_number(total['denominator'])} ({total['denominator_of']})",
+            f"{shown(total['denominator'])} ({total['denominator_of']})",
         )
     far = total["ratio_max"] and total["ratio_max"] > 10.0
     if far and facts.plain_clip and facts.parts["negative_advantages"]:
         yield Reason(
             "ratio",
-            f"ratios reach {_number(total['ratio_max'])}; where A < 0, a plain clip does not "
+            f"ratios reach {shown(total['ratio_max'])}; where A < 0, a plain clip does not "
             "bound them from above (dual_clip and delta do)",
         )
 
@@ -212,7 +223,7 @@ def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str
 def _gradient(total: Mapping[str, Any]) -> Reason:
     norm = float(total["gradient_norm"])
     if norm:
-        return Reason("gradient", f"the gradient is not zero: its norm is {_number(norm)}")
+        return Reason("gradient", f"the gradient is not zero: its norm is {shown(norm)}")
     return Reason("no-gradient", "the gradient is zero as well: this batch changes nothing")
 
 
@@ -224,10 +235,70 @@ def _one_length(facts: Facts) -> bool:
     return facts.lengths is not None and facts.lengths[0] == facts.lengths[1]
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}"
-
-
 def _span(facts: Facts) -> str:
     low, high = facts.lengths or (0, 0)
     return f"{low:,} to {high:,} tokens"
+
+
+# ---- why does the loss rise while the reward rises? ----------------------------------------------
+
+_FEWEST = 4
+_SURE = 2.0
+"""How many standard errors a trend must have to be one."""
+
+
+def rising(steps: Steps) -> Iterator[Reason]:
+    """What makes the loss rise, where the reward rises with it."""
+    if sum(map(len, steps.losses)) < _FEWEST:
+        return
+    losses, rewards, penalties = (
+        np.concatenate(parts) for parts in (steps.losses, steps.rewards, steps.penalties)
+    )
+    if not (_trend(losses) > _SURE and _trend(rewards) > _SURE):
+        return
+    span = f"from {_ends(losses)} while the mean reward rises from {_ends(rewards)}"
+    yield Reason(
+        "rising",
+        f"the loss rises {span} over {len(losses):,} records; {_share(losses, penalties)}. "
+        "The loss is no measure of progress: advantages are centred in each group, whatever the "
+        "reward is, so watch the reward, the KL and the clip fraction instead",
+    )
+
+
+def _share(losses: F64, penalties: F64) -> str:
+    """How much of the rise the KL makes."""
+    rise, of_kl = _slope(losses), _slope(penalties)
+    if of_kl > 0.5 * rise:
+        part = f"{min(of_kl / rise, 1.0):.0%}"
+        return (
+            f"{part} of that is the KL penalty, from {_ends(penalties)}: the policy learns, and so "
+            "leaves the reference (a smaller β penalises that less)"
+        )
+    return (
+        "that is the policy term, not the KL: it is near 0 at ratio 1 and moves with the lengths, "
+        "the clip and how far the policy is from the one that sampled"
+    )
+
+
+def _trend(values: F64) -> float:
+    """The slope over the records in standard errors; infinite for a straight line."""
+    places = np.arange(len(values)) - (len(values) - 1) / 2.0
+    spread = values - values.mean()
+    size = math.sqrt(float(places @ places) * float(spread @ spread))
+    if not size:
+        return 0.0
+    correlation = max(-1.0, min(1.0, float(places @ spread) / size))
+    free = 1.0 - correlation * correlation
+    slope = correlation * math.sqrt(len(values) - 2)
+    return slope / math.sqrt(free) if free > 1e-12 else math.copysign(math.inf, correlation)
+
+
+def _slope(values: F64) -> float:
+    places = np.arange(len(values)) - (len(values) - 1) / 2.0
+    return float(places @ values) / float(places @ places)
+
+
+def _ends(values: F64) -> str:
+    """About where it begins and ends: the means of the first and the last quarter."""
+    quarter = max(len(values) // 4, 1)
+    return f"{values[:quarter].mean():.4g} to {values[-quarter:].mean():.4g}"

@@ -10,12 +10,17 @@ import typer
 
 from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_distances, print_matches
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, number
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import WorkOptions, tell_notes
-from grpo_cli.commands.options.values import number
+from grpo_cli.commands.options.source import (
+    Files,
+    LoadingOptions,
+    WorkOptions,
+    finish,
+    paths,
+    tell_notes,
+)
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.terminal.messages import failures
 

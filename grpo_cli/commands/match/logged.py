@@ -15,7 +15,7 @@ from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
-from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
 
 _TARGETS = ("loss", "objective")
 _OTHERS = ("kl", "clip_fraction", "gradient_norm")

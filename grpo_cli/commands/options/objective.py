@@ -1,33 +1,24 @@
-"""The options that commands share."""
+"""The options of the objective: variant, stages, hyperparameters; what to do without a KL."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import math
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.source import ErrorOptions, SourceOptions, WorkOptions
-from grpo_cli.commands.options.values import assignment, number
+from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.engine import Reader
-from grpo_cli.errors import UnopenedError, UsageError
-from grpo_cli.records.open.folders import files as expanded
-from grpo_cli.records.open.streams import unopened
-from grpo_cli.variants import NAMES, STAGES
+from grpo_cli.errors import GrpoError, UsageError
+from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
-
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILE…",
-        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; a folder or "
-        "a 'pattern*' of them; - or nothing reads standard input.",
-        show_default=False,
-    ),
-]
 
 
 def _stage(name: str, question: str) -> Any:
@@ -154,48 +145,89 @@ class ObjectiveOptions(StageOptions, VariantOption):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions(ErrorOptions, SourceOptions, WorkOptions):
-    """How the input is read."""
+# ---- the values of flags -----------------------------------------------------------------------
 
-    def reader(self, paths: Sequence[str], record: str | None) -> Reader:
-        """The files, read so; ``record`` is the only one that is."""
-        return Reader(
-            paths,
-            self.reading(record),
-            skip=self.on_error == "skip",
-            most_errors=self.max_errors,
-            jobs=self.jobs,
-            on=self.on,
-        )
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def paths(files: list[str] | None) -> list[str]:
-    """The files to read: those named, or standard input where it is not a terminal.
-
-    Raises:
-        UsageError: when there is nothing to read.
-        InputError: for a folder or a pattern without a file of records; of several files, for
-            all that cannot be opened, before any is read.
-    """
-    if files:
-        places = expanded(files)
-        refuse_unopened(places)
-        return places
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
-    return ["-"]
+def number(text: str) -> float:
+    """A finite number. Python's own ``float`` would also take ``nan``, ``inf`` and ``1_0``."""
+    if _NUMBER.fullmatch(text) and math.isfinite(value := float(text)):
+        return value
+    raise typer.BadParameter(f"expected a finite number, got {text!r}")
 
 
-def refuse_unopened(places: Sequence[str]) -> None:
-    """Refuses several files of which some cannot be opened; one alone is told where it is read.
+def tolerance(text: str) -> float:
+    """A finite number that is not negative."""
+    if (value := number(text)) >= 0:
+        return value
+    raise typer.BadParameter(f"expected a number >= 0, got {text!r}")
 
-    Raises:
-        InputError: for all of them.
-    """
-    errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
-    for error in errors:
-        if error.source in NAMES:
-            error.message += f"; {error.source} is a variant: -v A,B joins several"
-    if errors:
-        raise UnopenedError(errors)
+
+def assignment(text: str) -> tuple[str, object]:
+    """``NAME=VALUE``, whose value is a number, ``null`` or a word."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not (name and equals and value):
+        raise UsageError(f"--param: expected NAME=VALUE, got {text!r}")
+    if value == "null":
+        return name, None
+    if not _NUMBER.fullmatch(value):
+        return name, value
+    found = float(value)
+    if not math.isfinite(found):
+        raise UsageError(f"--param: {name}: expected a finite number, got {value}")
+    return name, int(value) if re.fullmatch(r"[+-]?\d+", value) else found
+
+
+# ---- what to do without a reference -----------------------------------------------------------
+
+_DEFAULT = "grpo"
+_FEW, _LONG = 3, 200
+
+
+@contextmanager
+def advising(command: str, reader: Reader, objective: ObjectiveOptions) -> Iterator[None]:
+    """Adds the commands that would work to an error about a missing reference."""
+    try:
+        yield
+    except MissingColumnError as error:
+        raise advised(error, command, reader, objective) from None
+
+
+def advised(
+    error: GrpoError, command: str, reader: Reader, objective: ObjectiveOptions
+) -> GrpoError:
+    """The error; where the default's KL is what lacks a reference, with two commands instead."""
+    if not isinstance(error, MissingColumnError) or not error.path.endswith("log_probs_ref"):
+        return error
+    if objective.variant != _DEFAULT or objective.kl is not None or objective.beta is not None:
+        return error
+    typed = _typed(command, reader.paths)
+    before, mark, keys = error.message.partition("; keys that mean nothing here")
+    ways = [f"{typed} {flags}" for flags in _ways(reader.facts.named)]
+    message = f"{before}: {', or '.join(ways)}{mark}{keys}"
+    return MissingColumnError(message, path=error.path, source=error.source, line=error.line)
+
+
+def unserved(
+    missing: Iterable[GrpoError], command: str, reader: Reader, objective: ObjectiveOptions
+) -> dict[str, None]:
+    """Notes on missing references, for a command that goes on without an evaluation."""
+    errors = [advised(error, command, reader, objective) for error in missing]
+    return {f"no columns of the update: {error}": None for error in errors}
+
+
+def _typed(command: str, paths: Sequence[str]) -> str:
+    """The command as it was typed, with all its flags; without them where that is long."""
+    line = command_line()
+    if line.startswith(f"grpo {command} ") and len(line) <= _LONG:
+        return line
+    return f"grpo {command} {shlex.join(paths) if len(paths) <= _FEW else 'FILE…'}"
+
+
+def _ways(named: str | None) -> list[str]:
+    """The row that the records name, or one without a KL; and the default without its KL."""
+    if not named:
+        return ["--beta 0", "-v dapo (which has none)"]
+    flags = " --beta 0" if "beta" in plan(named).takes() else ""
+    return [f"-v {named}{flags} (as the records name it)", "--beta 0"]

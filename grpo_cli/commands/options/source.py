@@ -1,8 +1,9 @@
-"""The options that say what the files are, and what of them is read."""
+"""The options of input: the files, their format, which records are read, where the work is done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,17 +11,31 @@ import typer
 
 from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
+from grpo_cli.engine import Reader
 from grpo_cli.engine.skipped import FEW, Skipped
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import InputError, UnopenedError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.choose.paths import Path, read_path
-from grpo_cli.records.choose.where import read_conditions
+from grpo_cli.records.choose.where import Path, read_conditions, read_path
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
+from grpo_cli.records.open.folders import files as expanded
+from grpo_cli.records.open.streams import unopened
 from grpo_cli.terminal.messages import say, tell
+from grpo_cli.variants import NAMES
+from grpo_cli.variants.plan import Plan
 
-NAMES = (CANONICAL, *FORMATS)
+_FORMATS = (CANONICAL, *FORMATS)
+
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE…",
+        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; a folder or "
+        "a 'pattern*' of them; - or nothing reads standard input.",
+        show_default=False,
+    ),
+]
 
 
 def _option(flag: str, metavar: str, meaning: str, **more: Any) -> Any:
@@ -37,7 +52,7 @@ class SourceOptions:
             "--from",
             "FORMAT",
             "Insist on a format; `grpo formats` lists them. Default: told from the content.",
-            autocompletion=complete.among(NAMES),
+            autocompletion=complete.among(_FORMATS),
         ),
     ] = None
     mapped: Annotated[
@@ -70,7 +85,7 @@ class SourceOptions:
             UsageError: for a flag that cannot be understood, or flags that contradict each other.
         """
         if self.from_ is not None:
-            complete.known("--from", self.from_, NAMES)
+            complete.known("--from", self.from_, _FORMATS)
         return Reading(
             format=self.from_,
             mapped=tuple(map(_mapping, self.mapped or ())),
@@ -162,6 +177,44 @@ class WorkOptions:
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
+    """How the input is read by a command that answers for the data as a whole."""
+
+    def reader(self, paths: Sequence[str], work: WorkOptions | None = None) -> Reader:
+        """A reader of the files; in this process, or where ``work`` says."""
+        return make_reader(paths, self.reading(self.record), self, work or WorkOptions(jobs=1))
+
+    @property
+    def words(self) -> list[str]:
+        """These options as words of a command line."""
+        words = super().words + ([] if self.record is None else ["--record", self.record])
+        return words + (["--on-error", "skip"] if self.on_error == "skip" else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(ErrorOptions, SourceOptions, WorkOptions):
+    """How the input is read."""
+
+    def reader(self, paths: Sequence[str], record: str | None) -> Reader:
+        """A reader of the files, or of one record of them."""
+        return make_reader(paths, self.reading(record), self, self)
+
+
+def make_reader(
+    paths: Sequence[str], reading: Reading, errors: ErrorOptions, work: WorkOptions
+) -> Reader:
+    """A reader of the files."""
+    return Reader(
+        paths,
+        reading,
+        skip=errors.on_error == "skip",
+        most_errors=errors.max_errors,
+        jobs=work.jobs,
+        on=work.on,
+    )
+
+
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()
@@ -199,3 +252,42 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
         say(f"… {skipped.more:,} more errors (--max-errors 0 tells all)")
     count = f"{skipped.count:,}" if of is None else f"{skipped.count:,} of {of:,}"
     say(f"skipped {count} record{'' if (of or skipped.count) == 1 else 's'}")
+
+
+def finish(source: Reader, *plans: Plan, as_json: bool, quiet: bool) -> int:
+    """Tells what there is to know of the files; returns the exit code that they lead to."""
+    tell_notes(source.notes(*plans), quiet=quiet)
+    tell_errors(source.skipped, as_json=as_json)
+    tell_skipped(source.skipped)
+    return InputError.exit_code if source.skipped else 0
+
+
+def paths(files: list[str] | None) -> list[str]:
+    """The files to read: those named, or standard input where it is not a terminal.
+
+    Raises:
+        UsageError: when there is nothing to read.
+        InputError: for a folder or a pattern without a file of records; of several files, for
+            all that cannot be opened, before any is read.
+    """
+    if files:
+        places = expanded(files)
+        refuse_unopened(places)
+        return places
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("no FILE given, and nothing is piped to standard input (try --help)")
+    return ["-"]
+
+
+def refuse_unopened(places: Sequence[str]) -> None:
+    """Refuses several files of which some cannot be opened; one alone is told where it is read.
+
+    Raises:
+        InputError: for all of them.
+    """
+    errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
+    for error in errors:
+        if error.source in NAMES:
+            error.message += f"; {error.source} is a variant: -v A,B joins several"
+    if errors:
+        raise UnopenedError(errors)

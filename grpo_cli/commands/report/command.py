@@ -9,12 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.options.advice import unserved
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
 from grpo_cli.commands.options.output import Quiet, output_option
 from grpo_cli.commands.options.place import destination
-from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
+from grpo_cli.commands.options.source import (
+    Files,
+    ReadingOptions,
+    paths,
+    tell_errors,
+    tell_notes,
+    tell_skipped,
+)
 from grpo_cli.commands.page.block import told
 from grpo_cli.commands.report.choose import Choice, Kept, choose, within
 from grpo_cli.commands.report.groups import Keeper

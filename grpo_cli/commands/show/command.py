@@ -7,12 +7,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from grpo_cli.commands.options.advice import advising
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
+from grpo_cli.commands.options.everywhere import bundled, command_line
+from grpo_cli.commands.options.objective import ObjectiveOptions, advising
 from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import SourceOptions, tell_notes
+from grpo_cli.commands.options.source import Files, SourceOptions, paths, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.show.differences import differences_of, moves_clipped

@@ -6,12 +6,17 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.commands.options.advice import advising
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.loading import LoadingOptions, finish
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, advising
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import WorkOptions, tell_notes
+from grpo_cli.commands.options.source import (
+    Files,
+    LoadingOptions,
+    WorkOptions,
+    finish,
+    paths,
+    tell_notes,
+)
 from grpo_cli.commands.split.microbatches import cut
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.commands.split.split import split

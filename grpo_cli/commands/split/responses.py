@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.split.work import Gather, Gathered, columns_of
+from grpo_cli.commands.split.work import ResponseSums, columns_of
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.objective import Objective
@@ -61,14 +62,8 @@ def gather(plan: Plan, source: Reader) -> Responses:
     objective = first.objective(plan)
     source.notices.update(without_kl([plan] if lacks_kl(objective.parts) else []))
     source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
-    skip, most = source.skip, source.most_errors
-    work = Gather(objective, first.settings, columns_of(first.batch), known, skip, most)
-    whole, source.skipped = Gathered(skipped=Skipped(most)), Skipped(most)
-    for _, part in source.map(work, together=True, by_columns=True):
-        whole.merge(part)
-        source.skipped = whole.skipped
-        if whole.error is not None:
-            raise whole.error
+    columns = columns_of(first.batch)
+    whole = fold(source, partial(ResponseSums, objective, first.settings, columns, known))
     if not whole.parts:
         raise InputError("no record can be read")
     joined = {name: np.concatenate([part[name] for part in whole.parts]) for name in whole.parts[0]}

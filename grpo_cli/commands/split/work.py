@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar
 
 import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics
-from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
@@ -26,78 +26,40 @@ _SUMS = ("policy", "kl", "entropy", "slope_square", "slope_kl", "kl_square")
 
 
 @dataclass
-class Gathered:
-    """What a piece of input comes to.
-
-    Attributes:
-        parts: name → [R] of some responses each: their sums, ``lengths``, ``groups``.
-        groups: how many groups these are of.
-        differing: hyperparameters in which a record differs from the first one of all.
-        skipped: the records that cannot be used.
-        error: what ends the work.
-    """
-
-    parts: list[dict[str, F64]] = field(default_factory=list)
-    groups: int = 0
-    differing: dict[str, Value] = field(default_factory=dict)
-    skipped: Skipped = field(default_factory=Skipped)
-    error: InputError | None = None
-
-    def merge(self, later: Gathered) -> None:
-        """Adds what the input that follows comes to; nothing of it follows an error."""
-        if self.error is not None:
-            return
-        shift = float(self.groups)
-        self.parts += [{**part, "groups": part["groups"] + shift} for part in later.parts]
-        self.groups += later.groups
-        self.differing |= later.differing
-        self.skipped.merge(later.skipped)
-        self.error = later.error
-
-
-@dataclass(frozen=True)
-class Gather:
-    """What is done with the records of a piece, in any process.
+class ResponseSums(Accumulator[dict[str, F64]]):
+    """Sums of each response, up to where records are no batch.
 
     Attributes:
         objective: the first record's, by which all are evaluated.
-        settings: that record's hyperparameters.
+        first_settings: that record's hyperparameters.
         columns: those that it gives.
         measured: the statistics of the whole input, where the objective wants some.
-        skip: whether to go on behind a record that cannot be used.
-        most_errors: how many errors of such records are kept; 0 for all.
+        parts: name → [R] of some responses each: their sums, ``lengths``, ``groups``.
+        groups: how many groups these are of.
+        differing: hyperparameters in which a record differs from the first one of all.
     """
 
     objective: Objective
-    settings: Mapping[str, Value]
+    first_settings: Mapping[str, Value]
     columns: frozenset[str]
     measured: BatchStatistics | None
-    skip: bool
-    most_errors: int = FEW
+    parts: list[dict[str, F64]] = field(default_factory=list)
+    groups: int = 0
+    differing: dict[str, Value] = field(default_factory=dict)
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Gathered:
-        """The sums of records in order, up to where they are no batch."""
-        made = Gathered(skipped=Skipped(self.most_errors))
-        for chunk in chunks(decoded, with_headers=True):
-            made.error = self._other(chunk) if isinstance(chunk, Chunk) else None
-            if made.error is not None:
-                break
-            parts = chunk.each(self._sums) if isinstance(chunk, Chunk) else (chunk,)
-            for part in parts:
-                if isinstance(part, InputError):
-                    made.skipped.add(part)
-                    if not self.skip:
-                        made.error = part
-                        return made
-                    continue
-                self._add(made, *part)
-        return made
+    headers: bool = field(default=True, init=False)
+    settings: ClassVar[tuple[str, ...]] = ("objective", "first_settings", "columns", "measured")
 
-    def _other(self, chunk: Chunk) -> InputError | None:
-        """What to say of records that have other columns than the first."""
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Chunks with the columns of the first record; others end the work."""
+        for chunk in super().chunks(decoded):
+            if isinstance(chunk, Chunk) and columns_of(chunk.batch) != self.columns:
+                self.error = self._other_columns(chunk)
+                return
+            yield chunk
+
+    def _other_columns(self, chunk: Chunk) -> InputError:
         own = columns_of(chunk.batch)
-        if own == self.columns:
-            return None
         lacking, added = sorted(self.columns - own), sorted(own - self.columns)
         which = [f"without {', '.join(lacking)}"] if lacking else []
         which += [f"with {', '.join(added)}"] if added else []
@@ -108,18 +70,27 @@ class Gather:
             line=chunk.records[0].line,
         )
 
-    def _sums(self, chunk: Chunk) -> dict[str, F64]:
+    def evaluate(self, chunk: Chunk) -> dict[str, F64]:
+        """The sums of a chunk's responses."""
         whole = None if self.measured is None else self.measured.whole(chunk)
         return _sums(evaluate(chunk.batch, counting(self.objective), whole))
 
-    def _add(self, made: Gathered, chunk: Chunk, sums: dict[str, F64]) -> None:
-        groups = (chunk.batch.groups + made.groups).astype(np.float64)
-        made.parts.append({**sums, "groups": groups})
-        made.groups += chunk.batch.group_count
-        if chunk.settings is not self.settings:
-            for name in {**self.settings, **chunk.settings}:
-                if chunk.settings.get(name) != self.settings.get(name):
-                    made.differing[name] = self.settings.get(name)
+    def add(self, chunk: Chunk, sums: dict[str, F64]) -> None:
+        """Adds the responses of a chunk."""
+        groups = (chunk.batch.groups + self.groups).astype(np.float64)
+        self.parts.append({**sums, "groups": groups})
+        self.groups += chunk.batch.group_count
+        if chunk.settings is not self.first_settings:
+            for name in {**self.first_settings, **chunk.settings}:
+                if chunk.settings.get(name) != self.first_settings.get(name):
+                    self.differing[name] = self.first_settings.get(name)
+
+    def merge(self, later: ResponseSums) -> None:
+        """Adds the responses that follow."""
+        shift = float(self.groups)
+        self.parts += [{**part, "groups": part["groups"] + shift} for part in later.parts]
+        self.groups += later.groups
+        self.differing |= later.differing
 
 
 def counting(objective: Objective) -> Objective:

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 
 import typer
 
-from grpo_cli.commands.options.advice import unserved
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import Files, ObjectiveOptions, ReadingOptions, paths
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
 from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
+from grpo_cli.commands.options.source import (
+    Files,
+    ReadingOptions,
+    paths,
+    tell_errors,
+    tell_notes,
+    tell_skipped,
+)
 from grpo_cli.commands.trend.beside import as_logged, beside, renamed
 from grpo_cli.commands.trend.figure import figure
 from grpo_cli.commands.trend.findings import Condition, coverage, read_condition

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.open.streams import reason, unpacked
 from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
 

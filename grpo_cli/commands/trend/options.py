@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.objective import ObjectiveOptions, ReadingOptions
+from grpo_cli.commands.options.objective import ObjectiveOptions, number
 from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
-from grpo_cli.commands.options.values import number
+from grpo_cli.commands.options.source import ReadingOptions
 from grpo_cli.commands.trend.beside import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import BatchFields, Raw
 from grpo_cli.records.choose.batches import STEP_FIELDS
-from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
 
 _NAMED = re.compile(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from grpo_cli.commands.explain.variant import choice_line, origin, stages
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.variants.changes import changed
 from grpo_cli.commands.variants.view import (
     print_all,
     print_changes,
@@ -23,11 +19,9 @@ from grpo_cli.commands.variants.view import (
 )
 from grpo_cli.errors import UsageError
 from grpo_cli.hyperparameters import HYPERPARAMETERS
-from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.signature import Part, line
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.screen import Screen
-from grpo_cli.variants import EARLIER, STAGES, VARIANTS, Variant
+from grpo_cli.variants import EARLIER, STAGES, VARIANTS
+from grpo_cli.variants.registry import FRAMEWORKS, framework
 
 Pattern = Annotated[
     str | None,
@@ -89,29 +83,42 @@ def list_variants(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if changes:
-            document = {"changes": changed(pattern)}
-            page.write(document, partial(_draw, print_changes, document))
+            found = _changes(pattern)
+            page.write(
+                {"changes": found}, lambda console, screen: print_changes(console, screen, found)
+            )
         elif hyperparameters:
-            taken = _taken(pattern)
-            draw = partial(_draw, print_hyperparameters, taken)
-            page.write({"hyperparameters": taken}, draw, rows=taken)
+            known = _hyperparameters(pattern)
+            document = {"hyperparameters": known}
+            page.write(
+                document,
+                lambda console, screen: print_hyperparameters(console, screen, known),
+                rows=known,
+            )
         elif stage is not None:
             chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
-            rows = [row for one in chosen.values() for row in _choices(one)]
-            draw = partial(_draw, print_choices, chosen)
-            page.write({"stages": chosen}, draw, rows=rows)
+            rows = [
+                {"choice": name, **about}
+                for one in chosen.values()
+                for name, about in one["choices"].items()
+            ]
+            page.write(
+                {"stages": chosen},
+                lambda console, screen: print_choices(console, screen, chosen),
+                rows=rows,
+            )
         else:
             variants = _fitting(pattern, every=every)
-            stages = _stages()
-            shown = {} if pattern else stages
+            every_stage = _stages()
+            shown = {} if pattern else every_stage
             page.write(
-                {"variants": variants, "stages": stages},
+                {"variants": variants, "stages": every_stage},
                 lambda console, screen: print_all(console, screen, variants, shown),
                 rows=[_flat(row) for row in variants],
             )
 
 
-def _taken(pattern: str | None) -> list[dict[str, Any]]:
+def _hyperparameters(pattern: str | None) -> list[dict[str, Any]]:
     rows = HYPERPARAMETERS.items()
     return [
         {"name": name, "meaning": row.meaning, "aliases": list(row.aliases)}
@@ -120,8 +127,27 @@ def _taken(pattern: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _draw(drawn: Callable[..., None], document: Any, console: Console, screen: Screen) -> None:
-    drawn(console, screen, document)
+def _changes(pattern: str | None) -> list[dict[str, Any]]:
+    """The changes of rows that match the pattern between releases, framework by framework.
+
+    Raises:
+        BadParameter: if none matches.
+    """
+    found = [
+        {
+            "framework": name,
+            "since": change.since,
+            "rows": list(rows),
+            "before": [f"{row}@{change.before}" for row in rows],
+            "what": change.what,
+        }
+        for name in FRAMEWORKS
+        for change in framework(name).changes
+        if (rows := [row for row in change.rows if pattern is None or fnmatchcase(row, pattern)])
+    ]
+    if not found:
+        raise typer.BadParameter(f"no change is known of {pattern!r}; grpo variants --changes")
+    return found
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -132,37 +158,20 @@ def _fitting(pattern: str | None, *, every: bool) -> list[dict[str, Any]]:
     rows = dict(VARIANTS)
     if every or (pattern is not None and "@" in pattern):
         rows |= {name: VARIANTS[name] for name in EARLIER}
-    found = [row for row in _variants(rows) if pattern is None or fnmatchcase(row["name"], pattern)]
-    if not found:
-        raise UsageError(f"no variant fits {pattern!r}; grpo variants lists them")
-    return found
-
-
-def _variants(rows: Mapping[str, Variant]) -> list[dict[str, Any]]:
-    return [
+    found = [
         {
             "name": name,
             "aliases": list(row.aliases),
             "title": row.title,
-            "stages": _bound(row),
-            "paper": row.paper or None,
-            "version": row.version or None,
-            "until": row.until or None,
-            "checked": row.checked,
-            "note": row.note,
+            "stages": {stage: choice_line(bound) for stage, bound in stages(row).items()},
+            **origin(row),
         }
         for name, row in rows.items()
+        if pattern is None or fnmatchcase(name, pattern)
     ]
-
-
-def _bound(row: Variant) -> dict[str, str]:
-    """The row's stages as they stand in a signature."""
-    found = {one.name: getattr(row, one.name) for one in fields(row)}
-    return {
-        name: line((Part("", bound.name, tuple(bound.values.items())),))
-        for name, bound in found.items()
-        if isinstance(bound, Bound)
-    }
+    if not found:
+        raise UsageError(f"no variant fits {pattern!r}; grpo variants lists them")
+    return found
 
 
 def _stages(only: str | None = None, pattern: str | None = None) -> dict[str, Any]:
@@ -185,7 +194,3 @@ def _stages(only: str | None = None, pattern: str | None = None) -> dict[str, An
     if only is not None and not found[only]["choices"]:
         raise UsageError(f"no choice of --stage {only} fits {pattern!r}")
     return found
-
-
-def _choices(stage: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"choice": name, **about} for name, about in stage["choices"].items()]

@@ -72,9 +72,9 @@ def _also(row: Entry, about: str) -> str:
     return f"{row[about]} ({more})" if more else str(row[about])
 
 
-def print_changes(console: Console, screen: Screen, document: Entry) -> None:
+def print_changes(console: Console, screen: Screen, changes: Sequence[Entry]) -> None:
     """Prints one line per change, and what it changed below."""
-    for change in document["changes"]:
+    for change in changes:
         rows = ", ".join(change["rows"])
         name = (f"{change['framework']} {change['since']}", "bold cyan")
         console.print(wrapped(Text.assemble(name, f"  {rows}"), screen.width, GAP))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.bundle import bundled
+from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
 from grpo_cli.errors import UsageError

@@ -10,7 +10,18 @@ from grpo_cli.commands.answer import Answer
 
 @dataclass(frozen=True)
 class Difference(Answer):
-    """Where a record first differs from what it expects, and why."""
+    """Where a record first differs from what it expects, and why.
+
+    Attributes:
+        key: what ``expected`` calls it.
+        stage: the stage that makes it, or the one of the first cause.
+        response, token: where; the token by its position as written. None for a whole record.
+        expected, got: both numbers.
+        differing, of: how many of the numbers differ, of how many.
+        cause, causes: why, the simplest first; each explains everything that is expected.
+        stages: the stages of the causes.
+        pattern: what is known of the difference where no cause explains it.
+    """
 
     key: str
     stage: str
@@ -20,15 +31,18 @@ class Difference(Answer):
     got: float
     differing: int
     of: int
-    cause: str | None
-    causes: Sequence[str]
-    stages: Sequence[str]
-    pattern: str | None
+    cause: str | None = None
+    causes: Sequence[str] = ()
+    stages: Sequence[str] = ()
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
 class MetricDifference(Answer):
-    """A metric that differs, which decides nothing beside a loss."""
+    """A metric that differs: it decides nothing where a record expects anything else.
+
+    It is often defined otherwise than its name suggests.
+    """
 
     key: str
     expected: float
@@ -37,7 +51,19 @@ class MetricDifference(Answer):
 
 @dataclass(frozen=True)
 class Verdict(Answer):
-    """What became of a record that expects something."""
+    """What became of a record that expects something.
+
+    Attributes:
+        id, source, line: the record.
+        agrees: whether nothing differs that decides.
+        variant, signature: what it was evaluated as.
+        compared: the keys that were compared, in the order of the stages.
+        ignored: the keys of ``expected`` that the objective has no number for.
+        first: where it first differs.
+        also: the other keys that differ.
+        metrics: the metrics that differ.
+        rounded: keys that were rounded to half precision, and to which.
+    """
 
     id: str | int | float
     source: str

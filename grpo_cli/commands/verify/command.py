@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.bundle import bundled
-from grpo_cli.commands.options.objective import (
-    Files,
-    ReadingOptions,
-    StageOptions,
-    VariantOption,
-    paths,
-)
+from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.objective import StageOptions, VariantOption, tolerance
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import RecordOption
-from grpo_cli.commands.options.values import tolerance
+from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
+from grpo_cli.commands.verify.answer import Verdict
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judging
 from grpo_cli.commands.verify.verification import Verification
@@ -26,6 +21,7 @@ from grpo_cli.commands.verify.view import print_verification
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
+NO = 1
 _NO_TOKEN = "nothing was compared: no token counts in a record that expects a number"
 _HINT = (
     'no record has "expected": put what your own loss returned there, as '
@@ -116,36 +112,35 @@ def verify(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)
-        judging = Judging(
+        judging = partial(
+            Judging,
             variant.variant,
             stages.stages,
             stages.hyperparameters,
-            _within(rtol, atol),
-            skip=reader.skip,
-            most_errors=reader.most_errors,
+            Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol),
         )
         run = Verification(judging, reader, causes)
-        rows = [*run.rows()]
+        answer = run.result()
         run.tell(as_json=page.json, quiet=page.quiet)
-        if not rows:
-            if run.skipped:
+        if not answer.records:
+            if reader.skipped:
                 raise typer.Exit(InputError.exit_code)
             raise InputError(_NO_TOKEN if run.undefined else _HINT)
-        document = run.document(rows)
         page.write(
-            document,
-            lambda console, screen: print_verification(console, screen, document),
-            rows=(_flat(row) for row in rows),
+            answer,
+            lambda console, screen: print_verification(console, screen, answer),
+            rows=map(_flat, answer.records),
         )
-    raise typer.Exit(run.code(rows))
+    if not answer.agrees:
+        raise typer.Exit(NO)
+    raise typer.Exit(InputError.exit_code if reader.skipped else 0)
 
 
-def _within(rtol: float | None, atol: float | None) -> Tolerance:
-    return Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A verdict as a row of a table; where it first differs is columns of their own."""
-    about = {name: value for name, value in row.items() if name not in ("first", "also", "rounded")}
-    about["metrics"] = [one["key"] for one in row["metrics"]]
-    return about | {f"first_{name}": value for name, value in (row["first"] or {}).items()}
+def _flat(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as a row of a table, with columns for where it first differs."""
+    row = verdict.fields()
+    first = {} if verdict.first is None else verdict.first.fields()
+    for name in ("first", "also", "rounded"):
+        del row[name]
+    row["metrics"] = [metric.key for metric in verdict.metrics]
+    return row | {f"first_{name}": value for name, value in first.items()}

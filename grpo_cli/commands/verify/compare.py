@@ -1,25 +1,66 @@
-"""One expectation beside what a breakdown has: where do they first differ?"""
+"""Compares expected numbers with grpo's: when do they agree, and where do they first differ?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.verify.expected import METRIC, Expectation
-from grpo_cli.commands.verify.precision import half_steps, precision
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.verify.answer import Difference
+from grpo_cli.commands.verify.expected import METRIC, Expectation, Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
 LOGGED = 1e-4
 """The least relative tolerance of metrics, which trainers log in float32."""
 
-
 KL_ROUNDING = 0.01
 """Of a float32 KL, in terms of the scale: with the default tolerance 1e-7 of a loss."""
+
+OF_SUMS = ("policy", "objective", "loss")
+"""The stages whose numbers are sums over tokens."""
+
+
+class Column(NamedTuple):
+    """What records of one layout expect under one key, of the tokens that count.
+
+    Attributes:
+        expectation: the first record's; its key, stage and level are those of all.
+        values, given: [n] the values of all records, and which of them are not null.
+        counts: [M] how many of the values each record has.
+        scale: [n] how large the numbers are that each value is made of; or one for all.
+        noise: how much of the scale is noise, in terms of the relative tolerance.
+        precision: [M] "bfloat16" or "float16" where a record's values were rounded to that.
+        slack: [n] what that rounding may have moved each value by; None where none was rounded.
+        least: the least relative tolerance that makes sense for it.
+    """
+
+    expectation: Expectation
+    values: F64
+    given: Flags
+    counts: I64
+    scale: F64 | float
+    noise: float
+    precision: Sequence[str] = ()
+    slack: F64 | None = None
+    least: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """What ``expected`` calls it."""
+        return self.expectation.key
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether a trainer logs it besides its loss."""
+        return self.expectation.stage == METRIC
+
+    def evaluated(self, breakdown: Breakdown) -> F64 | None:
+        """[n] what the records evaluate to; None where the objective has no such quantity."""
+        return self.expectation.evaluated(breakdown)
 
 
 @dataclass(frozen=True)
@@ -41,144 +82,190 @@ class Tolerance:
     rtol: float = 1e-4
     atol: float | None = None
 
-    def agree(self, column: Column, found: F64) -> NDArray[np.bool_]:
-        """Which of the numbers agree.
+    def absolute(self, column: Column) -> F64 | float:
+        """[n] the absolute part for each value of a column; or one for all."""
+        if self.atol is not None:
+            return self.atol
+        return max(self.rtol, column.least) * column.noise * column.scale
 
-        Where nothing is expected, nothing differs; NaN and infinities that are expected differ
-        from whatever is finite. A response without tokens (NaN in ``found``) has nothing to show.
+    def agree(self, column: Column, found: F64) -> Flags:
+        """[n] which of the numbers agree.
+
+        A null agrees with anything, and anything with a response without tokens (NaN in
+        ``found``); NaN and infinities that are expected differ from whatever is finite.
         """
         expected = column.values
-        rtol = max(self.rtol, column.least)
-        absolute = rtol * column.part * column.scale if self.atol is None else self.atol
         with np.errstate(invalid="ignore"):
             size = np.maximum(np.abs(expected), np.abs(found))
-            allowed = absolute + rtol * size
+            allowed = self.absolute(column) + max(self.rtol, column.least) * size
             if column.slack is not None:
                 allowed = allowed + column.slack
             near = np.abs(expected - found) <= allowed
         near &= np.isfinite(expected)
-        agrees: NDArray[np.bool_] = near | (expected == found) | ~column.told | np.isnan(found)
+        agrees: Flags = near | (expected == found) | ~column.given | np.isnan(found)
         return agrees
 
 
-class Column(NamedTuple):
-    """What is expected under one key, of the tokens that count.
+def column_of(
+    records: Sequence[Record], expectations: Sequence[Expectation], breakdown: Breakdown
+) -> Column:
+    """Lays out what records expect under one key as their breakdown has it.
 
-    Attributes:
-        of: the expectation.
-        values, told: its values, and which of them are there.
-        scale: how large the numbers are that these are made of.
-        part: how much of the scale, in terms of the relative tolerance, is noise.
-        precision: "bfloat16" or "float16" where the values were rounded to that, else "".
-        slack: what that rounding may have moved each value by, or None.
-        least: the least relative tolerance that makes sense for it.
+    Args:
+        records: records of one layout, masked or not.
+        expectations: what each of them expects, at one level.
+        breakdown: what they evaluate to.
     """
-
-    of: Expectation
-    values: F64
-    told: NDArray[np.bool_]
-    scale: float
-    part: float
-    precision: str = ""
-    slack: F64 | None = None
-    least: float = 0.0
-
-
-OF_SUMS = ("policy", "objective", "loss")
-"""The stages whose numbers are sums over tokens."""
-
-
-def part(expectation: Expectation) -> float:
-    """How much of the scale is noise, in terms of the relative tolerance."""
-    return 1.0 if expectation.stage == "gradient" else 0.1
-
-
-def column(expectation: Expectation, record: Record, breakdown: Breakdown) -> Column:
-    """An expectation beside the scale of the numbers that it is compared with."""
-    values, told = expectation.values, expectation.told
-    if expectation.level == "token" and record.mask is not None:
-        counted = np.frombuffer(record.mask, dtype=np.bool_)
-        values, told = values[counted], told[counted]
-    size = _scale(expectation, values, breakdown)
-    rounded = precision(values)
-    slack = half_steps(rounded, values) if rounded else None
-    least = LOGGED if expectation.stage == METRIC else 0.0
-    return Column(expectation, values, told, size, part(expectation), rounded, slack, least)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first place where a record and its evaluation differ.
-
-    Attributes:
-        key: what ``expected`` calls it.
-        stage: the stage that makes it.
-        response, token: where; the token by its position as written. None for a whole record.
-        expected, got: both numbers.
-        differing, of: how many of the numbers differ, of how many.
-    """
-
-    key: str
-    stage: str
-    response: int | None
-    token: int | None
-    expected: float
-    got: float
-    differing: int
-    of: int
-
-
-def _scale(expectation: Expectation, expected: F64, breakdown: Breakdown) -> float:
-    if expectation.stage in OF_SUMS:
-        return float(sum_scale(breakdown).sum())
-    filled = expected[np.isfinite(expected)]
-    largest = float(np.abs(filled).max()) if filled.size else 0.0
-    return max(largest, float(slope_scale(expectation, breakdown).max(initial=0.0)))
-
-
-def sum_scale(breakdown: Breakdown) -> F64:
-    """[M] the size of what adds up to each record's loss, and of what a float32 KL leaves of 0."""
+    first = expectations[0]
+    values = np.concatenate([each.values for each in expectations])
+    given = np.concatenate([each.given for each in expectations])
+    if first.level == "token" and records[0].mask is not None:
+        counted = np.frombuffer(b"".join(record.mask or b"" for record in records), np.bool_)
+        values, given = values[counted], given[counted]
     batch = breakdown.batch
-    kl = batch.records.sum(breakdown.kl_scale * batch.responses.lengths)
-    return breakdown.record_scale + KL_ROUNDING * kl
+    counts = {
+        "token": breakdown.record_tokens,
+        "response": batch.records.lengths,
+        "record": np.ones(batch.records.count, dtype=np.int64),
+    }[first.level]
+    scale = np.repeat(_scale(first.stage, values, counts, breakdown), counts)
+    noise = 1.0 if first.stage == "gradient" else 0.1
+    rounded = precisions(values, counts)
+    slack = None
+    if any(rounded):
+        steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
+        slack = np.concatenate([half_steps(name, part) for name, part in steps])
+    least = LOGGED if first.stage == METRIC else 0.0
+    return Column(first, values, given, counts, scale, noise, rounded, slack, least)
 
 
-def slope_scale(expectation: Expectation, breakdown: Breakdown) -> F64:
-    """[R] what a float32 KL may leave of a gradient that is 0."""
-    if expectation.stage != "gradient":
-        return np.zeros(breakdown.batch.responses.count)
-    return KL_ROUNDING * breakdown.kl_scale
+def deciding(columns: Sequence[Column]) -> list[Column]:
+    """Returns those that say whether a record agrees: metrics only where there are no others."""
+    return [column for column in columns if not column.is_metric] or [*columns]
 
 
-def difference(wanted: Column, breakdown: Breakdown, tolerance: Tolerance) -> Difference | None:
-    """Where the two first differ; None where they agree, or there is nothing to compare with."""
-    found = wanted.of.of(breakdown)
-    if found is None:
-        return None
-    near = tolerance.agree(wanted, found)
-    if near.all():
-        return None
-    at = int(np.argmin(near))
-    response, token = _place(wanted.of.level, at, breakdown)
-    return Difference(
-        wanted.of.key,
-        wanted.of.stage,
-        response,
-        token,
-        float(wanted.values[at]),
-        float(found[at]),
-        int(np.count_nonzero(~near)),
-        int(np.count_nonzero(wanted.told)),
+def _scale(stage: str, values: F64, counts: I64, breakdown: Breakdown) -> F64:
+    """[M] the largest number that a record expects; of sums the size of what adds up to them.
+
+    A float32 KL leaves its rounding of numbers that are 0.
+    """
+    batch = breakdown.batch
+    if stage in OF_SUMS:
+        kl = batch.records.sum(breakdown.kl_scale * batch.responses.lengths)
+        return breakdown.record_scale + KL_ROUNDING * kl
+    scale = np.zeros(batch.records.count)
+    if stage == "gradient":
+        np.maximum.at(scale, batch.records.index, KL_ROUNDING * breakdown.kl_scale)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    np.maximum.at(scale, owner, np.where(np.isfinite(values), np.abs(values), 0.0))
+    return scale
+
+
+# ---- where they differ --------------------------------------------------------------------------
+
+
+def differences(
+    column: Column, found: F64, breakdown: Breakdown, tolerance: Tolerance
+) -> Iterator[tuple[int, Difference]]:
+    """Yields each record that differs under a key, by its index, and where it first does."""
+    differs = ~tolerance.agree(column, found)
+    if not differs.any():
+        return
+    expectation, count = column.expectation, len(column.counts)
+    owner = np.repeat(np.arange(count), column.counts)
+    places = np.flatnonzero(differs)
+    records, firsts = np.unique(owner[places], return_index=True)
+    differing = np.bincount(owner, differs, count)
+    given = np.bincount(owner, column.given, count)
+    for record, at in zip(records.tolist(), places[firsts].tolist(), strict=True):
+        response, token = _place(expectation.level, at, record, breakdown)
+        yield (
+            record,
+            Difference(
+                expectation.key,
+                expectation.stage,
+                response,
+                token,
+                expected=float(column.values[at]),
+                got=float(found[at]),
+                differing=int(differing[record]),
+                of=int(given[record]),
+            ),
+        )
+
+
+def _place(level: str, at: int, record: int, breakdown: Breakdown) -> tuple[int | None, int | None]:
+    if level == "record":
+        return None, None
+    batch = breakdown.batch
+    first = int(batch.records.starts[record])
+    if level == "response":
+        return at - first, None
+    response = int(batch.responses.index[at])
+    if batch.positions is not None:
+        return response - first, int(batch.positions[at])
+    return response - first, at - int(batch.responses.starts[response])
+
+
+# ---- half precision -----------------------------------------------------------------------------
+
+_DIGITS = 5
+"""A number of no more digits than these may have been typed, and is no evidence of a format."""
+
+
+def _is_bfloat16(values: F64) -> Flags:
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    short: Flags = (single == values) & ((single.view(np.uint32) & 0xFFFF) == 0)
+    return short
+
+
+def _is_float16(values: F64) -> Flags:
+    with np.errstate(over="ignore"):
+        short: Flags = values.astype(np.float16) == values
+    return short
+
+
+def _bfloat16_step(values: F64) -> F64:
+    _, exponent = np.frexp(values)
+    return np.ldexp(np.ones_like(values), exponent - 8)
+
+
+def _float16_step(values: F64) -> F64:
+    return np.spacing(np.abs(values).astype(np.float16)).astype(np.float64)
+
+
+_FORMATS: Mapping[str, tuple[Callable[[F64], Flags], Callable[[F64], F64]]] = {
+    "bfloat16": (_is_bfloat16, _bfloat16_step),
+    "float16": (_is_float16, _float16_step),
+}
+"""Format → whether a number is one of its numbers, and how far it is to the next."""
+
+
+def precisions(values: F64, counts: I64) -> list[str]:
+    """[M] the format that all numbers of a record were rounded to; "" where it is none of these."""
+    found = [""] * len(counts)
+    ends = np.cumsum(counts)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    for name, (is_short, _) in _FORMATS.items():
+        long = np.bincount(owner, ~is_short(values), len(counts))
+        for record in np.flatnonzero((long == 0) & (counts > 0)).tolist():
+            end = ends[record]
+            if not found[record] and _has_digits(values[end - counts[record] : end]):
+                found[record] = name
+    return found
+
+
+def _has_digits(values: F64) -> bool:
+    """Whether any number has more digits than somebody would type."""
+    return any(
+        float(f"{value:.{_DIGITS}g}") != value for value in values[values != 0.0][:50].tolist()
     )
 
 
-def _place(level: str, at: int, breakdown: Breakdown) -> tuple[int | None, int | None]:
-    if level == "record":
-        return None, None
-    if level == "response":
-        return at, None
-    batch = breakdown.batch
-    response = int(batch.responses.index[at])
-    if batch.positions is not None:
-        return response, int(batch.positions[at])
-    return response, at - int(batch.responses.starts[response])
+def half_steps(name: str, values: F64) -> F64:
+    """How far each number may be from what it was rounded from; 0 without a format."""
+    if not name:
+        return np.zeros_like(values)
+    finite = np.where(np.isfinite(values), values, 0.0)
+    return 0.5 * _FORMATS[name][1](finite)

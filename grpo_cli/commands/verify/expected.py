@@ -1,8 +1,8 @@
-"""What a record expects, laid beside what it evaluates to, stage by stage."""
+"""Reads what a record expects: numbers per token, per response, or of the whole record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -12,64 +12,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.quantities import KEYS, METRICS, QUANTITIES, Quantity, nothing
+from grpo_cli.commands.verify.quantities import KEYS, METRICS, QUANTITIES, Quantity, Values
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
-from grpo_cli.records.parse.numbers import is_number
+from grpo_cli.records.parse.scores import is_number
 from grpo_cli.records.places import got as shown
 
-Told = NDArray[np.bool_]
+Flags = NDArray[np.bool_]
 
 METRIC = "metrics"
-"""The stage of what a trainer logs beside its loss."""
+"""The stage of what a trainer logs besides its loss."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """One thing that a record expects.
+    """One quantity that a record expects.
 
     Attributes:
         key: as ``expected`` has it; a metric's is ``metrics.NAME``.
         stage: the stage that makes it.
         level: "token", "response" or "record".
         values: [N as written], [R] or [1].
-        told: the same, where a number is expected and not null.
-        of: a breakdown's [N], [R] or [1] of it.
+        given: which of the values are numbers and not null.
+        evaluated: a breakdown's [N], [R] or [M] of it.
     """
 
     key: str
     stage: str
     level: str
     values: F64
-    told: NDArray[np.bool_]
-    of: Callable[[Breakdown], F64 | None]
+    given: Flags
+    evaluated: Values
 
 
-def expectations(record: Record) -> tuple[list[Expectation], list[str]]:
-    """What the record expects, in the order of the stages, and the keys that say nothing here.
+Wanted = tuple[list[Expectation], list[str]]
+"""What a record expects, in the order of the stages, and its keys that cannot be compared."""
+
+
+def read_expectations(record: Record) -> Wanted:
+    """Reads ``expected`` of a record.
 
     Raises:
-        InputError: for a key that is not known, for a value that is no number, or for another
-            number of them than tokens.
+        InputError: for an unknown key, for a value that is no number, or for a number of values
+            that fits neither tokens nor responses; with the record's place.
     """
-    expected = _object(record.expected, "expected")
-    for key in expected:
-        if key not in KEYS:
-            raise InputError(_unknown(key), path=f"expected.{key}")
-    told = [key for key, value in expected.items() if value is not None and key in _QUANTITY]
-    if len(told) > 1:
-        told.sort(key=_ORDER.__getitem__)
-    found = [_read(_QUANTITY[key], key, expected[key], record) for key in told]
-    given = expected.get("metrics")
-    metrics = {} if given is None else _object(given, "expected.metrics")
-    found += [*_metrics(metrics)]
-    return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
+    try:
+        return _read(record)
+    except InputError as error:
+        raise InputError(
+            error.message,
+            path=record.prefix + error.path,
+            source=record.source,
+            line=record.line,
+        ) from None
 
 
 _QUANTITY = {key: quantity for quantity in QUANTITIES for key in quantity.keys}
 _ORDER = {key: at for at, key in enumerate(_QUANTITY)}
 """The order of the stages."""
+
+
+def _read(record: Record) -> Wanted:
+    expected = _object(record.expected, "expected")
+    for key in expected:
+        if key not in KEYS:
+            raise InputError(_unknown(key), path=f"expected.{key}")
+    keys = [key for key, value in expected.items() if value is not None and key in _QUANTITY]
+    keys.sort(key=_ORDER.__getitem__)
+    found = [_expectation(_QUANTITY[key], key, expected[key], record) for key in keys]
+    given = expected.get("metrics")
+    metrics = {} if given is None else _object(given, "expected.metrics")
+    found += [*_metrics(metrics)]
+    return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
 
 
 def _object(value: object, path: str) -> Mapping[str, Any]:
@@ -87,47 +102,43 @@ def _unknown(key: str) -> str:
 def _metrics(metrics: Mapping[str, Any]) -> Iterator[Expectation]:
     for name, value in metrics.items():
         if name in METRICS and value is not None:
-            path = f"expected.metrics.{name}"
-            values, told = _numbers([value], path)
-            of = _boxed(METRICS[name])
-            yield Expectation(f"metrics.{name}", METRIC, "record", values, told, of)
+            numbers = _numbers([value], f"expected.metrics.{name}")
+            yield Expectation(f"metrics.{name}", METRIC, "record", *numbers, METRICS[name])
 
 
-def _read(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:
-    path = f"expected.{key}"
+def _expectation(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:
+    path, count = f"expected.{key}", len(record.widths)
     if is_number(value):
-        values, told = _numbers([value], path)
-        if quantity.whole is nothing:
-            if len(record.widths) > 1:
-                raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
-            return Expectation(key, quantity.stage, "response", values, told, _firsts(quantity))
-        return Expectation(key, quantity.stage, "record", values, told, _boxed(quantity.whole))
-    rows = _rows(value, record)
-    if rows is None or quantity.tokens is nothing:
-        wanted = "a number" if quantity.tokens is nothing else "a number or a list"
+        numbers = _numbers([value], path)
+        if quantity.record is not None:
+            return Expectation(key, quantity.stage, "record", *numbers, quantity.record)
+        if count > 1:
+            raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
+        return Expectation(key, quantity.stage, "response", *numbers, _of_responses(quantity))
+    if not isinstance(value, list) or quantity.tokens is None:
+        wanted = "a number" if quantity.tokens is None else "a number or a list"
         raise InputError(f"expected {wanted}, got {shown(value)}", path=path)
-    flat, told, level = _flat(rows, record, path)
-    if level == "response":
-        return Expectation(key, quantity.stage, level, flat, told, _firsts(quantity))
-    return Expectation(key, quantity.stage, level, flat, told, quantity.tokens)
+    rows = _without_groups(value, record)
+    if list in map(type, rows):
+        numbers = _numbers(_joined(rows, record, path), path)
+    elif record.nested > 1 or count > 1:
+        _check_count(len(rows), count, "response", path)
+        numbers = _numbers(rows, path)
+        return Expectation(key, quantity.stage, "response", *numbers, _of_responses(quantity))
+    else:
+        numbers = _numbers(_joined([rows], record, path), path)
+    return Expectation(key, quantity.stage, "token", *numbers, quantity.tokens)
 
 
-def _rows(value: object, record: Record) -> list[Any] | None:
-    if not isinstance(value, list):
-        return None
-    nested = record.shape is not None and len(value) == len(record.shape)
-    if nested and all(isinstance(group, list) for group in value):
-        return [row for group in value for row in group]
-    return value
+def _without_groups(rows: list[Any], record: Record) -> list[Any]:
+    nested = record.shape is not None and len(rows) == len(record.shape)
+    if nested and all(isinstance(group, list) for group in rows):
+        return [row for group in rows for row in group]
+    return rows
 
 
-def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, Told, str]:
-    """[N as written] and "token", or [R] and "response"."""
-    if list not in map(type, rows):
-        if record.nested > 1 or len(record.widths) > 1:
-            _check_count(len(rows), len(record.widths), "response", path)
-            return *_numbers(rows, path), "response"
-        rows = [rows]
+def _joined(rows: list[Any], record: Record, path: str) -> list[Any]:
+    """Joins the rows of all responses, one number per token as written."""
     _check_count(len(rows), len(record.widths), "response", path)
     flat: list[Any] = []
     for at, (row, width) in enumerate(zip(rows, record.widths, strict=True)):
@@ -135,7 +146,7 @@ def _flat(rows: list[Any], record: Record, path: str) -> tuple[F64, Told, str]:
             raise InputError(f"expected a list of numbers, got {shown(row)}", path=f"{path}[{at}]")
         _check_count(len(row), width, "token", f"{path}[{at}]")
         flat += row
-    return *_numbers(flat, path), "token"
+    return flat
 
 
 def _check_count(came: int, wanted: int, what: str, path: str) -> None:
@@ -143,46 +154,39 @@ def _check_count(came: int, wanted: int, what: str, path: str) -> None:
         raise InputError(f"expected {wanted} numbers (one per {what}), got {came}", path=path)
 
 
-def _numbers(values: list[Any], path: str) -> tuple[F64, Told]:
-    """The numbers, and which of them are there; null expects nothing."""
+def _numbers(values: list[Any], path: str) -> tuple[F64, Flags]:
+    """Returns the numbers, and which of them are not null."""
     try:
         if {*map(type, values)} <= {float, int}:
-            return np.array(values, dtype=np.float64), _all_told(len(values))
-        told = np.ones(len(values), dtype=np.bool_)
+            return np.array(values, dtype=np.float64), _all_given(len(values))
+        given = np.ones(len(values), dtype=np.bool_)
         for at, value in enumerate(values):
-            told[at] = value is not None
+            given[at] = value is not None
             if value is not None and not is_number(value):
                 place = f"{path}, number {at}" if len(values) > 1 else path
                 raise InputError(f"expected a number, got {shown(value)}", path=place)
-        return np.array([np.nan if v is None else v for v in values], dtype=np.float64), told
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64), given
     except OverflowError:
         raise InputError("expected a number that a double can hold", path=path) from None
 
 
 @lru_cache(maxsize=64)
-def _all_told(count: int) -> Told:
-    told = np.ones(count, dtype=np.bool_)
-    told.flags.writeable = False
-    return told
+def _all_given(count: int) -> Flags:
+    given = np.ones(count, dtype=np.bool_)
+    given.flags.writeable = False
+    return given
 
 
-def _boxed(of: Callable[[Breakdown], float | None]) -> Callable[[Breakdown], F64 | None]:
-    def boxed(breakdown: Breakdown) -> F64 | None:
-        value = of(breakdown)
-        return None if value is None else np.array([value])
-
-    return boxed
-
-
-def _firsts(quantity: Quantity) -> Callable[[Breakdown], F64 | None]:
+def _of_responses(quantity: Quantity) -> Values:
     """[R] the first token's value; NaN for a response without tokens."""
 
     def firsts(breakdown: Breakdown) -> F64 | None:
         if quantity.stage == "advantage" and breakdown.response_advantage is not None:
             return breakdown.response_advantage
-        tokens, responses = quantity.tokens(breakdown), breakdown.batch.responses
+        tokens = None if quantity.tokens is None else quantity.tokens(breakdown)
         if tokens is None:
             return None
+        responses = breakdown.batch.responses
         filled = responses.lengths > 0
         found = np.full(responses.count, np.nan)
         found[filled] = tokens[responses.starts[filled]]

@@ -1,114 +1,80 @@
-"""What is done with the records of a piece, in whatever process: each beside what it expects."""
+"""Judges the records of the input, in any process: those of one kind together."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import count, groupby
-from typing import Any, NamedTuple
-
-import numpy as np
+from itertools import groupby
+from typing import Any, ClassVar
 
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.commands.verify.differing import differing
-from grpo_cli.commands.verify.together import agreeing, kind
-from grpo_cli.commands.verify.verdict import Verdict, Wanted, agreed, judge, read_expectations
-from grpo_cli.engine.chunk import Chunk
+from grpo_cli.commands.verify.expected import read_expectations
+from grpo_cli.commands.verify.verdict import Judged, Question, judge
+from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
-from grpo_cli.records.decode.chunks import one_by_one
+from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.records.record import one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A record that expects something.
+class Judging(Accumulator[Any]):
+    """Judges records in order.
 
-    Attributes:
-        verdict: what became of it; where it differs, without a cause as yet.
-        plan: what it was evaluated as.
-        company: the number of those of its piece that it was evaluated with; None where alone.
-    """
-
-    verdict: Verdict
-    plan: Plan
-    company: int | None = None
-
-
-@dataclass
-class Outcome:
-    """What became of a piece of input, in order: None is a record that expects nothing."""
-
-    items: list[Judged | None] = field(default_factory=list)
-    skipped: Skipped = field(default_factory=Skipped)
-    references: References = field(default_factory=References)
-
-
-class Ready(NamedTuple):
-    """A record that can be judged, and what it must share to be judged beside others."""
-
-    record: Record
-    plan: Plan
-    wanted: Wanted
-    key: Hashable | None
-
-
-_MANY = 64
-"""Records that are evaluated together."""
-
-
-@dataclass(frozen=True)
-class Judging:
-    """The part of the work that runs in any process.
-
-    Attributes:
-        variant: the variant for all records; "" takes what each says of its framework.
+    Args:
+        variant: the variant for all records; "" takes the one of each record's framework.
         stages, hyperparameters: what the flags change in it.
         within: when two numbers agree.
-        skip: whether to go on behind a bad record.
-        most_errors: how many errors of such records are kept; 0 for all.
+
+    Attributes:
+        items: what became of the records; None of one that expects nothing.
+        references: which of them have a reference.
     """
 
-    variant: str
-    stages: Mapping[str, str]
-    hyperparameters: Mapping[str, object]
-    within: Tolerance
-    skip: bool
-    most_errors: int = FEW
+    by_columns: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "within")
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Outcome:
-        """Judges records in order; stops at the first bad one unless it is to be skipped."""
-        outcome = Outcome(skipped=Skipped(self.most_errors))
-        for item in self._each(decoded, outcome.references):
-            if not isinstance(item, InputError):
-                outcome.items.append(item)
-                continue
-            outcome.skipped.add(item)
-            if not self.skip:
-                return outcome
-        return outcome
+    def __init__(
+        self,
+        variant: str,
+        stages: Mapping[str, str],
+        hyperparameters: Mapping[str, object],
+        within: Tolerance,
+    ) -> None:
+        self.variant = variant
+        self.stages = stages
+        self.hyperparameters = hyperparameters
+        self.within = within
+        self.items: list[Judged | None] = []
+        self.references = References()
 
-    def _each(
-        self, decoded: Iterable[DecodedChunk], references: References
-    ) -> Iterator[Judged | InputError | None]:
+    def merge(self, later: Judging) -> None:
+        """Adds the records that follow; refuses those with a reference among some without."""
+        self.items += later.items
+        self.references.merge(later.references)
+        self.error = self.references.error
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Judges records in order, and yields the errors of those that cannot be judged."""
         plans: Plans = {}
-        numbers = count()
-        items = (self._read(raw, plans, references) for raw in one_by_one(decoded))
-        for key, group in groupby(items, lambda item: getattr(item, "key", None)):
-            if key is None:
-                yield from (self._alone(item) for item in group)
+        questions = (self._question(raw, plans) for raw in one_by_one(decoded))
+        for kind, group in groupby(questions, lambda item: getattr(item, "kind", None)):
+            found: Iterable[Judged | InputError | None]
+            if kind is None:
+                found = (item for item in group if not isinstance(item, Question))
             else:
-                yield from self._together(list(group), numbers)
+                found = self._judged(item for item in group if isinstance(item, Question))
+            for item in found:
+                if isinstance(item, InputError):
+                    yield item
+                else:
+                    self.items.append(item)
 
-    def _read(
-        self, raw: Raw | InputError, plans: Plans, references: References
-    ) -> Ready | InputError | None:
+    def _question(self, raw: Raw | InputError, plans: Plans) -> Question | InputError | None:
+        """Reads what a record expects; None of one that expects nothing."""
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             return read
@@ -121,57 +87,28 @@ class Judging:
         except InputError as error:
             return error
         if "log_probs_ref" in read.columns:
-            references.merge(References(first={True: 0}))
-        elif references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
-            with suppress(InputError):  # said where the record is judged
+            self.references.merge(References(first={True: 0}))
+        elif self.references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
+            with suppress(InputError):  # which is raised again where the record is evaluated
                 alone = Chunk.of([read])
-                references.add(alone, plan, alone.objective(plan))
-        alike = kind(wanted[0])
-        if any(one.level == "record" and np.isnan(one.values[0]) for one in wanted[0]):
-            alike = None  # a NaN may be of a mean over nothing, which is not compared
-        key = None if alike is None else (id(plan), alike, layout(read), read.mask is None)
-        return Ready(read, plan, wanted, key)
+                self.references.add(alone, plan, alone.objective(plan))
+        return Question(read, plan, wanted)
 
-    def _alone(self, item: Ready | InputError | None) -> Judged | InputError | None:
-        if not isinstance(item, Ready):
-            return item
-        try:
-            return Judged(judge(item.record, item.plan, self.within), item.plan)
-        except InputError as error:
-            return error
+    def _judged(self, questions: Iterable[Question]) -> Iterator[Judged | InputError]:
+        """Yields what became of questions of one kind, whose records are evaluated together."""
+        asked: dict[int, Question] = {}
 
-    def _together(
-        self, items: Sequence[Any], numbers: Iterator[int]
-    ) -> Iterator[Judged | InputError | None]:
-        """Records alike: those of which the verdict is sure at once, the others one by one."""
-        for start in range(0, len(items), _MANY):
-            few: Sequence[Ready] = items[start : start + _MANY]
-            company = next(numbers)
-            for item, verdict in zip(few, self._sure(few), strict=True):
-                if verdict is None:
-                    yield self._alone(item)
-                else:
-                    yield Judged(verdict, item.plan, company)
+        def next_record(question: Question) -> Record:
+            asked[id(question.record)] = question
+            return question.record
 
-    def _sure(self, few: Sequence[Ready]) -> Sequence[Verdict | None]:
-        """The verdicts that are sure; none where one of the records cannot be evaluated."""
-        records, plan = [item.record for item in few], few[0].plan
-        try:
-            breakdown = Evaluator(plan).evaluate(Chunk.of(records))
-        except (InputError, HyperparameterError):
-            return [None] * len(few)
-        wanted = [item.wanted for item in few]
-        sure = agreeing(records, [one[0] for one in wanted], breakdown, self.within)
-        if sure.all():
-            verdicts: list[Verdict | None] = [None] * len(few)
-        else:
-            verdicts = differing(records, wanted, plan, breakdown, self.within)
-        signature = breakdown.objective.signature
-        keys = tuple(one.key for one in wanted[0][0])  # the same of all
-        return [
-            agreed(item.record, plan, signature, keys, item.wanted[1]) if agrees else verdict
-            for item, agrees, verdict in zip(few, sure.tolist(), verdicts, strict=True)
-        ]
+        def judge_chunk(chunk: Chunk) -> list[Judged | InputError]:
+            asked_here = [asked[id(each)] for each in chunk.records]
+            return judge(asked_here, Evaluator(asked_here[0].plan).evaluate(chunk), self.within)
+
+        for part in assembled(map(next_record, questions)):
+            for found in [part] if isinstance(part, InputError) else part.each(judge_chunk):
+                yield from [found] if isinstance(found, InputError) else found[1]
 
     def _plan(self, raw: Raw, read: Record, plans: Plans) -> Plan:
         settings = None if self.variant else raw.value.get("framework")

@@ -1,38 +1,52 @@
-"""The quantities that a record may expect, by name, and what trainers log beside the loss."""
+"""The quantities that a record may expect, by name, and what trainers log beside the loss.
+
+Every function takes the breakdown of one or more records and gives a number per token [N] or per
+record [M]; None where the objective has no such quantity, NaN for a record that has none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 
-
-def _shares(breakdown: Breakdown, side: int) -> F64 | None:
-    """What TRL takes the mean of: 1 where it counts a token as clipped, or a response.
-
-    One of each token, or of each response where that has one ratio; a response without tokens has
-    the ratio 1 there.
-    """
-    batch = breakdown.batch
-    if not batch.responses.total:
-        return None
-    bound = _bound(breakdown, side)
-    if not breakdown.objective.ratio.choice.per_response:
-        return bound
-    return np.where(batch.responses.lengths > 0, batch.responses.mean(bound), 0.0)
+Values = Callable[[Breakdown], F64 | None]
+Reduction = Callable[[NDArray[Any]], Any]
 
 
-def _clipped(side: int) -> Callable[[Breakdown], float | None]:
-    def clipped(breakdown: Breakdown) -> float | None:
-        shares = _shares(breakdown, side)
-        return None if shares is None else float(shares.mean())
+def _by_record(values: NDArray[Any], counts: I64, reduce: Reduction, empty: float = np.nan) -> F64:
+    """[M] reduces the values of each record, of which ``counts`` has the number."""
+    ends = np.cumsum(counts)
+    parts = np.split(values, ends[:-1])
+    return np.array([float(reduce(part)) if len(part) else empty for part in parts])
 
-    return clipped
+
+def _of_tokens(
+    values: Callable[[Breakdown], NDArray[Any] | None], reduce: Reduction, empty: float = np.nan
+) -> Values:
+    """Returns the function that reduces numbers per token to one per record."""
+
+    def reduced(breakdown: Breakdown) -> F64 | None:
+        tokens = values(breakdown)
+        if tokens is None:
+            return None
+        return _by_record(tokens, breakdown.record_tokens, reduce, empty)
+
+    return reduced
+
+
+# ---- what TRL logs ------------------------------------------------------------------------------
+
+
+def _per_response(breakdown: Breakdown) -> bool:
+    return breakdown.objective.ratio.choice.per_response
 
 
 def _bound(breakdown: Breakdown, side: int) -> F64:
@@ -48,83 +62,98 @@ def _bound(breakdown: Breakdown, side: int) -> F64:
     return bound.astype(np.float64)
 
 
-def _region(breakdown: Breakdown) -> float | None:
-    low, high = _shares(breakdown, -1), _shares(breakdown, 1)
-    return None if low is None or high is None else float((low + high).mean())
+def _shares(breakdown: Breakdown, side: int) -> F64:
+    """[N], or [R] where each response has one ratio: what TRL takes the mean of.
+
+    It is 1 where TRL counts the token as clipped; responses without tokens have the ratio 1.
+    """
+    bound = _bound(breakdown, side)
+    return breakdown.batch.responses.mean(bound) if _per_response(breakdown) else bound
 
 
-def _capped(breakdown: Breakdown) -> float | None:
-    """TRL's share of tokens, or responses, that CISPO caps at A > 0."""
-    shares, values = _shares(breakdown, 1), breakdown.objective.surrogate.values
-    if breakdown.objective.surrogate.name != "trl/cispo" or shares is None:
-        return None
-    if breakdown.objective.ratio.choice.per_response and float(values["epsilon_high"] or 0.0) < 1.0:
-        given = breakdown.response_advantage
-        empty = breakdown.batch.responses.lengths == 0
-        shares = np.where(empty & (given is not None and given > 0), 1.0, shares)
-    return float(shares.mean())
+def _mean_share(breakdown: Breakdown, shares: F64) -> F64:
+    counts = breakdown.record_tokens
+    if _per_response(breakdown):
+        counts = breakdown.batch.records.lengths
+    return np.where(breakdown.record_tokens > 0, _by_record(shares, counts, np.mean), np.nan)
 
 
-def _extreme(side: int, which: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:
-    """The least or greatest clip fraction of a response."""
+def _clipped(*sides: int) -> Values:
+    return lambda breakdown: _mean_share(
+        breakdown, np.sum([_shares(breakdown, side) for side in sides], axis=0)
+    )
 
-    def extreme(breakdown: Breakdown) -> float | None:
-        responses = breakdown.batch.responses
-        share = _shares(breakdown, side)
-        if share is None or not breakdown.objective.ratio.choice.per_response:
-            share = responses.mean(_bound(breakdown, side))[responses.lengths > 0]
-        return float(which(share)) if share.size else None
+
+def _extreme(side: int, reduce: Reduction) -> Values:
+    """Returns the function for the least or greatest clip fraction of a record's responses."""
+
+    def extreme(breakdown: Breakdown) -> F64:
+        batch = breakdown.batch
+        share = batch.responses.mean(_bound(breakdown, side))
+        counted = batch.responses.lengths > 0
+        if _per_response(breakdown):  # those without tokens too, if the record has any
+            counted = np.repeat(breakdown.record_tokens > 0, batch.records.lengths)
+        counts = batch.records.sum(counted.astype(np.int64))
+        return _by_record(share[counted], counts, reduce)
 
     return extreme
 
 
-def _token_kl(breakdown: Breakdown) -> float | None:
-    """The mean over tokens, weighted by the ratio where the loss weighs it so."""
-    return float(breakdown.kl.mean()) if breakdown.kl is not None and breakdown.kl.size else None
+def _capped(breakdown: Breakdown) -> F64 | None:
+    """[M] TRL's share of tokens, or responses, that CISPO caps at A > 0."""
+    surrogate = breakdown.objective.surrogate
+    if surrogate.name != "trl/cispo":
+        return None
+    shares = _shares(breakdown, 1)
+    if _per_response(breakdown) and float(surrogate.values["epsilon_high"] or 0.0) < 1.0:
+        given = breakdown.response_advantage
+        empty = breakdown.batch.responses.lengths == 0
+        shares = np.where(empty & (given is not None and given > 0), 1.0, shares)
+    return _mean_share(breakdown, shares)
 
 
-def _ppo_kl(breakdown: Breakdown) -> float | None:
-    """verl's: the mean of log π_old − log π_θ over the kept tokens, bounded where the ratio is."""
+# ---- what verl logs -----------------------------------------------------------------------------
+
+
+def _ppo_kl(breakdown: Breakdown) -> F64 | None:
+    """[M] the mean of log π_old − log π_θ over the kept tokens, bounded where the ratio is."""
     batch, objective = breakdown.batch, breakdown.objective
     to_engine = objective.ratio.name == "rollout"
     old = batch.log_probs_rollout if to_engine else batch.log_probs_old
     if old is None or batch.log_probs_new is None:
         return None
-    moved = old - batch.log_probs_new
+    moved, counts = old - batch.log_probs_new, breakdown.record_tokens
     if breakdown.kept is not None:
         moved = moved[breakdown.kept]
-    if not moved.size:
-        return None
+        counts = batch.records.sum(batch.responses.sum(breakdown.kept.astype(np.int64)))
     bound = objective.ratio.values.get("log_ratio_clamp")
     if bound is not None:
         moved = np.clip(moved, -float(bound), float(bound))
     if "ppo_kl_coef" in objective.surrogate.values:  # kl_cov logs what it penalises
         moved = np.abs(moved)
-    return float(moved.mean())
+    return _by_record(moved, counts, np.mean)
 
 
-def _ratio(reduce: Callable[[F64], float]) -> Callable[[Breakdown], float | None]:
-    return lambda breakdown: float(reduce(breakdown.ratio)) if breakdown.ratio.size else None
+# ---- tables -------------------------------------------------------------------------------------
 
-
-METRICS: Mapping[str, Callable[[Breakdown], float | None]] = {
-    "clip_fraction": lambda b: float((b.clip != 0).mean()) if b.clip.size else None,
-    "clip_fraction_low": lambda b: float((b.clip < 0).mean()) if b.clip.size else None,
-    "clip_fraction_high": lambda b: float((b.clip > 0).mean()) if b.clip.size else None,
-    "ratio_mean": _ratio(np.mean),
-    "ratio_min": _ratio(np.min),
-    "ratio_max": _ratio(np.max),
-    "gradient_norm": lambda b: float(np.linalg.norm(b.gradient)),
+METRICS: Mapping[str, Values] = {
+    "clip_fraction": _of_tokens(lambda b: b.clip != 0, np.mean),
+    "clip_fraction_low": _of_tokens(lambda b: b.clip < 0, np.mean),
+    "clip_fraction_high": _of_tokens(lambda b: b.clip > 0, np.mean),
+    "ratio_mean": _of_tokens(lambda b: b.ratio, np.mean),
+    "ratio_min": _of_tokens(lambda b: b.ratio, np.min),
+    "ratio_max": _of_tokens(lambda b: b.ratio, np.max),
+    "gradient_norm": _of_tokens(lambda b: b.gradient, np.linalg.norm, empty=0.0),
     "clip_ratio/low_mean": _clipped(-1),
     "clip_ratio/low_min": _extreme(-1, np.min),
     "clip_ratio/high_mean": _clipped(1),
     "clip_ratio/high_max": _extreme(1, np.max),
-    "clip_ratio/region_mean": _region,
+    "clip_ratio/region_mean": _clipped(-1, 1),
     "cispo_clip_ratio": _capped,
-    "kl": _token_kl,
+    "kl": _of_tokens(lambda b: b.kl, np.mean),  # weighted by the ratio where the loss's is
     "actor/ppo_kl": _ppo_kl,
 }
-"""TRL's and verl's names, and our own; each of a record of its own."""
+"""TRL's and verl's names, and grpo's own → [M]."""
 
 
 @dataclass(frozen=True)
@@ -134,55 +163,42 @@ class Quantity:
     Attributes:
         keys: what ``expected`` may call it.
         stage: the stage that makes it.
-        tokens: a breakdown's value of it per token [N], or None where it has none.
-        whole: its value for the whole record, or None.
+        tokens: its values per token [N]; None where it has none.
+        record: its values per record [M]; None where it has none.
     """
 
     keys: tuple[str, ...]
     stage: str
-    tokens: Callable[[Breakdown], F64 | None]
-    whole: Callable[[Breakdown], float | None]
+    tokens: Values | None = None
+    record: Values | None = None
 
 
-def nothing(_: Breakdown) -> None:
-    """What no breakdown has."""
-
-
-def _scalar(values: F64) -> float:
-    return float(values[0])
-
-
-def _mean_ratio(breakdown: Breakdown) -> float | None:
-    return float(breakdown.ratio.mean()) if breakdown.ratio.size else None
-
-
-def _logged(name: str, stage: str) -> Quantity:
-    """A metric under our own name, as ``eval`` prints it."""
-    return Quantity((name,), stage, nothing, METRICS[name])
+def _metric(name: str, stage: str) -> Quantity:
+    return Quantity((name,), stage, record=METRICS[name])
 
 
 QUANTITIES = (
-    Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage, nothing),
-    Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio, nothing),
-    Quantity(("ratio", "ratios"), "ratio", lambda b: b.ratio, _mean_ratio),
-    Quantity(("surrogate",), "surrogate", lambda b: b.surrogate, nothing),
-    Quantity(("kl",), "kl", lambda b: b.kl, lambda b: _scalar(b.record_value(KL))),
-    Quantity(("weight", "weights"), "aggregate", lambda b: b.token_weight, nothing),
-    Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution, nothing),
-    Quantity(("gradient",), "gradient", lambda b: b.gradient, nothing),
-    Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient, nothing),
-    _logged("clip_fraction", "surrogate"),
-    _logged("clip_fraction_low", "surrogate"),
-    _logged("clip_fraction_high", "surrogate"),
-    _logged("ratio_mean", "ratio"),
-    _logged("ratio_min", "ratio"),
-    _logged("ratio_max", "ratio"),
-    _logged("gradient_norm", "gradient"),
-    Quantity(("policy",), "policy", nothing, lambda b: _scalar(b.record_value(POLICY))),
-    Quantity(("policy_loss",), "policy", nothing, lambda b: -_scalar(b.record_value(POLICY))),
-    Quantity(("kl_loss",), "kl", nothing, lambda b: _scalar(b.record_value(KL))),
-    Quantity(("objective",), "objective", nothing, lambda b: _scalar(b.record_objective)),
-    Quantity(("loss",), "loss", nothing, lambda b: -_scalar(b.record_objective)),
+    Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage),
+    Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio),
+    Quantity(("ratio", "ratios"), "ratio", lambda b: b.ratio, METRICS["ratio_mean"]),
+    Quantity(("surrogate",), "surrogate", lambda b: b.surrogate),
+    Quantity(("kl",), "kl", lambda b: b.kl, lambda b: b.record_value(KL)),
+    Quantity(("weight", "weights"), "aggregate", lambda b: b.token_weight),
+    Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution),
+    Quantity(("gradient",), "gradient", lambda b: b.gradient),
+    Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient),
+    _metric("clip_fraction", "surrogate"),
+    _metric("clip_fraction_low", "surrogate"),
+    _metric("clip_fraction_high", "surrogate"),
+    _metric("ratio_mean", "ratio"),
+    _metric("ratio_min", "ratio"),
+    _metric("ratio_max", "ratio"),
+    _metric("gradient_norm", "gradient"),
+    Quantity(("policy",), "policy", record=lambda b: b.record_value(POLICY)),
+    Quantity(("policy_loss",), "policy", record=lambda b: -b.record_value(POLICY)),
+    Quantity(("kl_loss",), "kl", record=lambda b: b.record_value(KL)),
+    Quantity(("objective",), "objective", record=lambda b: b.record_objective),
+    Quantity(("loss",), "loss", record=lambda b: -b.record_objective),
 )
 """In the order of the stages."""
 

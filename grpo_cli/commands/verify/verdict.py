@@ -1,161 +1,168 @@
-"""Whether one record evaluates to what it expects."""
+"""Judges records of one kind: which of them evaluate to what they expect."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from grpo_cli.commands.verify.causes.case import Cause
-from grpo_cli.commands.verify.compare import Column, Difference, Tolerance, column, difference
-from grpo_cli.commands.verify.expected import METRIC, Expectation, expectations
-from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
+from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding, differences
+from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
-from grpo_cli.records import Record
+from grpo_cli.records import Record, layout
 from grpo_cli.variants.plan import Plan
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one record.
+class Question(NamedTuple):
+    """A record and what it expects.
 
     Attributes:
         record: the record.
-        variant, signature: what it was evaluated as.
-        compared: the keys that were compared, in the order of the stages.
-        ignored: the keys of ``expected`` that say nothing of this objective.
-        first: where it first differs; None where everything agrees.
-        also: the other keys that differ.
-        metrics: where what the trainer logged beside its loss differs. It decides nothing where the
-            record expects anything else: a metric is often defined otherwise than its name says.
-        pattern: what is known of the difference where no cause explains it.
-        undefined: keys whose value is NaN because no token counts (0/0), where grpo has 0; they
-            are not compared.
-        rounded: keys that agree as far as the half precision goes that they were rounded to.
-        causes: why, the simplest first; all of them explain everything that is expected.
+        plan: what it is evaluated as.
+        wanted: what it expects.
     """
 
     record: Record
-    variant: str
-    signature: str
-    compared: tuple[str, ...]
-    ignored: tuple[str, ...]
-    first: Difference | None
-    also: tuple[str, ...] = ()
-    metrics: tuple[Difference, ...] = ()
-    causes: tuple[Cause, ...] = ()
-    pattern: str = ""
-    undefined: tuple[str, ...] = ()
-    rounded: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan
+    wanted: Wanted
 
     @property
-    def agrees(self) -> bool:
-        """Whether nothing differs that decides."""
-        return self.first is None
-
-    def row(self) -> dict[str, Any]:
-        """The verdict as JSON."""
-        record, first = self.record, None
-        if self.first is not None:
-            words = [cause.words for cause in self.causes]
-            stages = [*dict.fromkeys(cause.stage for cause in self.causes)]
-            first = asdict(self.first) | {"cause": " or ".join(words) or None, "causes": words}
-            first |= {"stage": (stages or [self.first.stage])[0], "stages": stages}
-            first["pattern"] = self.pattern or None
-        return {
-            "id": record.name,
-            "source": record.source,
-            "line": record.line,
-            "agrees": self.agrees,
-            "variant": self.variant,
-            "signature": self.signature,
-            "compared": list(self.compared),
-            "ignored": list(self.ignored),
-            "first": first,
-            "also": list(self.also),
-            "metrics": [
-                {"key": one.key, "expected": one.expected, "got": one.got} for one in self.metrics
-            ],
-            "rounded": dict(self.rounded),
-        }
+    def kind(self) -> Hashable:
+        """What records must share to be judged together."""
+        expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
+        return id(self.plan), tuple(expected), layout(self.record), self.record.mask is None
 
 
-def judge(record: Record, plan: Plan, tolerance: Tolerance) -> Verdict:
-    """Evaluates a record and compares it with what it expects, in the order of the stages.
+class Judged(NamedTuple):
+    """A question and its answer.
 
-    Raises:
-        InputError: where the record cannot be evaluated, or what it expects cannot be read.
+    Attributes:
+        verdict: what became of the record; where it differs, without a cause as yet.
+        plan: what it was evaluated as.
+        undefined: whether it expects NaN of a mean over nothing (0/0), where grpo has 0.
+        record: the record, where it differs.
     """
-    breakdown, columns, ignored = compared(record, plan)
-    undefined = tuple(one.of.key for one in columns if _is_undefined(one.of, breakdown))
-    columns = [one for one in columns if one.of.key not in undefined]
-    if not columns and not undefined:
-        raise _nothing(record, ignored)
-    found = (difference(one, breakdown, tolerance) for one in columns)
-    differing = [one for one in found if one is not None]
-    metrics: list[Difference] = []
-    if deciding(columns) != columns:
-        metrics = [one for one in differing if one.stage == METRIC]
-        differing = [one for one in differing if one.stage != METRIC]
-    return Verdict(
-        record,
-        plan.variant,
-        breakdown.objective.signature,
-        tuple(one.of.key for one in columns),
-        tuple(ignored),
-        first=differing[0] if differing else None,
-        also=tuple(one.key for one in differing[1:]),
-        metrics=tuple(metrics),
-        undefined=undefined,
-        rounded={one.of.key: one.precision for one in columns if one.precision},
-    )
+
+    verdict: Verdict
+    plan: Plan
+    undefined: bool
+    record: Record | None
 
 
-def deciding(columns: list[Column]) -> list[Column]:
-    """The columns that say whether a record agrees: metrics only where there are no others."""
-    return [one for one in columns if one.of.stage != METRIC] or columns
+def judge(
+    questions: Sequence[Question], breakdown: Breakdown, tolerance: Tolerance
+) -> list[Judged | InputError]:
+    """Compares records of one kind with what they expect, in the order of the stages.
+
+    Args:
+        questions: the records.
+        breakdown: what they evaluate to, each a batch of its own.
+        tolerance: when two numbers agree.
+
+    Returns:
+        [M] the verdicts; an error for a record of which nothing can be compared.
+    """
+    records = [question.record for question in questions]
+    by_key = zip(*(question.wanted[0] for question in questions), strict=True)
+    keys = [_compare(records, each, breakdown, tolerance) for each in by_key]
+    signature = breakdown.objective.signature
+    return [_judged(at, each, keys, signature) for at, each in enumerate(questions)]
 
 
-def agreed(
-    record: Record, plan: Plan, signature: str, compared: tuple[str, ...], ignored: list[str]
-) -> Verdict:
-    """The verdict on a record that is known to agree in what was compared."""
-    return Verdict(record, plan.variant, signature, compared, tuple(ignored), first=None)
+class _Compared(NamedTuple):
+    """What some records expect under one key, compared.
+
+    Attributes:
+        key: what ``expected`` calls it.
+        column: their values; None where the objective has no such quantity.
+        absent: [M] the records that have no such quantity.
+        undefined: [M] the records that expect NaN of a mean over nothing.
+        differences: record → where it differs.
+    """
+
+    key: str
+    column: Column | None
+    absent: Flags
+    undefined: Flags
+    differences: Mapping[int, Difference]
 
 
-def compared(record: Record, plan: Plan) -> tuple[Breakdown, list[Column], list[str]]:
-    """What the record evaluates to, what it expects of that, and what it cannot expect."""
-    wanted, ignored = read_expectations(record)
-    breakdown = _evaluate(record, plan)
-    columns = []
-    for one in wanted:
-        if one.told.any() and one.of(breakdown) is not None:
-            columns.append(column(one, record, breakdown))
-        else:
-            ignored.append(one.key)
-    return breakdown, columns, ignored
+def _compare(
+    records: Sequence[Record],
+    expectations: Sequence[Expectation],
+    breakdown: Breakdown,
+    tolerance: Tolerance,
+) -> _Compared:
+    first = expectations[0]
+    found = first.evaluated(breakdown) if first.given.any() else None
+    none = np.zeros(len(records), dtype=np.bool_)
+    if found is None:
+        return _Compared(first.key, None, ~none, none, {})
+    column = column_of(records, expectations, breakdown)
+    absent = np.isnan(found) if first.level == "record" else none
+    undefined = _are_undefined(column, breakdown) & ~absent
+    differing = dict(differences(column, found, breakdown, tolerance))
+    return _Compared(first.key, column, absent, undefined, differing)
 
 
-def _is_undefined(one: Expectation, breakdown: Breakdown) -> bool:
-    """Whether a NaN is expected of a mean over nothing, which is 0 here.
+def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
+    """[M] whether a NaN is expected of a mean over nothing, which is 0 here.
 
     verl's means divide 0 by 0 where no token counts, in the batch or after rejection.
     """
-    if one.level != "record" or not (np.isnan(one.values[0]) and one.told[0]):
-        return False
-    named = {"policy": [POLICY], "kl": [KL]}.get(one.stage, [])
+    stage, level = column.expectation.stage, column.expectation.level
+    none = np.zeros(len(column.counts), dtype=np.bool_)
+    if level != "record" or not np.isnan(column.values).any():
+        return none
+    named = {"policy": [POLICY], "kl": [KL]}.get(stage, [])
     terms = [term for term in breakdown.terms if term.name in named] or breakdown.active
-    counted = [term.weights for term in terms if term.weights.counts is not None]
-    return any(not breakdown.count(weights).any() for weights in counted)
+    for term in terms:
+        if term.weights.counts is not None:
+            none |= breakdown.count(term.weights) == 0
+    undefined: Flags = none & np.isnan(column.values) & column.given
+    return undefined
 
 
-def _nothing(record: Record, ignored: list[str]) -> InputError:
-    """Nothing was compared: that is no agreement."""
+def _judged(
+    at: int, question: Question, keys: Sequence[_Compared], signature: str
+) -> Judged | InputError:
+    record, plan, (_, ignored) = question
+    ignored = [*ignored, *(each.key for each in keys if each.absent[at])]
+    compared = [each for each in keys if not each.absent[at] and not each.undefined[at]]
+    undefined = any(each.undefined[at] for each in keys)
+    if not compared and not undefined:
+        return _nothing(record, ignored)
+    columns = [each.column for each in compared if each.column is not None]
+    decide = {column.key for column in deciding(columns)}
+    differing = [each.differences[at] for each in compared if at in each.differences]
+    decisive = [difference for difference in differing if difference.key in decide]
+    verdict = Verdict(
+        id=record.name,
+        source=record.source,
+        line=record.line,
+        agrees=not decisive,
+        variant=plan.variant,
+        signature=signature,
+        compared=tuple(each.key for each in compared),
+        ignored=tuple(ignored),
+        first=decisive[0] if decisive else None,
+        also=tuple(difference.key for difference in decisive[1:]),
+        metrics=tuple(
+            MetricDifference(difference.key, difference.expected, difference.got)
+            for difference in differing
+            if difference.key not in decide
+        ),
+        rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
+    )
+    return Judged(verdict, plan, undefined, None if verdict.agrees else record)
+
+
+def _nothing(record: Record, ignored: Sequence[str]) -> InputError:
+    """Returns the error for a record of which nothing was compared: that is no agreement."""
     why = f"{', '.join(ignored)} cannot be" if ignored else "nothing is there to be"
     return InputError(
         f"{why} compared; put what your own loss returned there, as "
@@ -164,28 +171,3 @@ def _nothing(record: Record, ignored: list[str]) -> InputError:
         source=record.source,
         line=record.line,
     )
-
-
-Wanted = tuple[list[Expectation], list[str]]
-"""What a record expects, and the keys that say nothing here."""
-
-
-def read_expectations(record: Record) -> Wanted:
-    """What the record expects.
-
-    Raises:
-        InputError: where it cannot be read, with its place.
-    """
-    try:
-        return expectations(record)
-    except InputError as error:
-        raise InputError(
-            error.message,
-            path=record.prefix + error.path,
-            source=record.source,
-            line=record.line,
-        ) from None
-
-
-def _evaluate(record: Record, plan: Plan) -> Breakdown:
-    return Chunk.of([record]).run(Evaluator(plan).evaluate)

@@ -1,42 +1,41 @@
-"""The run of ``grpo verify``: the records of files, each judged as what its framework says."""
+"""The run of ``grpo verify``: judges the records of files, and says why they differ."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.causes.memory import Memory
-from grpo_cli.commands.verify.company import Asked, Company, explained
-from grpo_cli.commands.verify.compare import Difference
-from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.answer import MetricDifference, Verdict, Verified
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.search import Memory, pattern
+from grpo_cli.commands.verify.judging import Judging
+from grpo_cli.commands.verify.verdict import Judged
 from grpo_cli.engine import Reader
-from grpo_cli.engine.references import References, without_kl
-from grpo_cli.engine.skipped import Skipped
-from grpo_cli.errors import InputError
-from grpo_cli.objective.kl.estimate import NO_REFERENCE
+from grpo_cli.engine.fold import fold_pieces
+from grpo_cli.engine.references import without_kl
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.variants.plan import Plan
 
-NO = 1
 _ROWS = 5
 
 
 @dataclass
-class Metric:
-    """A metric that differs though it decides nothing: where it first did, and in how many records.
+class DifferingMetric:
+    """A metric that differs though it decides nothing.
 
     Attributes:
-        first: how it differed there.
+        first: how it first differed.
         name: the id of that record.
-        count: of records.
+        count: in how many records it differs.
     """
 
-    first: Difference
+    first: MetricDifference
     name: object
     count: int = 0
 
@@ -49,94 +48,117 @@ class Metric:
 
 
 class Verification:
-    """The records of files, each judged; remembers what there is to tell afterwards.
+    """Judges the records of files; remembers what there is to say afterwards.
 
     Causes are searched for here, in the order of the records, so that what is remembered from one
     to the next does not depend on how the work was shared out.
+
+    Args:
+        make: makes what judges the records, in any process.
+        reader: the files.
+        most: how many differing records are searched for a cause.
     """
 
-    def __init__(self, judging: Judging, reader: Reader, most: int) -> None:
-        self._judging = judging
+    def __init__(self, make: Callable[[], Judging], reader: Reader, most: int) -> None:
+        self._make = make
+        self._empty = make()
         self._reader = reader
         self._memory = Memory(most)
+        self._without_kl: list[Plan] = []
         self._good = 0
-        self.silent = 0
+        self.without_expected = 0
         self.undefined = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
-        self._references = References()
-        self._without_kl: list[Plan] = []
-        self.metrics: dict[str, Metric] = {}
+        self.metrics: dict[str, DifferingMetric] = {}
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The verdict of each record that expects anything."""
-        for _, outcome in self._reader.map(self._judging):
-            self._references.merge(outcome.references)
-            self._references.check()
-            self._reader.leave_out(outcome.skipped)
-            companies = self._companies(outcome.items)
-            for at, item in enumerate(outcome.items):
-                self._good += 1
+    def result(self) -> Verified:
+        """Judges every record that expects anything.
+
+        Raises:
+            InputError: at the first record that cannot be judged, unless those are skipped.
+        """
+        verdicts = (*self._verdicts(),)
+        within = self._empty.within
+        return Verified(
+            agrees=all(verdict.agrees for verdict in verdicts),
+            rtol=within.rtol,
+            atol=within.atol,
+            verified=len(verdicts),
+            differing=sum(not verdict.agrees for verdict in verdicts),
+            without_expected=self.without_expected,
+            metrics_differ={key: metric.count for key, metric in self.metrics.items()},
+            undefined=self.undefined,
+            records=verdicts,
+        )
+
+    def _verdicts(self) -> Iterator[Verdict]:
+        for sums in fold_pieces(self._reader, self._make):
+            items: Sequence[Judged | None]
+            items, sums.items = sums.items, []
+            self._good += len(items)
+            if sums.error is not None:
+                continue  # which is raised next
+            for item in items:
                 if item is None:
-                    self.silent += 1
+                    self.without_expected += 1
                     continue
-                self.undefined += bool(item.verdict.undefined)
+                self.undefined += item.undefined
                 if item.verdict.compared:
-                    yield self._row(item, companies.get(at))
-        if not self._count and self._reader.reading.selects:
-            raise self._reader.nothing()
+                    yield self._verdict(item)
 
-    def _companies(self, items: Sequence[Judged | None]) -> dict[int, Asked]:
-        """The records that differ, by their place, each in the company that it was judged in."""
-        found: dict[int, Asked] = {}
-        far = [(at, item) for at, item in enumerate(items) if item and not item.verdict.agrees]
-        together = groupby(far, _company)
-        for _, group in together:
-            members = [*group]
-            records = [item.verdict.record for _, item in members]
-            company = Company(records, members[0][1].plan, self._judging.within)
-            found |= {at: Asked(company, number) for number, (at, _) in enumerate(members)}
-        return found
-
-    def _row(self, item: Judged, asked: Asked | None) -> dict[str, Any]:
-        verdict = item.verdict
+    def _verdict(self, item: Judged) -> Verdict:
+        verdict, plan, _, record = item
         if NO_REFERENCE.name in verdict.signature:
-            self._without_kl.append(item.plan)
-        if asked is not None:
-            verdict = explained(verdict, asked, self._memory.causes)
-        words = shlex.join(item.plan.words)
+            self._without_kl.append(plan)
+        words = shlex.join(plan.words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
-        for one in verdict.metrics:
-            self.metrics.setdefault(one.key, Metric(one, verdict.record.name)).count += 1
-        return verdict.row()
+        for metric in verdict.metrics:
+            self.metrics.setdefault(metric.key, DifferingMetric(metric, verdict.id)).count += 1
+        if record is None:
+            return verdict
+        return self._explained(verdict, Case.of(record, plan, self._empty.within))
 
-    @property
-    def skipped(self) -> Skipped:
-        """The records that could not be read or evaluated."""
-        return self._reader.skipped
-
-    @property
-    def _count(self) -> int:
-        """All records, those that could not be read among them."""
-        return self._good + len(self.skipped)
+    def _explained(self, verdict: Verdict, case: Case) -> Verdict:
+        """Adds why a record differs, or what is known of that."""
+        assert verdict.first is not None
+        with np.errstate(all="ignore"):  # what is tried need not make sense for this record
+            found = self._memory.causes(case)
+            known = pattern(case) if found == [] else ""
+        causes = tuple(cause.words for cause in found or ())
+        stages = tuple(dict.fromkeys(cause.stage for cause in found or ()))
+        first = replace(
+            verdict.first,
+            stage=stages[0] if stages else verdict.first.stage,
+            cause=" or ".join(causes) or None,
+            causes=causes,
+            stages=stages,
+            pattern=known or None,
+        )
+        return replace(verdict, first=first)
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
-        """Says what was taken for granted."""
-        tell_errors(self.skipped, as_json=as_json)
-        tell_skipped(self.skipped, self._count)
+        """Prints the errors, and notes on what was assumed, skipped and ignored."""
+        skipped = self._reader.skipped
+        count = self._good + len(skipped)
+        tell_errors(skipped, as_json=as_json)
+        tell_skipped(skipped, count)
         tell_notes(self._reader.notes() | without_kl(self._without_kl), quiet=quiet)
         if quiet:
             return
-        if not self._judging.variant:
+        if not self._empty.variant:
             self._tell_rows()
-        if self.silent and self.silent < self._count:
-            say(f'note: {self.silent} of {self._count} records have no "expected"')
+        if self.without_expected and self.without_expected < count:
+            say(f'note: {self.without_expected} of {count} records have no "expected"')
         if self.undefined:
-            some = "1 record" if self.undefined == 1 else f"{self.undefined} records"
-            say(f"note: no token counts in {some}: your loss is NaN (0/0), grpo's 0; not compared")
+            records = "1 record" if self.undefined == 1 else f"{self.undefined} records"
+            say(
+                f"note: no token counts in {records}: your loss is NaN (0/0), grpo's 0; "
+                "not compared"
+            )
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
@@ -151,29 +173,3 @@ class Verification:
             say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
         if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
             say(f"note: … and {more} more otherwise (see the signatures of --json)")
-
-    def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Everything as ``--json`` prints it."""
-        return {
-            "agrees": all(row["agrees"] for row in rows),
-            "rtol": self._judging.within.rtol,
-            "atol": self._judging.within.atol,
-            "verified": len(rows),
-            "differing": sum(not row["agrees"] for row in rows),
-            "without_expected": self.silent,
-            "metrics_differ": {key: metric.count for key, metric in self.metrics.items()},
-            "undefined": self.undefined,
-            "records": rows,
-        }
-
-    def code(self, rows: list[dict[str, Any]]) -> int:
-        """The exit code."""
-        if not all(row["agrees"] for row in rows):
-            return NO
-        return InputError.exit_code if self.skipped else 0
-
-
-def _company(one: tuple[int, Judged]) -> tuple[int | None, int | None]:
-    """The number of its company, or its own place where it is alone."""
-    at, item = one
-    return item.company, at if item.company is None else None

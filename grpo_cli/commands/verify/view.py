@@ -2,50 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
-
-Row = Mapping[str, Any]
 
 _MOST = 20
 """Differing records shown in full."""
 
 
-def print_verification(console: Console, screen: Screen, document: Row) -> None:
+def print_verification(console: Console, screen: Screen, answer: Verified) -> None:
     """Prints one paragraph per record that differs, then the verdict."""
-    differing = [row for row in document["records"] if not row["agrees"]]
+    differing = [row for row in answer.records if not row.agrees]
     for row in differing[:_MOST]:
-        for line in _paragraph(row):
+        assert row.first is not None
+        for line in _paragraph(row, row.first):
             console.print(wrapped(line, screen.reading, 11))
         console.print()
     if len(differing) > _MOST:
         console.print(Text(f"… {len(differing) - _MOST:,} more records differ (see --json)\n"))
-    console.print(wrapped(_conclusion(document, differing), screen.reading, 2))
+    console.print(wrapped(_conclusion(answer, differing), screen.reading, 2))
 
 
-def _paragraph(row: Row) -> Iterator[Text]:
-    first = row["first"]
+def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("differs ", "bold red"), _place(row))
     yield Text.assemble(("  at       ", "cyan"), _where(first))
-    yield Text.assemble(("  expected ", "cyan"), f"{first['expected']!r}")
-    yield Text.assemble(("  got      ", "cyan"), f"{first['got']!r}")
-    yield Text.assemble(("  cause    ", "cyan"), _any_of(first["causes"]) or "not recognised")
-    if first["pattern"]:
-        yield Text.assemble(("  known    ", "cyan"), first["pattern"])
-    if row["also"]:
-        differ = "differs" if len(row["also"]) == 1 else "differ"
-        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row['also'])} {differ} too")
+    yield Text.assemble(("  expected ", "cyan"), f"{first.expected!r}")
+    yield Text.assemble(("  got      ", "cyan"), f"{first.got!r}")
+    yield Text.assemble(("  cause    ", "cyan"), joined(first.causes) or "not recognised")
+    if first.pattern:
+        yield Text.assemble(("  known    ", "cyan"), first.pattern)
+    if row.also:
+        differ = "differs" if len(row.also) == 1 else "differ"
+        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row.also)} {differ} too")
 
 
-def _any_of(causes: Sequence[str]) -> str:
-    """Causes that fit equally well, what they begin and end with said once."""
+def joined(causes: Sequence[str]) -> str:
+    """Joins causes that fit equally well, without repeating how they begin and end."""
     if len(causes) < 2:
         return "".join(causes)
     heads = {cause.partition(" by ")[0] for cause in causes}
@@ -57,29 +55,30 @@ def _any_of(causes: Sequence[str]) -> str:
     return f"{head} by {' or by '.join(inner)}, where {tail}"
 
 
-def _place(row: Row) -> str:
-    line = "" if row["line"] is None else f":{row['line']}"
-    return f"record {shown(row['id'])} ({visible(row['source'])}{line}), as {row['variant']}"
+def _place(row: Verdict) -> str:
+    line = "" if row.line is None else f":{row.line}"
+    return f"record {shown(row.id)} ({visible(row.source)}{line}), as {row.variant}"
 
 
-def _where(first: Row) -> str:
-    parts = [first["key"]]
-    for name in ("response", "token"):
-        if first[name] is not None:
-            parts.append(f"{name} {first[name]}")
-    stages = first["stages"] or [first["stage"]]
-    said = "" if stages == [first["key"]] else f" (stage {' or '.join(stages)})"
-    count = f"; {first['differing']:,} of {first['of']:,} differ" if first["of"] > 1 else ""
-    return ", ".join(parts) + said + count
+def _where(first: Difference) -> str:
+    parts = [first.key]
+    if first.response is not None:
+        parts.append(f"response {first.response}")
+    if first.token is not None:
+        parts.append(f"token {first.token}")
+    stages = [*first.stages] or [first.stage]
+    stage = "" if stages == [first.key] else f" (stage {' or '.join(stages)})"
+    count = f"; {first.differing:,} of {first.of:,} differ" if first.of > 1 else ""
+    return ", ".join(parts) + stage + count
 
 
-def _conclusion(document: Row, differing: Sequence[Row]) -> Text:
-    verified = document["verified"]
+def _conclusion(answer: Verified, differing: Sequence[Verdict]) -> Text:
+    verified = answer.verified
     records = f"{verified:,} record{'' if verified == 1 else 's'}"
     if differing:
         differ = "differs" if len(differing) == 1 else "differ"
         return Text(f"{len(differing):,} of {records} {differ}", "bold red")
-    compared = dict.fromkeys(key for row in document["records"] for key in row["compared"])
-    keys = [key for key in compared if key not in document["metrics_differ"]]
+    compared = dict.fromkeys(key for row in answer.records for key in row.compared)
+    keys = [key for key in compared if key not in answer.metrics_differ]
     agree = "agrees" if verified == 1 else "agree"
-    return Text(f"{records} {agree}: {', '.join(keys)} (rtol {document['rtol']:g})", "bold green")
+    return Text(f"{records} {agree}: {', '.join(keys)} (rtol {answer.rtol:g})", "bold green")

@@ -4,19 +4,16 @@ A micro-batch's loss is weighted by its loss_weight_fn, the tokens of its loss m
 all micro-batches and ranks: areal/engine/fsdp_engine.py, _compute_logprobs_and_loss.
 """
 
-from grpo_cli.frameworks.areal import advantage, aggregate, correction, kl, ratio, rejection
+from grpo_cli.frameworks.areal import choices, correction
 from grpo_cli.frameworks.areal.rows import ROWS
 from grpo_cli.frameworks.framework import Framework
 
 FRAMEWORK = Framework(
     name="areal",
+    choices=(
+        choices,
+        correction,
+    ),
     rows=ROWS,
-    choices={
-        "advantage": advantage.CHOICES,
-        "ratio": ratio.CHOICES,
-        "kl": kl.CHOICES,
-        "correction": {**correction.CHOICES, **rejection.CHOICES},
-        "aggregate": aggregate.CHOICES,
-    },
     accumulation="by tokens",
 )

@@ -1,4 +1,4 @@
-"""AReaL's rejection by sequence, and its second-moment mask (M2PO)."""
+"""AReaL's corrections: rejection by sequence or by a metric, and by the second moment (M2PO)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.correction.rollout import token_mask
+from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.correction import by_mean, importance, masked, within
 from grpo_cli.objective.results import Correction
 
-
-def sequence_mask(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
-    responses: Segments,
-    *,
-    is_low: float | None,
-    is_high: float | None,
-) -> Correction:
+sequence_mask = importance(
+    by_mean(masked),
     """The weight (Πₜ ρₜ)^(1/|o|) where that is between the bounds, else 0, for a whole response.
 
     ρₜ = π_old/π_rollout; denominators keep every token.
@@ -26,12 +19,12 @@ def sequence_mask(
     References:
         AReaL (rejection_sampling, level sequence, action mask). OpenRLHF and NeMo-RL weigh what
         they keep with ρₜ itself (``geometric-mask``).
-    """
-    mean = np.exp(responses.mean(log_probs_old - log_probs_rollout))
-    low, high = 0.0 if is_low is None else is_low, np.inf if is_high is None else is_high
-    return Correction(responses.spread(np.where((mean >= low) & (mean <= high), mean, 0.0)))
+""",
+)
+choice("correction", "areal/sequence-mask", is_low=None, is_high=5.0)(sequence_mask)
 
 
+@choice("correction", "areal/m2po", m2_threshold=0.04)
 def m2po(
     log_probs_old: F64,
     log_probs_rollout: F64,
@@ -59,6 +52,7 @@ def m2po(
     return Correction(kept.astype(np.float64), kept=kept)
 
 
+@choice("correction", "areal/m2po-token-mask", is_low=None, is_high=5.0, m2_threshold=0.04)
 def m2po_token_mask(
     log_probs_old: F64,
     log_probs_rollout: F64,
@@ -73,9 +67,10 @@ def m2po_token_mask(
 
     What ``token-mask`` drops of them stays in the denominator.
     """
-    kept = _moment(log_probs_old - log_probs_rollout, responses, records, m2_threshold)
-    bounded = token_mask(log_probs_old, log_probs_rollout, is_low=is_low, is_high=is_high)
-    return Correction(np.where(kept, bounded.weight, 0.0), kept=kept)
+    difference = log_probs_old - log_probs_rollout
+    kept = _moment(difference, responses, records, m2_threshold)
+    weight = masked(np.exp(difference), is_low, is_high)
+    return Correction(np.where(kept, weight, 0.0), kept=kept)
 
 
 def _moment(
@@ -84,10 +79,10 @@ def _moment(
     """[N] which tokens stay, record by record."""
     ends = np.cumsum(records.sum(responses.lengths))
     parts = np.split(np.square(difference), ends[:-1])
-    return np.concatenate([_within(part, threshold) for part in parts])
+    return np.concatenate([_of_low_mean(part, threshold) for part in parts])
 
 
-def _within(squares: F64, threshold: float) -> NDArray[np.bool_]:
+def _of_low_mean(squares: F64, threshold: float) -> NDArray[np.bool_]:
     """Which of the squares stay when the greatest are dropped until the mean is below."""
     order = np.argsort(squares, kind="stable")
     means = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
@@ -97,10 +92,99 @@ def _within(squares: F64, threshold: float) -> NDArray[np.bool_]:
     return kept
 
 
-CHOICES = {
-    "areal/sequence-mask": Choice(sequence_mask, {"is_low": None, "is_high": 5.0}),
-    "areal/m2po": Choice(m2po, {"m2_threshold": 0.04}),
-    "areal/m2po-token-mask": Choice(
-        m2po_token_mask, {"is_low": None, "is_high": 5.0, "m2_threshold": 0.04}
-    ),
+_EDGE = 1e-8  # probabilities are held this far from 0 and 1 in the binary KL
+
+
+_USUAL: Usual = {
+    "rejection_metric": "ratio",
+    "rejection_level": "token",
+    "rejection_agg": "mean",
+    "rejection_action": "mask",
+    "is_low": None,
+    "is_high": 5.0,
 }
+
+
+@choice("correction", "areal/rejection", **_USUAL)
+def rejection(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
+    rejection_metric: str,
+    rejection_level: str,
+    rejection_agg: str,
+    rejection_action: str,
+    is_low: float | None,
+    is_high: float,
+) -> Correction:
+    """AReaL's ``rejection_sampling``: c is the weight where the metric is within bounds, else 0.
+
+    With d = log π_old − log π_rollout of a token: the metric is ratio e^d, kl_k1 d, kl_k2 d²/2,
+    kl_k3 e^(−d) − 1 + d, or binary_kl, the greater of KL(π_old ‖ π_rollout) and its reverse over
+    (token taken, any other), which is KPop. At level sequence it is the sum, the mean or the
+    maximum over the response, of d for the ratio, which is then exponentiated. The weight is e^d,
+    for the ratio at level sequence e^mean(d). Action clamp holds the weight within the bounds, at
+    level sequence that of the responses outside of them, and drops nothing. Denominators keep
+    every token. ``areal/sequence`` leaves out what the ratio rejects at level token alone.
+
+    Args:
+        log_probs_old: [N] the proximal policy's, nats.
+        log_probs_rollout: [N] the behaviour policy's, nats.
+        responses: cuts the tokens into responses.
+        rejection_metric, rejection_level, rejection_agg, rejection_action: AReaL's metric, level,
+            agg and action.
+        is_low, is_high: AReaL's lower and upper; lower None: no lower bound.
+
+    References:
+        AReaL cbff54d, ``apply_rejection_sampling``.
+    """
+    difference = log_probs_old - log_probs_rollout
+    of_ratio = rejection_metric == "ratio"
+    weight = np.exp(difference)
+    if rejection_level == "token":
+        metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
+        inside = within(np.exp(metric) if of_ratio else metric, is_low, is_high)
+        reached = np.ones(len(weight), np.bool_)
+    else:
+        if of_ratio:
+            weight = responses.spread(np.exp(responses.mean(difference)))
+        metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
+        found = _aggregated(metric, responses, rejection_agg)
+        inside = responses.spread(within(np.exp(found) if of_ratio else found, is_low, is_high))
+        reached = ~inside
+    if rejection_action == "mask":
+        return Correction(np.where(inside, weight, 0.0))
+    clamped = np.clip(weight, 0.0 if is_low is None else is_low, is_high)
+    return Correction(np.where(reached, clamped, weight))
+
+
+def _metric(log_probs_old: F64, log_probs_rollout: F64, name: str) -> F64:
+    """[N]; d itself for the ratio, which is exponentiated after it is aggregated."""
+    difference = log_probs_old - log_probs_rollout
+    if name == "kl_k2":
+        return 0.5 * difference**2
+    if name == "kl_k3":
+        return np.exp(-difference) - 1.0 + difference
+    if name != "binary_kl":
+        return difference
+    old, engine = (
+        np.clip(np.exp(logs), _EDGE, 1.0 - _EDGE) for logs in (log_probs_old, log_probs_rollout)
+    )
+    return np.maximum(_binary_kl(old, engine), _binary_kl(engine, old))
+
+
+def _binary_kl(p: F64, q: F64) -> F64:
+    return p * np.log(p / q) + (1.0 - p) * np.log((1.0 - p) / (1.0 - q))
+
+
+def _aggregated(metric: F64, responses: Segments, how: str) -> F64:
+    """[R] 0 for a response without tokens."""
+    if how == "mean":
+        return responses.mean(metric)
+    if how == "sum":
+        return responses.sum(metric)
+    found, filled = np.zeros(responses.count), responses.lengths > 0
+    if responses.total:
+        found[filled] = np.maximum.reduceat(metric, responses.starts[filled])
+    return found

@@ -5,14 +5,12 @@ trl/trainer/grpo_trainer.py, compute_liger_loss.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.liger import aggregate
+from grpo_cli.frameworks.liger import choices
 from grpo_cli.frameworks.liger.rows import ROWS
 
 FRAMEWORK = Framework(
     name="liger",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "aggregate": aggregate.CHOICES,
-    },
     accumulation="mean",
 )

@@ -4,20 +4,13 @@ Its GRPOTrainer is on Hugging Face's Trainer, which divides by gradient_accumula
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.ms_swift import advantage, aggregate, correction, kl, surrogate
-from grpo_cli.frameworks.ms_swift.earlier import CHANGES, EARLIER
-from grpo_cli.frameworks.ms_swift.rows import ROWS
+from grpo_cli.frameworks.ms_swift import choices
+from grpo_cli.frameworks.ms_swift.rows import CHANGES, EARLIER, ROWS
 
 FRAMEWORK = Framework(
     name="ms-swift",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "advantage": advantage.CHOICES,
-        "surrogate": surrogate.CHOICES,
-        "kl": kl.CHOICES,
-        "correction": correction.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
     earlier=EARLIER,
     changes=CHANGES,
     accumulation="mean",

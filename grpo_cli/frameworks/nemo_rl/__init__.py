@@ -5,17 +5,12 @@ nemo_rl/algorithms/loss/loss_functions.py.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.nemo_rl import advantage, aggregate, correction, kl, reinforce_plus_plus
+from grpo_cli.frameworks.nemo_rl import choices
 from grpo_cli.frameworks.nemo_rl.rows import ROWS
 
 FRAMEWORK = Framework(
     name="nemo-rl",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "advantage": {**advantage.CHOICES, **reinforce_plus_plus.CHOICES},
-        "kl": kl.CHOICES,
-        "correction": correction.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
     accumulation="whole step",
 )

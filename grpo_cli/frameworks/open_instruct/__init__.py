@@ -4,15 +4,12 @@ The denominator is that of an accumulation group on all ranks: open_instruct/grp
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.open_instruct import aggregate, correction
+from grpo_cli.frameworks.open_instruct import choices
 from grpo_cli.frameworks.open_instruct.rows import ROWS
 
 FRAMEWORK = Framework(
     name="open-instruct",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "correction": correction.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
     accumulation="whole step",
 )

@@ -5,21 +5,12 @@ iter_grad_accum_global_norm.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.openrlhf import advantage, aggregate, correction, kl
+from grpo_cli.frameworks.openrlhf import choices
 from grpo_cli.frameworks.openrlhf.rows import ROWS
 
 FRAMEWORK = Framework(
     name="openrlhf",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "advantage": advantage.CHOICES,
-        "kl": kl.CHOICES,
-        "correction": correction.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
-    aliases={
-        "advantage": advantage.ALIASES,
-        "aggregate": aggregate.ALIASES,
-    },
     accumulation="whole step",
 )

@@ -5,18 +5,14 @@ src/prime_rl/trainer/rl/train.py.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.prime_rl import advantage, surrogate
-from grpo_cli.frameworks.prime_rl.earlier import CHANGES, EARLIER
-from grpo_cli.frameworks.prime_rl.rows import ROWS
+from grpo_cli.frameworks.prime_rl import choices
+from grpo_cli.frameworks.prime_rl.rows import CHANGES, EARLIER, ROWS
 from grpo_cli.frameworks.prime_rl.settings import read
 
 FRAMEWORK = Framework(
     name="prime-rl",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "advantage": advantage.CHOICES,
-        "surrogate": surrogate.CHOICES,
-    },
     earlier=EARLIER,
     changes=CHANGES,
     read=read,

@@ -5,21 +5,12 @@ micro-batches and ranks: roll/distributed/strategy/megatron_strategy.py, train_s
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.roll import aggregate, correction, segments, surrogate
+from grpo_cli.frameworks.roll import choices
 from grpo_cli.frameworks.roll.rows import ROWS
 
 FRAMEWORK = Framework(
     name="roll",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "ratio": segments.CHOICES,
-        "surrogate": surrogate.CHOICES,
-        "correction": correction.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
-    aliases={
-        "aggregate": aggregate.ALIASES,
-        "correction": correction.ALIASES,
-    },
     accumulation="whole step",
 )

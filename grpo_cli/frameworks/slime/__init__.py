@@ -5,18 +5,14 @@ slime/backends/megatron_utils/loss.py, loss_function.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.slime import advantage, aggregate, kl
+from grpo_cli.frameworks.slime import choices
 from grpo_cli.frameworks.slime.rows import ROWS
 from grpo_cli.frameworks.slime.settings import read
 
 FRAMEWORK = Framework(
     name="slime",
+    choices=(choices,),
     rows=ROWS,
-    choices={
-        "advantage": advantage.CHOICES,
-        "kl": kl.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
     read=read,
     accumulation="whole step",
 )

@@ -4,13 +4,12 @@ Losses are sums over tokens (metric loss:sum), and forward_backward calls add up
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.tinker import advantage, kl
+from grpo_cli.frameworks.tinker import choices
 from grpo_cli.frameworks.tinker.rows import ROWS
 
 FRAMEWORK = Framework(
     name="tinker",
+    choices=(choices,),
     rows=ROWS,
-    choices={"advantage": advantage.CHOICES, "kl": kl.CHOICES},
-    aliases={"kl": kl.ALIASES},
     accumulation="sum",
 )

@@ -6,23 +6,17 @@ logs is the sum of these, averaged over processes.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.trl import advantage, aggregate, correction, surrogate, vespo
-from grpo_cli.frameworks.trl.earlier import CHANGES, EARLIER
-from grpo_cli.frameworks.trl.rows import ROWS
+from grpo_cli.frameworks.trl import aggregate, choices
+from grpo_cli.frameworks.trl.rows import CHANGES, EARLIER, ROWS
 from grpo_cli.frameworks.trl.settings import read
 
 FRAMEWORK = Framework(
     name="trl",
+    choices=(
+        aggregate,
+        choices,
+    ),
     rows=ROWS,
-    choices={
-        "advantage": advantage.CHOICES,
-        "surrogate": {**surrogate.CHOICES, **vespo.CHOICES},
-        "correction": correction.CHOICES,
-        "aggregate": aggregate.CHOICES,
-    },
-    aliases={
-        "aggregate": aggregate.ALIASES,
-    },
     earlier=EARLIER,
     changes=CHANGES,
     read=read,

@@ -10,16 +10,54 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.choice import Usual, choice
 from grpo_cli.objective.results import Weights, per_token
 
+ITEMS: Usual = {"num_items_in_batch": None, "num_processes": 1}
 
+
+def over_items(lengths: I64, items: float | None, scale: float, of: str) -> Weights:
+    """Σ over tokens ÷ (num_items_in_batch · scale); the tokens of this batch where it is None."""
+    ones = np.ones(len(lengths))
+    if items is None:
+        return Weights(ones, lengths.astype(np.float64), scale, f"tokens {of}")
+    return Weights(ones, None, items * scale, f"num_items_in_batch {of}")
+
+
+@choice(
+    "aggregate", "trl/async", global_n_tokens=None, num_processes=1, gradient_accumulation_steps=1
+)
+def trl_async(
+    lengths: I64,
+    *,
+    global_n_tokens: float | None,
+    num_processes: int,
+    gradient_accumulation_steps: int,
+) -> Weights:
+    """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (max(N/P, 1) · accumulation).
+
+    Args:
+        lengths: [R] tokens of each response.
+        global_n_tokens: N, the tokens of the micro-batch over all processes; None: those here.
+        num_processes: P.
+        gradient_accumulation_steps: micro-batches in an optimiser step.
+    """
+    ones = np.ones(len(lengths))
+    if global_n_tokens is None:
+        tokens = lengths.astype(np.float64)
+        return Weights(ones, tokens, gradient_accumulation_steps, "tokens × accumulation")
+    divisor = max(global_n_tokens / num_processes, 1.0) * gradient_accumulation_steps
+    return Weights(ones, None, divisor, "global_n_tokens ÷ processes × accumulation")
+
+
+@choice("aggregate", "trl/grpo", "trl/sapo", gradient_accumulation_steps=1)
 def trl_grpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type grpo and sapo: ``response-mean`` over a micro-batch, ÷ accumulation."""
     of = "responses, each by its own tokens × gradient_accumulation_steps"
     return Weights(per_token(lengths), np.ones(len(lengths)), gradient_accumulation_steps, of)
 
 
+@choice("aggregate", "trl/bnpo", gradient_accumulation_steps=1)
 def trl_bnpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type bnpo: ``token-mean`` over a micro-batch, ÷ gradient_accumulation_steps."""
     of = "tokens × gradient_accumulation_steps"
@@ -28,6 +66,7 @@ def trl_bnpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     )
 
 
+@choice("aggregate", "trl/dr_grpo", total=True, gradient_accumulation_steps=1)
 def trl_dr_grpo(
     lengths: I64, *, max_completion_length: float, gradient_accumulation_steps: int
 ) -> Weights:
@@ -37,6 +76,7 @@ def trl_dr_grpo(
     return Weights(np.ones(len(lengths)), np.ones(len(lengths)), divisor, of)
 
 
+@choice("aggregate", "trl/luspo", total=True, gradient_accumulation_steps=1)
 def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type luspo: ``token-sum``, ÷ gradient_accumulation_steps.
 
@@ -49,6 +89,30 @@ def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     return Weights(ones, ones, gradient_accumulation_steps, of)
 
 
+@choice("aggregate", "trl/num-items", num_items_in_batch=None, num_processes=1)
+def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
+    """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
+
+    Neither accumulation nor generation steps scale it.
+
+    Args:
+        lengths: [R] tokens of each response.
+        num_items_in_batch: N, over all processes; None: the tokens of this batch.
+        num_processes: P.
+    """
+    return over_items(lengths, num_items_in_batch, 1.0 / num_processes, "÷ num_processes")
+
+
+@choice(
+    "aggregate",
+    "trl/dapo",
+    "trl/cispo",
+    "trl/vespo",
+    num_items_in_batch=None,
+    num_processes=1,
+    gradient_accumulation_steps=1,
+    steps_per_generation=None,
+)
 def trl_dapo(
     lengths: I64,
     *,
@@ -78,69 +142,3 @@ def trl_dapo(
         return Weights(ones, counts, window / num_processes, f"tokens {scale}")
     divisor = max(num_items_in_batch, 1.0) / num_processes * window
     return Weights(ones, None, divisor, f"num_items_in_batch {scale}")
-
-
-def trl_async(
-    lengths: I64,
-    *,
-    global_n_tokens: float | None,
-    num_processes: int,
-    gradient_accumulation_steps: int,
-) -> Weights:
-    """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (max(N/P, 1) · accumulation).
-
-    Args:
-        lengths: [R] tokens of each response.
-        global_n_tokens: N, the tokens of the micro-batch over all processes; None: those here.
-        num_processes: P.
-        gradient_accumulation_steps: micro-batches in an optimiser step.
-    """
-    ones = np.ones(len(lengths))
-    if global_n_tokens is None:
-        tokens = lengths.astype(np.float64)
-        return Weights(ones, tokens, gradient_accumulation_steps, "tokens × accumulation")
-    divisor = max(global_n_tokens / num_processes, 1.0) * gradient_accumulation_steps
-    return Weights(ones, None, divisor, "global_n_tokens ÷ processes × accumulation")
-
-
-def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
-    """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
-
-    Neither accumulation nor generation steps scale it.
-
-    Args:
-        lengths: [R] tokens of each response.
-        num_items_in_batch: N, over all processes; None: the tokens of this batch.
-        num_processes: P.
-    """
-    return over_items(lengths, num_items_in_batch, 1.0 / num_processes, "÷ num_processes")
-
-
-def over_items(lengths: I64, items: float | None, scale: float, of: str) -> Weights:
-    """Σ over tokens ÷ (num_items_in_batch · scale); the tokens of this batch where it is None."""
-    ones = np.ones(len(lengths))
-    if items is None:
-        return Weights(ones, lengths.astype(np.float64), scale, f"tokens {of}")
-    return Weights(ones, None, items * scale, f"num_items_in_batch {of}")
-
-
-ITEMS = {"num_items_in_batch": None, "num_processes": 1}
-_ACCUMULATION = {"gradient_accumulation_steps": 1}
-
-CHOICES = {
-    "trl/async": Choice(trl_async, {"global_n_tokens": None, "num_processes": 1, **_ACCUMULATION}),
-    "trl/grpo": Choice(trl_grpo, _ACCUMULATION),
-    "trl/bnpo": Choice(trl_bnpo, _ACCUMULATION),
-    "trl/dr_grpo": Choice(trl_dr_grpo, _ACCUMULATION, total=True),
-    "trl/luspo": Choice(trl_luspo, _ACCUMULATION, total=True),
-    "trl/num-items": Choice(trl_num_items, ITEMS),
-    "trl/dapo": Choice(
-        trl_dapo,
-        {
-            **ITEMS,
-            "gradient_accumulation_steps": 1,
-            "steps_per_generation": None,
-        },
-    ),
-}
-ALIASES = {"trl/sapo": "trl/grpo", "trl/cispo": "trl/dapo", "trl/vespo": "trl/dapo"}

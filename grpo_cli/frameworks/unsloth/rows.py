@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from grpo_cli.frameworks.framework import Change
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
 from grpo_cli.objective.row import Row, Use, use
 
@@ -44,3 +45,45 @@ def _unsloth(name: str) -> Row[Use]:
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "gspo")
 
 ROWS = {f"unsloth/{name}": _unsloth(name) for name in _LOSSES}
+
+_WINDOW = ("unsloth/dapo", "unsloth/cispo")
+
+CHANGES = (
+    Change(
+        since="2026.9.2",
+        what="The KL can be weighed by the ratio, and is by default with TRL 1.10 and newer "
+        "(2026.9.2 was not looked at; 2026.9.1 has it not, 2026.9.3 has it).",
+        rows=tuple(ROWS),
+        before="2026.9.1",
+    ),
+    Change(
+        since="2026.9.8",
+        what="dapo and cispo: num_items_in_batch is brought to one accumulation window, as in TRL "
+        "since 1.9.1. The KL is clamped, before its weight and after (2026.9.8 was not looked at; "
+        "2026.9.7 has neither, 2026.9.9 both).",
+        rows=tuple(ROWS),
+        before="2026.9.7",
+    ),
+)
+
+
+def _before(name: str, version: str, kl_weight: str) -> Row[Use]:
+    row = replace(
+        ROWS[name],
+        version=f"unsloth-zoo {version}",
+        kl=use("k3", beta=0.0, kl_weight=kl_weight),
+        reads=READS - ({"kl_weight"} if kl_weight == "none" else set()),
+        note=f"As unsloth-zoo {version} computed it: without clamps on the KL.",
+    )
+    if name in _WINDOW:
+        row = replace(row, aggregate=use("trl/num-items"), note=f"{row.note} {_ITEMS}")
+    if name == "unsloth/luspo":
+        row = replace(row, note=f"{row.note} With a KL its mean took padding in as well.")
+    return row
+
+
+_ITEMS = "num_items_in_batch is not brought to one accumulation window."
+
+EARLIER = {f"{name}@2026.9.1": _before(name, "2026.9.1", "none") for name in ROWS} | {
+    f"{name}@2026.9.7": _before(name, "2026.9.7", "ratio") for name in ROWS
+}

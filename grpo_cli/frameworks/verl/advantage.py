@@ -3,34 +3,37 @@
 verl adds up a response's token rewards to one score s, which is the reward here. Its group mean of
 a group of one is 0 (and its std 1), so a lone response keeps its raw reward. Equal rewards give
 exactly 0 here; in verl they may leave rounding noise, up to 0.06 in float32 (s = 0.7, eight times).
-Those that read more columns, ReMax, GAE and the optimal token baselines, are in baseline.py.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.errors import InputError
-from grpo_cli.objective.advantage.baseline import leave_one_out, length_weighted, pass_at_k
-from grpo_cli.objective.advantage.decoupled import of_every_function
-from grpo_cli.objective.advantage.whiten import to_go, whiten
-from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.advantage.batch import of_every_function, over_batch
+from grpo_cli.objective.advantage.group import leave_one_out, length_weighted, pass_at_k
+from grpo_cli.objective.advantage.tokens import gae, remax, to_go, whiten
+from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
+from grpo_cli.objective.choice import choice, table
 from grpo_cli.objective.results import Moments, PerToken, Sample
 
 _EPS = 1e-6  # verl's epsilon, which none of its settings changes
+_LEAST = 1e-8  # what verl adds to the denominator of a baseline
+
+table("advantage", "verl").aliases.update(
+    {
+        "verl/grpo_vectorized": "verl/grpo",
+        "grpo_vectorized": "group-std",
+        "rloo_vectorized": "leave-one-out",
+    }
+)
 
 
-def nostd(rewards: F64, groups: Groups) -> F64:
-    """A = s − μ over the group; A = s for a group of one.
-
-    verl's ``grpo`` with ``norm_adv_by_std_in_grpo=False``.
-    """
-    return np.where(_alone(groups), rewards, groups.offsets(rewards))
-
-
+@choice("advantage", "verl/grpo")
 def grpo(rewards: F64, groups: Groups) -> F64:
     """A = (s − μ) / (σ + 1e-6) over the group, σ with G − 1; A = s / (1 + 1e-6) for a group of one.
 
@@ -39,6 +42,27 @@ def grpo(rewards: F64, groups: Groups) -> F64:
     return nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
 
 
+@choice("advantage", "verl/grpo_nostd")
+def nostd(rewards: F64, groups: Groups) -> F64:
+    """A = s − μ over the group; A = s for a group of one.
+
+    verl's ``grpo`` with ``norm_adv_by_std_in_grpo=False``.
+    """
+    return np.where(_alone(groups), rewards, groups.offsets(rewards))
+
+
+def _alone(groups: Groups) -> NDArray[np.bool_]:
+    return groups.sizes[groups.index] == 1
+
+
+def _std(rewards: F64, groups: Groups) -> F64:
+    """[groups] σ with G − 1; 1 for a group of one."""
+    squares = groups.sum(np.square(groups.offsets(rewards)))
+    spread = np.sqrt(squares / np.maximum(groups.sizes - 1, 1))
+    return np.where(groups.sizes == 1, 1.0, spread)
+
+
+@choice("advantage", "verl/rloo")
 def rloo(rewards: F64, groups: Groups) -> F64:
     """``leave-one-out``, but A = s for a group of one.
 
@@ -47,11 +71,22 @@ def rloo(rewards: F64, groups: Groups) -> F64:
     return np.where(_alone(groups), rewards, leave_one_out(rewards, groups))
 
 
+choice("advantage", "verl/rloo_vectorized")(leave_one_out)
+
+
+@choice("advantage", "verl/opo")
 def opo(rewards: F64, groups: Groups, lengths: I64) -> F64:
     """``length-weighted``, but A = s for a group of one."""
     return np.where(_alone(groups), rewards, length_weighted(rewards, lengths, groups))
 
 
+@choice("advantage", "verl/grpo_passk")
+def passk(rewards: F64, groups: Groups) -> F64:
+    """``verl/grpo_passk_nostd`` over σ + 1e-6, σ with G − 1."""
+    return passk_nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
+
+
+@choice("advantage", "verl/grpo_passk_nostd")
 def passk_nostd(rewards: F64, groups: Groups) -> F64:
     """``pass-at-k``, which refuses a group of one.
 
@@ -66,11 +101,11 @@ def passk_nostd(rewards: F64, groups: Groups) -> F64:
     return pass_at_k(rewards, groups)
 
 
-def passk(rewards: F64, groups: Groups) -> F64:
-    """``verl/grpo_passk_nostd`` over σ + 1e-6, σ with G − 1."""
-    return passk_nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
+def _rewarded(rewards: F64) -> Sample:
+    return Sample((rewards != 0.0).astype(np.float64), np.ones(len(rewards)))
 
 
+@choice("advantage", "verl/gpg", measure=_rewarded)
 def gpg(rewards: F64, groups: Groups, moments: Moments) -> F64:
     """A = α·(s − μ), α = responses / responses with s ≠ 0, over the batch.
 
@@ -83,25 +118,10 @@ def gpg(rewards: F64, groups: Groups, moments: Moments) -> F64:
     return moments.count / rewarded * nostd(rewards, groups)
 
 
-def _rewarded(rewards: F64) -> Sample:
-    return Sample((rewards != 0.0).astype(np.float64), np.ones(len(rewards)))
-
-
-def plus_plus_baseline(rewards: F64, groups: Groups, moments: Moments) -> F64:
-    """REINFORCE++ with a baseline: s − μ, whitened over the tokens of the batch.
-
-    References:
-        Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
-    """
-    return whiten(nostd(rewards, groups), moments)
-
-
-def _baselined(rewards: F64, groups: Groups, lengths: I64) -> Sample:
-    return Sample(nostd(rewards, groups), lengths.astype(np.float64))
-
-
+@choice("advantage", "verl/reinforce_plus_plus", gamma=1.0)
+@over_batch(whiten)
 def plus_plus(
-    task_rewards: F64, token_penalty: F64, responses: Segments, moments: Moments, *, gamma: float
+    task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float
 ) -> PerToken:
     """REINFORCE++: the discounted reward-to-go, whitened over the tokens of the batch.
 
@@ -117,67 +137,161 @@ def plus_plus(
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
     """
-    returns = to_go(task_rewards, token_penalty, responses, gamma)
-    return PerToken(whiten(returns, Moments(*(responses.spread(part) for part in moments))))
+    return PerToken(to_go(task_rewards, token_penalty, responses, gamma))
 
 
-def _returns(task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float) -> Sample:
-    returns = to_go(task_rewards, token_penalty, responses, gamma)
-    return Sample(returns, np.ones(len(returns)), per_token=True)
+@choice("advantage", "verl/reinforce_plus_plus_baseline")
+@over_batch(whiten)
+def plus_plus_baseline(rewards: F64, groups: Groups) -> F64:
+    """REINFORCE++ with a baseline: s − μ, whitened over the tokens of the batch.
+
+    References:
+        Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
+    """
+    return nostd(rewards, groups)
 
 
-def gdpo(
-    reward_columns: F64, groups: Groups, moments: Moments, reward_weights: F64 | None = None
-) -> F64:
+@choice("advantage", "verl/gdpo")
+@over_batch(whiten)
+def gdpo(reward_columns: F64, groups: Groups, reward_weights: F64 | None = None) -> F64:
     """GDPO: each reward function as in ``verl/grpo``, added up, whitened over the batch's tokens.
 
     References:
         Liu et al., GDPO, 2026 (arXiv 2601.05242). verl can weigh the functions; here they count
         equally.
     """
-    return whiten(_decoupled(reward_columns, groups, reward_weights), moments)
-
-
-def _decoupled(reward_columns: F64, groups: Groups, weights: F64 | None) -> F64:
     parts = [grpo(column, groups) for column in of_every_function(reward_columns)]
-    if weights is not None:
-        parts = [weight * part for weight, part in zip(weights, parts, strict=True)]
+    if reward_weights is not None:
+        parts = [weight * part for weight, part in zip(reward_weights, parts, strict=True)]
     return np.sum(parts, axis=0)
 
 
-def _decoupled_sample(
-    reward_columns: F64, groups: Groups, lengths: I64, reward_weights: F64 | None = None
-) -> Sample:
-    sums = _decoupled(reward_columns, groups, reward_weights)
-    return Sample(sums, lengths.astype(np.float64))
+@choice("advantage", "verl/gae", gamma=1.0, gae_lambda=1.0)
+@over_batch(whiten)
+def gae_whitened(
+    task_rewards: F64,
+    token_penalty: F64,
+    values: F64,
+    responses: Segments,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> PerToken:
+    """``gae``, whitened over the tokens of the batch.
+
+    Args:
+        task_rewards, token_penalty, values, responses: as in ``gae``.
+        moments: of the advantages over the tokens of the batch.
+        gamma: discount per token.
+        gae_lambda: verl's ``lam``, 1 by default.
+    """
+    return gae(task_rewards, token_penalty, values, responses, gamma=gamma, gae_lambda=gae_lambda)
 
 
-def _alone(groups: Groups) -> NDArray[np.bool_]:
-    return groups.sizes[groups.index] == 1
+choice("advantage", "verl/remax")(remax)
 
 
-def _std(rewards: F64, groups: Groups) -> F64:
-    """[groups] σ with G − 1; 1 for a group of one."""
-    squares = groups.sum(np.square(groups.offsets(rewards)))
-    spread = np.sqrt(squares / np.maximum(groups.sizes - 1, 1))
-    return np.where(groups.sizes == 1, 1.0, spread)
+@choice("advantage", "verl/optimal_token_baseline")
+def optimal_token_baseline(
+    task_rewards: F64,
+    token_penalty: F64,
+    log_probs_old: F64,
+    sum_pi_squared: F64,
+    groups: Groups,
+    responses: Segments,
+    positions: I64 | None = None,
+) -> PerToken:
+    """Verl's OTB: Aₜ = Gₜ − Bₜ, Bₜ = Σ G·W / (Σ W + 1e-8) over the group's tokens in column t.
+
+    Wₜ = Σₛ≤ₜ (1 − 2π_old(s) + Σπ²(s)), G is the reward to go. B is 0 for a group of one, and where
+    only the longest response of a group has tokens left: from the column whose number is the count
+    of tokens of the second longest. A column is a token's place among all, masked ones included.
+    With rollout_is, verl weighs W with the squared weights, which is not done here.
+
+    Args:
+        task_rewards: [R] the reward, which stands on a response's last token.
+        token_penalty: [N] what a KL in the reward takes off at each token.
+        log_probs_old: [N] nats.
+        sum_pi_squared: [N] Σ π_old² over the vocabulary.
+        groups, responses: which responses answer the same prompt; cut the tokens.
+        positions: [N] the columns; None: nothing is masked.
+
+    References:
+        verl 0.9.1, ``optimal_token_baseline``.
+    """
+    column = _counted(responses) if positions is None else positions
+    tokens = _tokens(task_rewards, token_penalty, log_probs_old, sum_pi_squared, groups, responses)
+    return _less_baseline(tokens._replace(column=column), groups, responses)
 
 
-CHOICES = {
-    "verl/grpo": Choice(grpo),
-    "verl/grpo_nostd": Choice(nostd),
-    "verl/rloo": Choice(rloo),
-    "verl/rloo_vectorized": Choice(leave_one_out),
-    "verl/opo": Choice(opo),
-    "verl/grpo_passk": Choice(passk),
-    "verl/grpo_passk_nostd": Choice(passk_nostd),
-    "verl/gpg": Choice(gpg, measure=_rewarded),
-    "verl/reinforce_plus_plus": Choice(plus_plus, {"gamma": 1.0}, measure=_returns),
-    "verl/reinforce_plus_plus_baseline": Choice(plus_plus_baseline, measure=_baselined),
-    "verl/gdpo": Choice(gdpo, measure=_decoupled_sample),
-}
-ALIASES = {
-    "verl/grpo_vectorized": "verl/grpo",
-    "grpo_vectorized": "group-std",
-    "rloo_vectorized": "leave-one-out",
-}
+@choice("advantage", "verl/tir_optimal_token_baseline")
+def tir_optimal_token_baseline(
+    task_rewards: F64,
+    token_penalty: F64,
+    log_probs_old: F64,
+    sum_pi_squared: F64,
+    groups: Groups,
+    responses: Segments,
+) -> PerToken:
+    """``verl/optimal_token_baseline`` with the masked tokens left out of the count of columns.
+
+    For tool use over several turns. Responses without tokens do not make a group.
+
+    References:
+        verl 0.9.1, ``tir_optimal_token_baseline``.
+    """
+    tokens = _tokens(task_rewards, token_penalty, log_probs_old, sum_pi_squared, groups, responses)
+    return _less_baseline(tokens, groups, responses)
+
+
+class _Tokens(NamedTuple):
+    """[N] what a baseline is made of: G, W, the column, and the group's number."""
+
+    returns: F64
+    energy: F64
+    column: I64
+    group: I64
+
+
+def _counted(responses: Segments) -> I64:
+    return np.arange(responses.total) - responses.spread(responses.starts)
+
+
+def _tokens(
+    task_rewards: F64,
+    token_penalty: F64,
+    log_probs_old: F64,
+    sum_pi_squared: F64,
+    groups: Groups,
+    responses: Segments,
+) -> _Tokens:
+    each = 1.0 - 2.0 * np.exp(log_probs_old) + sum_pi_squared
+    backwards = Segments(responses.lengths[::-1])
+    energy = suffix_sums(each[::-1].copy(), backwards, 1.0)[::-1]  # the sum up to each token
+    returns = to_go(task_rewards, token_penalty, responses, 1.0)
+    return _Tokens(returns, energy, _counted(responses), responses.spread(groups.index))
+
+
+def _less_baseline(tokens: _Tokens, groups: Groups, responses: Segments) -> PerToken:
+    if not responses.total:
+        return PerToken(tokens.returns)
+    width = int(tokens.column.max()) + 1
+    place = tokens.group * width + tokens.column
+    _, cell = np.unique(place, return_inverse=True)
+    cells = Groups(cell, int(cell.max()) + 1)
+    weighed = cells.sum(tokens.returns * tokens.energy)
+    baseline = (weighed / (cells.sum(tokens.energy) + _LEAST))[cell]
+    alone = tokens.column >= responses.spread(_tails(groups, responses))
+    return PerToken(tokens.returns - np.where(alone, 0.0, baseline))
+
+
+def _tails(groups: Groups, responses: Segments) -> I64:
+    """[R] the column from which a response has no baseline; beyond its tokens for most."""
+    tails = np.full(responses.count, np.iinfo(np.int64).max)
+    for group in range(groups.count):
+        members = np.flatnonzero(groups.index == group)
+        ranked = members[np.argsort(responses.lengths[members], kind="stable")]
+        second, longest = (0, *responses.lengths[ranked].tolist())[-2:]
+        if longest > second:
+            tails[ranked[-1]] = second
+    return tails

@@ -2,20 +2,102 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.frameworks.verl.rejection import rejected
-from grpo_cli.hyperparameters import Value
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.choice import Composed, Usual, call, choice, reading
+from grpo_cli.objective.correction import chain
 from grpo_cli.objective.results import Correction
 
-_SAFE = 20.0  # verl's bound on a log ratio before it is exponentiated
+_SAFE = 20.0  # verl's bound on a log ratio
+
+
 _TINY = 1e-8  # what verl adds to a count, and the least mean that it divides by
 
 
-def decoupled(
+def rejected(
+    difference: F64, responses: Segments, statistics: str, threshold: float | str | None
+) -> NDArray[np.bool_]:
+    """[N] the tokens that are outside of the bounds of any of the statistics.
+
+    With d = log π/π_rollout of a token, bounded to ±20: k1 = −d, k2 = d²/2, k3 = e^d − 1 − d; of
+    the token, or their sum, mean or maximum over the response. k1 has bounds on both sides, given
+    as ratios, LOW_HIGH, or HIGH for 1/HIGH and HIGH; the others one, in nats.
+
+    Args:
+        difference: [N] d, nats.
+        responses: cuts the tokens into responses.
+        statistics: their names, joined by commas.
+        threshold: one for all of them, or one for each joined by commas.
+
+    Raises:
+        HyperparameterError: where the thresholds do not fit the statistics.
+    """
+    safe = np.clip(difference, -_SAFE, _SAFE)
+    outside = np.zeros(len(difference), np.bool_)
+    for name, low, high in _bounds(statistics, threshold):
+        value = _statistic(safe, responses, name)
+        found = ~((value >= low) & (value <= high))
+        outside |= found if name.startswith("token") else responses.spread(found)
+    return outside
+
+
+def _statistic(difference: F64, responses: Segments, name: str) -> F64:
+    """[N] of a token, or [R] of a response."""
+    kind = name[-2:]
+    value = {"k1": -difference, "k2": 0.5 * difference**2}.get(kind)
+    if value is None:
+        value = np.exp(difference) - 1.0 - difference
+    if name.startswith("token"):
+        return value
+    if name.startswith("seq_max"):
+        return _greatest(value, responses)
+    total = responses.sum(value)
+    return total / (responses.lengths + _TINY) if name.startswith("seq_mean") else total
+
+
+def _greatest(value: F64, responses: Segments) -> F64:
+    """[R] the greatest value of each response; 0 for one without tokens."""
+    found = np.zeros(responses.count)
+    filled = responses.lengths > 0
+    if responses.total:
+        found[filled] = np.maximum.reduceat(value, responses.starts[filled])
+    return found
+
+
+def _bounds(statistics: str, threshold: float | str | None) -> Iterator[tuple[str, float, float]]:
+    """Each statistic once, with its bounds."""
+    names = list(dict.fromkeys(statistics.split(",")))
+    given = [] if threshold is None else str(threshold).split(",")
+    if len(given) not in (1, len(names)):
+        raise HyperparameterError(
+            "rollout_rs_threshold",
+            f"expected 1 threshold, or {len(names)} as rollout_rs has; got {len(given)}",
+        )
+    for name, text in zip(names, given if len(given) > 1 else given * len(names), strict=True):
+        yield name, *_interval(name, text)
+
+
+def _interval(name: str, text: str) -> tuple[float, float]:
+    low, _, high = text.rpartition("_")
+    if name.endswith("k1"):
+        least = float(low) if low else 1.0 / float(high)
+        return math.log(least), math.log(float(high))
+    if low:
+        raise HyperparameterError(
+            "rollout_rs_threshold", f"expected one upper bound for {name}, got {text}"
+        )
+    return -math.inf, float(high)
+
+
+def weigh(
     log_probs_old: F64,
     log_probs_rollout: F64,
     responses: Segments,
@@ -24,9 +106,38 @@ def decoupled(
     rollout_is: str | None,
     rollout_is_threshold: float | str,
     rollout_is_batch_normalize: str,
+) -> Correction:
+    """Weighs with the bounded π_old/π_rollout, where asked for over its mean."""
+    difference = log_probs_old - log_probs_rollout
+    weight = _weight(difference, responses, rollout_is, rollout_is_threshold)
+    if rollout_is is not None and rollout_is_batch_normalize == "true":
+        weight = weight / _means(weight, responses, records, rollout_is)
+    return Correction(weight)
+
+
+def reject(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
     rollout_rs: str | None,
     rollout_rs_threshold: float | str | None,
-) -> Correction:
+) -> Correction | None:
+    """Takes what is rejected out of every term and denominator, as if it were masked."""
+    if rollout_rs is None:
+        return None
+    difference = log_probs_old - log_probs_rollout
+    kept = ~rejected(difference, responses, rollout_rs, rollout_rs_threshold)
+    weight = kept.astype(np.float64)
+    return Correction(weight, weight, kept, masks=True)
+
+
+def ones(responses: Segments) -> Correction:
+    """Weighs every token with 1."""
+    return Correction(np.ones(responses.total))
+
+
+DECOUPLED = chain(
     """Weighs with w = π_old/π_rollout and rejects; what is rejected leaves every denominator.
 
     w is the token's ratio or the product over the response, bounded: min(w, HIGH), or with
@@ -45,105 +156,72 @@ def decoupled(
 
     References:
         verl 0.9.1, trainer/ppo/rollout_corr_helper.py; Li et al., When Speed Kills Stability, 2025.
-    """
-    difference = log_probs_old - log_probs_rollout
-    weight = _weight(difference, responses, rollout_is, rollout_is_threshold)
-    if rollout_is is not None and rollout_is_batch_normalize == "true":
-        weight = weight / _means(weight, responses, records, rollout_is)
-    if rollout_rs is None:
-        return Correction(weight)
-    kept = ~rejected(difference, responses, rollout_rs, rollout_rs_threshold)
-    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept, masks=True)
+    """,
+    weigh,
+    reject,
+)
 
 
-def decoupled_geometric(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
-    responses: Segments,
-    records: Segments,
-    *,
-    rollout_is: str | None,
-    rollout_is_threshold: float | str,
-    rollout_is_batch_normalize: str,
-    rollout_rs: str | None,
-    rollout_rs_threshold: float | str | None,
-) -> Correction:
-    """``verl/decoupled`` with the geometric mean of each response's weights, as verl's geo_mean.
-
-    With w = π_old/π_rollout, bounded as there, c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the
-    tokens that are kept.
-    """
-    found = decoupled(
-        log_probs_old,
-        log_probs_rollout,
-        responses,
-        records,
-        rollout_is=rollout_is,
-        rollout_is_threshold=rollout_is_threshold,
-        rollout_is_batch_normalize=rollout_is_batch_normalize,
-        rollout_rs=rollout_rs,
-        rollout_rs_threshold=rollout_rs_threshold,
-    )
-    if rollout_is is None:
+def _geometric(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Correction:
+    found: Correction = call(DECOUPLED, columns, values)
+    if values["rollout_is"] is None:
         return found
+    responses = columns["responses"]
     kept = np.ones(responses.total) if found.kept is None else found.kept.astype(np.float64)
     logs = responses.sum(np.log(found.weight + 1e-10) * kept)
     mean = np.exp(logs / (responses.sum(kept) + _TINY))
     return found._replace(weight=responses.spread(mean) * kept)
 
 
-def bypass(
-    log_probs_new: F64,
-    log_probs_rollout: F64,
-    responses: Segments,
-    records: Segments,
-    *,
-    rollout_is: str | None,
-    rollout_is_threshold: float | str,
-    rollout_is_batch_normalize: str,
-    rollout_rs: str | None,
-    rollout_rs_threshold: float | str | None,
-) -> Correction:
+def _bypassing(doc: str, *parts: Callable[..., Correction | None]) -> Composed:
+    """The corrections of π_θ against the engine, on the policy term's denominator alone."""
+    made = reading(chain(doc, *parts), doc, log_probs_old="log_probs_new")
+
+    def run(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Correction:
+        found: Correction = call(made, columns, values)
+        return Correction(found.weight, None, found.kept, policy_only=True)
+
+    return Composed(made.parameters, run, doc)
+
+
+_REJECTION: Usual = {"rollout_rs": None, "rollout_rs_threshold": None}
+_USUAL: Usual = {
+    "rollout_is": "sequence",
+    "rollout_is_threshold": 2.0,
+    "rollout_is_batch_normalize": "false",
+    **_REJECTION,
+}
+_CONSTANT = "the weights and the rejection are constants, though π_θ makes them"
+
+choice("correction", "verl/decoupled", **_USUAL)(DECOUPLED)
+GEOMETRIC = Composed(
+    DECOUPLED.parameters,
+    _geometric,
+    """``verl/decoupled`` with the geometric mean of each response's weights, as verl's geo_mean.
+
+    With w = π_old/π_rollout, bounded as there, c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the
+    tokens that are kept.
+    """,
+)
+choice("correction", "verl/decoupled-geometric", **_USUAL)(GEOMETRIC)
+BYPASS = _bypassing(
     """``verl/decoupled`` of π_θ/π_rollout, which changes with every update, for bypass mode.
 
     No gradient flows through it, and what is rejected leaves the denominator of the policy term
     alone: KL and entropy keep every token. verl's batch is the micro-batch here, ours the record.
-    """
-    found = decoupled(
-        log_probs_new,
-        log_probs_rollout,
-        responses,
-        records,
-        rollout_is=rollout_is,
-        rollout_is_threshold=rollout_is_threshold,
-        rollout_is_batch_normalize=rollout_is_batch_normalize,
-        rollout_rs=rollout_rs,
-        rollout_rs_threshold=rollout_rs_threshold,
-    )
-    return Correction(found.weight, None, found.kept, policy_only=True)
-
-
-def bypass_rejection(
-    log_probs_new: F64,
-    log_probs_rollout: F64,
-    responses: Segments,
-    records: Segments,
-    *,
-    rollout_rs: str | None,
-    rollout_rs_threshold: float | str | None,
-) -> Correction:
-    """``verl/bypass`` without weights: with PPO's clip the ratio to the engine is enough."""
-    return bypass(
-        log_probs_new,
-        log_probs_rollout,
-        responses,
-        records,
-        rollout_is=None,
-        rollout_is_threshold=1.0,
-        rollout_is_batch_normalize="false",
-        rollout_rs=rollout_rs,
-        rollout_rs_threshold=rollout_rs_threshold,
-    )
+    """,
+    weigh,
+    reject,
+)
+choice("correction", "verl/bypass", stops_gradient=_CONSTANT, **_USUAL)(BYPASS)
+BYPASS_REJECTION = _bypassing(
+    "``verl/bypass`` without weights: with PPO's clip the ratio to the engine is enough.",
+    ones,
+    reject,
+)
+choice("correction", "verl/bypass-rejection", stops_gradient=_CONSTANT, **_REJECTION)(
+    BYPASS_REJECTION
+)
 
 
 def _weight(difference: F64, responses: Segments, level: str | None, threshold: float | str) -> F64:
@@ -170,19 +248,3 @@ def _means(weight: F64, responses: Segments, records: Segments, level: str) -> F
             records.sum((responses.lengths > 0) * 1.0), _TINY
         )
     return responses.spread(records.spread(np.where(means > _TINY, means, 1.0)))
-
-
-_WEIGHTS: dict[str, Value] = {
-    "rollout_is": "sequence",
-    "rollout_is_threshold": 2.0,
-    "rollout_is_batch_normalize": "false",
-}
-_REJECTION: dict[str, Value] = {"rollout_rs": None, "rollout_rs_threshold": None}
-_CONSTANT = "the weights and the rejection are constants, though π_θ makes them"
-
-CHOICES = {
-    "verl/decoupled": Choice(decoupled, {**_WEIGHTS, **_REJECTION}),
-    "verl/decoupled-geometric": Choice(decoupled_geometric, {**_WEIGHTS, **_REJECTION}),
-    "verl/bypass": Choice(bypass, {**_WEIGHTS, **_REJECTION}, stops_gradient=_CONSTANT),
-    "verl/bypass-rejection": Choice(bypass_rejection, _REJECTION, stops_gradient=_CONSTANT),
-}

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Reading, Settings, as_of
-from grpo_cli.frameworks.verl.earlier import CHANGES, EARLIER
-from grpo_cli.frameworks.verl.rows import ROWS
+from grpo_cli.frameworks.verl.rows import CHANGES, EARLIER, ROWS
 
 _ROLLOUT = {
     *("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize"),

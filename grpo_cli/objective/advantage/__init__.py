@@ -1,36 +1,5 @@
-"""Stage 1, advantage: how much better was this response?"""
+"""Stage 1, advantage: how much better was this response? Lists have the order of imports."""
 
-from __future__ import annotations
+from grpo_cli.objective.advantage import batch, group, selected, tokens
 
-from collections.abc import Mapping
-
-from grpo_cli.objective.advantage import (
-    baseline,
-    batch,
-    critic,
-    decoupled,
-    filtered,
-    group,
-    signed,
-    togo,
-)
-from grpo_cli.objective.choice import Choice
-
-CHOICES: Mapping[str, Choice] = {
-    **group.CHOICES,
-    **baseline.CHOICES,
-    **batch.CHOICES,
-    **decoupled.CHOICES,
-    **signed.CHOICES,
-    **filtered.CHOICES,
-    **togo.CHOICES,
-    **critic.CHOICES,
-}
-ALIASES: Mapping[str, str] = {
-    **group.ALIASES,
-    **baseline.ALIASES,
-    **batch.ALIASES,
-    **decoupled.ALIASES,
-    **signed.ALIASES,
-    **togo.ALIASES,
-}
+__all__ = ["batch", "group", "selected", "tokens"]

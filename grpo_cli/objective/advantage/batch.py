@@ -1,4 +1,4 @@
-"""Advantages that are scaled by a statistic of the whole batch.
+"""Advantages that are scaled by a statistic of the whole batch, and GDPO's.
 
 A batch statistic of one element is never divided by: a response alone has offset 0, and 0 stays
 exactly 0 whatever the std (where torch's std would be nan).
@@ -6,15 +6,92 @@ exactly 0 whatever the std (where torch's std would be nan).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
 import numpy as np
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64
+from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Choice
-from grpo_cli.objective.results import Moments, Sample
+from grpo_cli.objective.choice import Composed, Parameters, call, choice, parameters
+from grpo_cli.objective.results import Moments, PerToken, Sample
+
+Advantage = F64 | PerToken
 
 
+def over_batch(
+    normalise: Callable[..., F64],
+    each: Literal["response", "token"] = "token",
+    doc: str | None = None,
+) -> Callable[[Callable[..., Advantage]], Composed]:
+    """Makes of an advantage x one that is normalised with the moments of x over the batch.
+
+    Args:
+        normalise: gets x and its moments, both per response [R] or token [N], as x is; its
+            keyword-only parameters are hyperparameters.
+        each: what counts once in the moments where x is one per response; where x differs between
+            the tokens of a response it is always the token.
+        doc: the docstring; None: that of x.
+    """
+
+    def made(advantage: Callable[..., Advantage]) -> Composed:
+        own, how = parameters(advantage), parameters(normalise).hyperparameters
+        read = own | Parameters(("responses",), frozenset(), (), frozenset())
+        takes = read | Parameters(("moments",), frozenset(), how, frozenset())
+
+        def sample(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Sample:
+            found, responses = call(advantage, columns, values), columns["responses"]
+            if isinstance(found, PerToken):
+                return Sample(found.values, np.ones(responses.total), per_token=True)
+            if each == "token":
+                return Sample(found, responses.lengths.astype(np.float64))
+            return Sample(found, np.ones(responses.count))
+
+        def normalised(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Advantage:
+            found, moments = call(advantage, columns, values), columns["moments"]
+            settings = {name: values[name] for name in how}
+            if isinstance(found, PerToken):
+                spread = Moments(*(columns["responses"].spread(part) for part in moments))
+                return PerToken(normalise(found.values, spread, **settings))
+            return normalise(found, moments, **settings)
+
+        shown = advantage.__doc__ if doc is None else doc
+        returns = advantage.__annotations__["return"]
+        return Composed(takes, normalised, shown, returns, Composed(read, sample, shown))
+
+    return made
+
+
+def scaled(offsets: F64, moments: Moments, *, std_ddof: int, std_eps: float) -> F64:
+    """Offsets [R or N] over σ + eps, ``moments`` having as many elements; 0 stays exactly 0.
+
+    Raises:
+        HyperparameterError: where the batch has not more elements than ``std_ddof``.
+    """
+    sigma = moments.std(std_ddof)
+    moved = offsets != 0
+    if np.isnan(sigma[moved]).any():
+        count = int(moments.count[moved].min())
+        raise HyperparameterError(
+            "std_ddof", f"expected less than the batch's {count} elements, got {std_ddof}"
+        )
+    return np.divide(offsets, sigma + std_eps, out=np.zeros_like(offsets), where=moved)
+
+
+def standardised(values: F64, moments: Moments, *, std_ddof: int, std_eps: float) -> F64:
+    """(x − x̄)/(σ + eps), as ``scaled``."""
+    return scaled(values - moments.mean, moments, std_ddof=std_ddof, std_eps=std_eps)
+
+
+def sample_rewards(rewards: F64) -> Sample:
+    """The rewards, each response counting once."""
+    return Sample(rewards, np.ones_like(rewards))
+
+
+@choice("advantage", "batch-std", "batch", measure=sample_rewards, std_ddof=1, std_eps=1e-8)
 def batch_std(
     rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
 ) -> F64:
@@ -31,12 +108,12 @@ def batch_std(
         Liu et al., Tricks or Traps? (Lite PPO), 2025 (arXiv 2508.08221). TRL: scale_rewards
         batch, ddof 1, eps 1e-4; ROLL: 1e-6.
     """
-    return scaled(groups.offsets(rewards), moments, std_ddof, std_eps)
+    return scaled(groups.offsets(rewards), moments, std_ddof=std_ddof, std_eps=std_eps)
 
 
-def batch_whiten(
-    rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
-) -> F64:
+@choice("advantage", "batch-whiten", std_ddof=1, std_eps=1e-8)
+@over_batch(scaled, each="response")
+def batch_whiten(rewards: F64, groups: Groups) -> F64:
     """A = x / (σ_batch(x) + eps) with x = r − r̄_group, each response counting once.
 
     The mean of x over the batch is 0, since it is 0 in every group.
@@ -52,12 +129,12 @@ def batch_whiten(
         and ms-swift do; Khatri et al., ScaleRL, 2025 (arXiv 2510.13786).
         ``token-whiten`` reads it per token.
     """
-    return scaled(groups.offsets(rewards), moments, std_ddof, std_eps)
+    return groups.offsets(rewards)
 
 
-def token_whiten(
-    rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
-) -> F64:
+@choice("advantage", "token-whiten", "reinforce_plus_plus_baseline", std_ddof=1, std_eps=1e-8)
+@over_batch(standardised)
+def token_whiten(rewards: F64, groups: Groups) -> F64:
     """A = (x − x̄_batch) / (σ_batch(x) + eps), x = r − r̄_group, over the tokens of the batch.
 
     A response counts as often as it has tokens, so the mean is not 0 and a group of equal rewards
@@ -73,9 +150,15 @@ def token_whiten(
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), as its authors' OpenRLHF,
         verl and NeMo-RL compute it (OpenRLHF and NeMo-RL with ddof 0).
     """
-    return scaled(groups.offsets(rewards) - moments.mean, moments, std_ddof, std_eps)
+    return groups.offsets(rewards)
 
 
+def _live(rewards: F64, groups: Groups) -> Sample:
+    spans = groups.reduce(lambda rows: np.ptp(rows, axis=1), rewards)
+    return Sample((spans[groups.index] != 0).astype(np.float64), np.ones_like(rewards))
+
+
+@choice("advantage", "live-mean", "gpg", measure=_live)
 def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
     """A = α·(r − r̄_group), α = responses of the batch / those in groups whose rewards differ.
 
@@ -92,49 +175,55 @@ def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
     return np.divide(offsets, moments.mean, out=np.zeros_like(offsets), where=offsets != 0)
 
 
-def scaled(offsets: F64, moments: Moments, std_ddof: int, std_eps: float) -> F64:
-    """Offsets [R or N] over σ + eps, ``moments`` having as many elements; 0 stays exactly 0.
+@choice("advantage", "decoupled", "gdpo", "normalize_then_sum", std_ddof=1, std_eps=1e-8)
+@over_batch(scaled, each="response")
+def decoupled(
+    reward_columns: F64,
+    groups: Groups,
+    reward_weights: F64 | None = None,
+    *,
+    std_ddof: int,
+    std_eps: float,
+) -> F64:
+    """A = S/(σ_batch(S) + eps), S = Σₖ wₖ·(rₖ − r̄ₖ)/(σₖ + eps) over the group.
+
+    Each reward function is normalised within the group before they are added, so that none is
+    drowned by another's scale. The mean of S, which the paper takes off, is 0. A KL in the reward
+    has no part in it: it belongs to no function.
+
+    Args:
+        reward_columns: [R, K] one reward per response and reward function.
+        groups: which responses answer the same prompt.
+        moments: of S over the batch, one element per response.
+        reward_weights: [K] wₖ; None: ones.
+        std_ddof, std_eps: of every σ, in both steps.
+
+    References:
+        GDPO, 2026 (arXiv 2601.05242). TRL: eps 1e-4 in both steps; ms-swift: 1e-8; verl: 1e-6,
+        then whitens over tokens; NeMo-RL: leave-one-out in the first step, no eps in the second.
+    """
+    total = np.zeros(len(reward_columns))
+    for k, column in enumerate(reward_columns.T):
+        given = ~np.isnan(column)  # a function that gave no reward counts nothing
+        among = Groups(groups.index[given], groups.count)
+        own = np.zeros(len(column))
+        own[given] = group_std(
+            column[given], among, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0
+        )
+        total += own if reward_weights is None else reward_weights[k] * own
+    return total
+
+
+def of_every_function(reward_columns: F64) -> F64:
+    """[K, R] the reward functions, for a GDPO that has no rule for one that gave none.
 
     Raises:
-        HyperparameterError: where the batch has not more elements than ``std_ddof``.
+        InputError: where one gave none.
     """
-    sigma = moments.std(std_ddof)
-    moved = offsets != 0
-    if np.isnan(sigma[moved]).any():
-        count = int(moments.count[moved].min())
-        raise HyperparameterError(
-            "std_ddof", f"expected less than the batch's {count} elements, got {std_ddof}"
+    if np.isnan(reward_columns).any():
+        raise InputError(
+            "expected a reward of every function, got null of one; this GDPO has no rule for that "
+            "(--advantage decoupled counts it nothing, as TRL does)",
+            path="rewards",
         )
-    return np.divide(offsets, sigma + std_eps, out=np.zeros_like(offsets), where=moved)
-
-
-def _rewards(rewards: F64) -> Sample:
-    return Sample(rewards, np.ones_like(rewards))
-
-
-def _offsets(rewards: F64, groups: Groups) -> Sample:
-    return Sample(groups.offsets(rewards), np.ones_like(rewards))
-
-
-def _token_offsets(rewards: F64, groups: Groups, lengths: I64) -> Sample:
-    return Sample(groups.offsets(rewards), lengths.astype(np.float64))
-
-
-def _live(rewards: F64, groups: Groups) -> Sample:
-    spans = groups.reduce(lambda rows: np.ptp(rows, axis=1), rewards)
-    return Sample((spans[groups.index] != 0).astype(np.float64), np.ones_like(rewards))
-
-
-_STD = {"std_ddof": 1, "std_eps": 1e-8}
-
-CHOICES = {
-    "batch-std": Choice(batch_std, _STD, _rewards),
-    "batch-whiten": Choice(batch_whiten, _STD, _offsets),
-    "token-whiten": Choice(token_whiten, _STD, _token_offsets),
-    "live-mean": Choice(live_mean, measure=_live),
-}
-ALIASES = {
-    "batch": "batch-std",
-    "reinforce_plus_plus_baseline": "token-whiten",
-    "gpg": "live-mean",
-}
+    return reward_columns.T

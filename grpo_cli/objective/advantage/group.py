@@ -2,30 +2,33 @@
 
 Each function returns [R], one advantage per response, or ``PerToken`` with [N]. Group statistics
 are exactly rounded sums (``Groups.sum``), so the order of the responses changes no bit, and a group
-whose rewards are all equal has advantage exactly 0.
+whose rewards are all equal, as that of a single response, has advantage exactly 0.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.choice import choice
 from grpo_cli.objective.results import PerToken
 
 
+@choice("advantage", "given", given=True)
 def given(advantages: F64 | PerToken) -> F64 | PerToken:
     """The advantages that the record gives, as they are."""
     return advantages
 
 
+@choice("advantage", "raw", "none")
 def raw(rewards: F64) -> F64:
     """The reward itself: A = r, no baseline."""
     return rewards
 
 
+@choice("advantage", "group-mean", "dr_grpo")
 def group_mean(rewards: F64, groups: Groups) -> F64:
     """A = r − r̄ over the group.
 
@@ -35,6 +38,7 @@ def group_mean(rewards: F64, groups: Groups) -> F64:
     return groups.offsets(rewards)
 
 
+@choice("advantage", "group-std", "grpo", std_ddof=1, std_eps=1e-08, std_min=0.0)
 def group_std(
     rewards: F64, groups: Groups, *, std_ddof: int, std_eps: float, std_min: float
 ) -> F64:
@@ -75,12 +79,69 @@ def _free(groups: Groups, ddof: int) -> F64:
     return np.maximum(sizes - ddof, 1).astype(np.float64)
 
 
-_STD = {"std_ddof": 1, "std_eps": 1e-8, "std_min": 0.0}
+@choice("advantage", "leave-one-out", "rloo")
+def leave_one_out(rewards: F64, groups: Groups) -> F64:
+    """A = r − mean of the group's other rewards = (r − r̄)·G/(G−1).
 
-CHOICES = {
-    "given": Choice(given, given=True),
-    "raw": Choice(raw),
-    "group-mean": Choice(group_mean),
-    "group-std": Choice(group_std, _STD),
-}
-ALIASES = {"grpo": "group-std", "dr_grpo": "group-mean", "none": "raw"}
+    A group of one response has no others and advantage 0.
+
+    References:
+        Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740). For a single response
+        verl's ``rloo`` keeps the raw reward; its vectorised twin and SkyRL give 0.
+    """
+    sizes = groups.sizes[groups.index]
+    return groups.offsets(rewards) * (sizes / np.maximum(sizes - 1, 1))
+
+
+@choice("advantage", "length-weighted", "opo")
+def length_weighted(rewards: F64, lengths: I64, groups: Groups) -> F64:
+    """A = r − Σⱼ|oⱼ|·rⱼ / Σⱼ|oⱼ|: the group's mean reward, weighed by length (OPO).
+
+    Args:
+        rewards: [R] one per response.
+        lengths: [R] tokens of each response; one without tokens has no part in the baseline.
+        groups: which responses answer the same prompt.
+
+    References:
+        Hao et al., On-Policy RL with Optimal Reward Baseline (OPO), 2025 (arXiv 2505.23585).
+    """
+    offsets = groups.offsets(rewards)
+    tokens = np.maximum(groups.sum(lengths.astype(np.float64)), 1.0)
+    return offsets - (groups.sum(lengths * offsets) / tokens)[groups.index]
+
+
+@choice("advantage", "pass-at-k", "grpo_passk")
+def pass_at_k(rewards: F64, groups: Groups) -> F64:
+    """A = max r − max of the group's other rewards: what the response adds to pass@G.
+
+    Only a response that is best alone has an advantage, its lead over the second; a tie at the
+    top leaves the whole group without.
+
+    References:
+        Tang et al., Optimizing Language Models for Inference Time Objectives using RL, 2025
+        (arXiv 2503.19595). verl's ``grpo_passk`` divides by the group's std besides, and refuses
+        a group of one, which has advantage 0 here.
+    """
+    best = groups.reduce(lambda rows: rows.max(axis=1), rewards)[groups.index]
+    second = groups.reduce(_second, rewards)[groups.index]
+    return np.where(rewards == best, best - second, 0.0)
+
+
+def _second(rows: F64) -> F64:
+    return np.sort(rows, axis=1)[:, max(rows.shape[1] - 2, 0)]
+
+
+@choice("advantage", "max-rl", "max_rl", "maxrl")
+def max_rl(rewards: F64, groups: Groups) -> F64:
+    """A = (r − r̄)/r̄; 0 in a group whose mean r̄ is not positive.
+
+    Meant for rewards 0 and 1: then Σ A·∇log π is the mean of ∇log π over the successes, less
+    its mean over all, and follows the log-likelihood of success.
+
+    References:
+        Tajwar et al., Maximum Likelihood Reinforcement Learning (MaxRL), 2026 (arXiv 2602.02710).
+        SkyRL divides by r̄ + 1e-6 and so flips the sign of a negative mean.
+    """
+    means = (groups.sum(rewards) / np.maximum(groups.sizes, 1))[groups.index]
+    offsets = groups.offsets(rewards)
+    return np.divide(offsets, means, out=np.zeros_like(offsets), where=(means > 0) & (offsets != 0))

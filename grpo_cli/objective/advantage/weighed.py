@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.arithmetic.groups import Penalised
-from grpo_cli.objective.choice import Choice, keyword_only, optional, positional
+from grpo_cli.objective.choice import Choice, Composed, Parameters, call, parameters
 
 WEIGHTS = "reward_weights"
 _SUMS = ("rewards", "task_rewards")
@@ -42,61 +42,47 @@ def weighed(choice: Choice) -> Choice:
     if _EACH in choice.columns and WEIGHTS not in choice.columns:
         raise HyperparameterError(WEIGHTS, "this advantage counts all reward functions alike")
     if id(choice) not in _MADE:
-        measure = None if choice.measure is None else _Weighed(choice.measure)
-        _MADE[id(choice)] = (
-            choice,
-            replace(choice, function=_Weighed(choice.function), measure=measure),
-        )
+        measure = None if choice.measure is None else _weighed(choice.measure)
+        made = replace(choice, function=_weighed(choice.function), measure=measure)
+        _MADE[id(choice)] = choice, made
     return _MADE[id(choice)][1]
 
 
 _MADE: dict[int, tuple[Choice, Choice]] = {}
 
 
-@dataclass(frozen=True)
-class _Weighed:
+def _weighed(function: Callable[..., Any]) -> Composed:
     """A function of rewards, with weights for the reward functions."""
+    own = parameters(function)
+    read = tuple(name for name in own.columns if name != WEIGHTS)
+    takes = Parameters(
+        (*read, *(name for name in (_EACH, _PENALTIES) if name not in read)),
+        (own.optional - {*_SUMS, _EACH, WEIGHTS}) | {_PENALTIES},
+        (*own.hyperparameters, WEIGHTS),
+        own.nullable,
+    )
 
-    function: Callable[..., Any]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "__doc__", self.function.__doc__)  # what explain shows of it
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What it reads: the function's columns, each reward function's, and a KL's penalties."""
-        own = tuple(name for name in positional(self.function) if name != WEIGHTS)
-        return (*own, *(name for name in (_EACH, _PENALTIES) if name not in own))
-
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """The function's, and the weights."""
-        return (*keyword_only(self.function), WEIGHTS)
-
-    @property
-    def optional(self) -> frozenset[str]:
-        """The function's, but for the columns that rewards are in."""
-        return (optional(self.function) - {*_SUMS, _EACH, WEIGHTS}) | {_PENALTIES}
-
-    def __call__(self, *columns: Any, reward_weights: Value, **values: Value) -> Any:
-        named = dict(zip(self.columns, columns, strict=True))
-        each: F64 = named[_EACH]
-        total = summed(each, reward_weights)
-        named |= {"rewards": total, "task_rewards": total}
-        named[WEIGHTS] = read(reward_weights, each.shape[1])
+    def run(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        each: F64 = columns[_EACH]
+        weights = values[WEIGHTS]
+        total = summed(each, weights)
+        named = {**columns, "rewards": total, "task_rewards": total}
+        named[WEIGHTS] = read_weights(weights, each.shape[1])
         if (penalties := named[_PENALTIES]) is not None:  # what a KL took off stays off
             named["rewards"] = total - penalties
             if "groups" in named:
                 named["groups"] = Penalised(named["groups"], named["rewards"], total, penalties)
-        return self.function(*(named[name] for name in positional(self.function)), **values)
+        return call(function, named, values)
+
+    return Composed(takes, run, function.__doc__)
 
 
 def summed(each: F64, reward_weights: Value) -> F64:
     """[R] Σₖ wₖ·rₖ; what gave no reward counts nothing."""
-    return np.nansum(each * read(reward_weights, each.shape[1]), axis=1)
+    return np.nansum(each * read_weights(reward_weights, each.shape[1]), axis=1)
 
 
-def read(reward_weights: Value, functions: int) -> F64:
+def read_weights(reward_weights: Value, functions: int) -> F64:
     """[K] the weights.
 
     Raises:

@@ -1,75 +1,50 @@
 """Surrogates whose only other policy is the engine that sampled.
 
-The ratio beside them is ``rollout``, w = π_θ/π_rollout.
+The ratio that goes with them is ``rollout``, w = π_θ/π_rollout.
 """
 
 from __future__ import annotations
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.choice import Choice
+from grpo_cli.objective.choice import choice, reading
 from grpo_cli.objective.results import Surrogate
-from grpo_cli.objective.surrogate.divergence import dppo_kl, dppo_tv
-from grpo_cli.objective.surrogate.offpolicy import dro
+from grpo_cli.objective.surrogate.gates import dppo_kl, dppo_tv, dro
 
+choice("surrogate", "dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2)(
+    reading(
+        dppo_tv,
+        """``dppo-tv`` against the sampling engine: s = w·A, 0 where π_θ − π_rollout went too far.
 
-def dppo_rollout(
-    ratio: F64,
-    advantage: F64,
-    log_probs_new: F64,
-    log_probs_rollout: F64,
-    *,
-    divergence_low: float,
-    divergence_high: float,
-) -> Surrogate:
-    """``dppo-tv`` against the sampling engine: s = w·A, 0 where π_θ − π_rollout went too far.
+        Too far is above δ_high where A > 0, and below −δ_low where A < 0.
 
-    Too far is above δ_high where A > 0, and below −δ_low where A < 0.
+        Args:
+            ratio: [N] w.
+            advantage: [N] A.
+            log_probs_new, log_probs_rollout: [N] nats.
+            divergence_low, divergence_high: δ, in probability.
 
-    Args:
-        ratio: [N] w.
-        advantage: [N] A.
-        log_probs_new, log_probs_rollout: [N] nats.
-        divergence_low, divergence_high: δ, in probability.
-
-    References:
-        Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_tv; prime-rl's
-        default loss.
-    """
-    return dppo_tv(
-        ratio,
-        advantage,
-        log_probs_new,
-        log_probs_rollout,
-        divergence_low=divergence_low,
-        divergence_high=divergence_high,
+        References:
+            Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_tv; prime-rl's
+            default loss.
+        """,
+        log_probs_old="log_probs_rollout",
     )
+)
+choice("surrogate", "dppo-kl-rollout", divergence_low=0.05, divergence_high=0.05)(
+    reading(
+        dppo_kl,
+        """``dppo-kl`` against the sampling engine: KL(π_rollout ‖ π_θ) of the token and the others.
 
-
-def dppo_kl_rollout(
-    ratio: F64,
-    advantage: F64,
-    log_probs_new: F64,
-    log_probs_rollout: F64,
-    *,
-    divergence_low: float,
-    divergence_high: float,
-) -> Surrogate:
-    """``dppo-kl`` against the sampling engine: KL(π_rollout ‖ π_θ) of the token and the others.
-
-    References:
-        Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_kl, which adds 1e-8
-        inside its second logarithm.
-    """
-    return dppo_kl(
-        ratio,
-        advantage,
-        log_probs_new,
-        log_probs_rollout,
-        divergence_low=divergence_low,
-        divergence_high=divergence_high,
+        References:
+            Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_kl, which adds 1e-8
+            inside its second logarithm.
+        """,
+        log_probs_old="log_probs_rollout",
     )
+)
 
 
+@choice("surrogate", "dro-rollout", dro_beta=0.05)
 def dro_rollout(
     log_probs_new: F64, log_probs_rollout: F64, advantage: F64, *, dro_beta: float
 ) -> Surrogate:
@@ -79,12 +54,3 @@ def dro_rollout(
         Richemond et al., DRO, 2024 (arXiv 2405.19107), as Tinker computes it, token by token.
     """
     return dro(log_probs_new - log_probs_rollout, advantage, log_probs_new, dro_beta=dro_beta)
-
-
-_DPPO = {"divergence_low": 0.2, "divergence_high": 0.2}
-
-CHOICES = {
-    "dppo-tv-rollout": Choice(dppo_rollout, _DPPO),
-    "dppo-kl-rollout": Choice(dppo_kl_rollout, {"divergence_low": 0.05, "divergence_high": 0.05}),
-    "dro-rollout": Choice(dro_rollout, {"dro_beta": 0.05}),
-}

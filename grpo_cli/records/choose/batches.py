@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.grouping import hashable
-from grpo_cli.records.choose.membership import BatchFields, MicroBatch
-from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path, spelled
-from grpo_cli.records.decode.chunks import DecodedChunk
+from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw
 
 STEP_FIELDS = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
@@ -68,17 +65,13 @@ def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> BatchFields:
         InputError: where a field is missing, or is no number or text.
     """
     found = BatchFields({spelled(field): _value(raw, made, field) for field in fields})
-    found.micro_batch = _micro_batch(raw, found.keys())
-    return found
-
-
-def _micro_batch(raw: Raw, batch: Collection[str]) -> MicroBatch:
-    """The record's place in its batch, without the fields that the batch has in common."""
     rank, number = (
-        _first(raw.value, [name for name in names if name not in batch])
+        _first(raw.value, [name for name in names if name not in found])
         for names in (RANK_FIELDS, MICRO_BATCH_FIELDS)
     )
-    return MicroBatch(rank, number, raw.source if rank is None and number is not None else "")
+    source = raw.source if rank is None and number is not None else ""
+    found.micro_batch = MicroBatch(rank, number, source)
+    return found
 
 
 def _first(value: Any, names: Sequence[str]) -> Hashable:
@@ -102,52 +95,51 @@ def key_of(batch: Mapping[str, Any] | None) -> Hashable:
 
 
 def _value(raw: Raw, made: Raw, field: Path) -> Any:
+    message = "missing; batches need it in every record (--batch)"
     for value in (raw.value, made.value):
         try:
-            found = look_up(value, field)
+            found = _scalar(look_up(value, field))
         except Missing:
             continue
-        found = _scalar(found)
         if isinstance(found, str | int | float):
             return found
-        raise _at(raw, field, f"expected a number or text to batch by, got {got(found)}")
-    if field == (FILE,):
-        return raw.source
-    raise _at(raw, field, "missing; batches need it in every record (--batch)")
-
-
-def _at(raw: Raw, field: Path, message: str) -> InputError:
+        message = f"expected a number or text to batch by, got {got(found)}"
+        break
+    else:
+        if field == (FILE,):
+            return raw.source
     path = raw.prefix + spelled(field)
-    return InputError(message, path=path, source=raw.source, line=raw.line)
+    raise InputError(message, path=path, source=raw.source, line=raw.line)
 
 
-def steps_in(few: DecodedChunk) -> dict[str, set[Any]]:
+def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
     """Returns a field that says steps → the steps of some records, as they have them."""
-    if few.columns is not None:
-        rows = few.columns.rows.batch
-        name = next((name for name in STEP_FIELDS if name in rows.schema.names), None)
-        return {} if name is None else {name: set(_scalars(rows[name].unique().to_pylist()))}
-    if few.keys is not None:
-        name = next((name for name in STEP_FIELDS if name in few.keys), None)
+    keys = chunk.keys
+    if chunk.columns is not None:
+        rows = chunk.columns.rows.batch
+        keys = tuple(rows.schema.names)
+    if keys is not None:
+        name = next((name for name in STEP_FIELDS if name in keys), None)
         if name is None:
             return {}
-        return {name: set(_scalars(value.get(name) for value in _objects(few)))}
+        if chunk.columns is not None:
+            return {name: set(_scalars(rows[name].unique().to_pylist()))}
+        return {name: set(_scalars(value.get(name) for value in _objects(chunk)))}
     found: dict[str, set[Any]] = {}
-    for value in _objects(few):
+    for value in _objects(chunk):
         for above, holder in (("", value), ("meta.", value.get("meta"))):
             known = holder if isinstance(holder, Mapping) else {}
             name = next((name for name in STEP_FIELDS if name in known), None)
             if name is not None:
-                several = known[name]  # of rows that are one group
-                several = several if isinstance(several, list) else [several]
-                found.setdefault(above + name, set()).update(_scalars(several))
+                steps = known[name] if isinstance(known[name], list) else [known[name]]  # of rows
+                found.setdefault(above + name, set()).update(_scalars(steps))
                 break
     return found
 
 
-def _objects(few: DecodedChunk) -> Iterable[Mapping[str, Any]]:
-    values = (item.value for item in few.items if isinstance(item, Raw))
-    return [value for value in values if isinstance(value, dict)]
+def _objects(chunk: DecodedChunk) -> Iterator[Mapping[str, Any]]:
+    values = (item.value for item in chunk.items if isinstance(item, Raw))
+    return (value for value in values if isinstance(value, dict))
 
 
 def _scalars(values: Iterable[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Which rows are one group: ``--group-by FIELD`` or ``--group-size N``.
+"""Which rows are one group (``--group-by``, ``--group-size``), and the records made of them.
 
 The reader cuts its blocks at the ends of groups and says in each block where they are, so that the
 groups are the same whatever the size of a block, and any process can read one. For this it looks
@@ -7,19 +7,20 @@ at the key of every line, which is seen in most texts without decoding them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.paths import Path, spelled
+from grpo_cli.records.choose.rows import merge
+from grpo_cli.records.choose.where import Path, spelled
+from grpo_cli.records.open.blocks import Block, Cut
+from grpo_cli.records.record import Raw
 
 T = TypeVar("T")
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 class Grouping(NamedTuple):
@@ -58,21 +59,19 @@ class Group(Generic[T]):
 
 Key = Any
 KeyOf = Callable[[T], Key]
+Items = Iterator[Raw | InputError]
+RowGroups = Iterator[Group[Raw | InputError]]
 
 
-class Unknown(Exception):  # noqa: N818 - the row is an error already, which is told elsewhere
-    """A row without a key."""
-
-
-def grouped(
+def group_rows(
     items: Iterable[tuple[int | None, T]], key_of: KeyOf[T], grouping: Grouping
 ) -> Iterator[Group[T]]:
     """Cuts rows into groups.
 
     Args:
         items: the rows of one file, each with its line.
-        key_of: a row's key, which can be hashed; raises ``Unknown`` for one that has none, which
-            is left in the group that it stands in, for whoever reads it to say what is wrong.
+        key_of: a row's key, which can be hashed; None for one that has none, which stays in the
+            group before it until it is read, which says what is wrong with it.
         grouping: how they go together.
     """
     if grouping.size:
@@ -101,10 +100,8 @@ def _by_key(
     group: Group[T] | None = None
     current: Key = None
     for line, item in items:
-        try:
-            key = key_of(item)
-        except Unknown:
-            key = current
+        key = key_of(item)
+        key = current if key is None else key
         if group is not None and key == current:
             group.items.append(item)
             continue
@@ -130,8 +127,8 @@ def _anywhere(items: Iterable[tuple[int | None, T]], key_of: KeyOf[T]) -> Iterat
     groups: dict[Key, Group[T]] = {}
     current: Key = None
     for _, item in items:
-        with suppress(Unknown):
-            current = key_of(item)
+        key = key_of(item)
+        current = current if key is None else key
         groups.setdefault(current, Group([], _label(current))).items.append(item)
     return iter(groups.values())
 
@@ -145,17 +142,88 @@ def _label(key: Key) -> object:
     return "/".join("…" if isinstance(one, bytes) else str(one) for one in key)
 
 
-def hashable(value: Any) -> Key:
-    """A field's value as a part of a key.
+def cut_between_groups(
+    source: str, groups: Iterable[Group[tuple[int, bytes]]], size: int
+) -> Iterator[Block]:
+    """Blocks of at least ``size`` bytes that end where a group ends; lines have their numbers.
 
     Raises:
-        InputError: for one that is nested too deeply.
+        InputError: where reading fails, after the groups before, whatever the size is.
     """
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return str(value)  # which JSON can be written of
-    if not isinstance(value, list | dict | np.ndarray):
-        return value
+    waiting: list[Group[tuple[int, bytes]]] = []
+    room, fault = size, None
     try:
-        return orjson.dumps(value, default=str, option=_OPTIONS)
-    except orjson.JSONEncodeError:
-        raise InputError("expected a field to group by, got one nested too deeply") from None
+        for group in groups:
+            waiting.append(group)
+            room -= sum([len(text) + 1 for _, text in group.items])
+            if room <= 0:
+                yield _block(source, waiting)
+                waiting, room = [], size
+    except InputError as error:
+        fault = error
+    if waiting:
+        yield _block(source, waiting)
+    if fault is not None:
+        raise fault
+
+
+def _block(source: str, groups: Sequence[Group[tuple[int, bytes]]]) -> Block:
+    rows = [row for group in groups for row in group.items]
+    numbers, lines = [number for number, _ in rows], [text for _, text in rows]
+    cuts = [Cut(len(group.items), group.label, group.fault) for group in groups]
+    return Block(source, numbers[0], lines, numbers=numbers, groups=cuts)
+
+
+def split_block(block: Block, read: Callable[[Block], list[Raw | InputError]]) -> RowGroups:
+    """The groups that a block was cut into."""
+    assert block.groups is not None
+    assert block.numbers is not None
+    at = 0
+    for size, label, fault in block.groups:
+        numbers = block.numbers[at : at + size]
+        part = Block(block.source, numbers[0], block.lines[at : at + size], numbers=numbers)
+        yield Group(read(part), label, fault)
+        at += size
+
+
+def merge_groups(
+    groups: Iterable[Group[Raw | InputError]],
+    grouping: Grouping,
+    source: str,
+    faults: Mapping[int, InputError] = MappingProxyType({}),
+) -> Items:
+    """A record of each group; an error in the place of each that cannot be put together.
+
+    Args:
+        groups: the groups of a piece of input.
+        grouping: how they were put together.
+        source: the file as the user named it.
+        faults: what is known to be wrong with some of the groups, by their numbers.
+    """
+    for number, group in enumerate(groups):
+        group.fault = group.fault or faults.get(number)
+        try:
+            if group.items or group.fault is not None:
+                yield _merge_group(group, grouping)
+        except InputError as error:
+            error.source = error.source or source
+            yield error
+
+
+def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
+    rows = []
+    for one in group.items:
+        if isinstance(one, InputError):
+            raise one
+        rows.append(one)
+    if group.fault is not None:
+        raise group.fault
+    for raw in rows:
+        if raw.key is None:
+            message = f"expected {grouping.named} to group by, found none"
+            path = raw.prefix.rstrip(".")
+            raise InputError(message, path=path, source=raw.source, line=raw.line)
+        if raw.key != rows[0].key and grouping.by:
+            message = f"records of several groups in one line, after lines of one {grouping.named}"
+            raise InputError(message, source=raw.source, line=raw.line)
+    return merge(rows, group.label, by_size=bool(grouping.size))

@@ -9,11 +9,10 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.batches import STEP_FIELDS
-from grpo_cli.records.choose.membership import BatchFields
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
-from grpo_cli.records.parse.numbers import is_number
+from grpo_cli.records.parse.scores import is_number
 from grpo_cli.records.places import Origin, Row, got
-from grpo_cli.records.record import Raw, listed
+from grpo_cli.records.record import BatchFields, Raw, listed
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
 _SHARED = ("hyperparameters", "group_size")

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from grpo_cli.records.choose.paths import Missing, look_up, spelled
-from grpo_cli.records.choose.where import Condition
+from grpo_cli.records.choose.where import Condition, Missing, look_up, spelled
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import Raw
 

@@ -1,4 +1,4 @@
-"""``--where``: simple comparisons that say which objects of a file are read."""
+"""``--where``: which objects are read; and places inside an object, as flags name them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,62 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
-from grpo_cli.errors import UsageError
-from grpo_cli.records.choose.paths import Missing, Path, look_up, read_path
+from grpo_cli.errors import InputError, UsageError
+
+Path = tuple[str | int, ...]
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
+
+
+def read_path(text: str, flag: str) -> Path:
+    """``choices[0].logprobs`` as its steps: dots and indexes, nothing more.
+
+    Raises:
+        UsageError: for anything else; ``flag`` is where it was given.
+    """
+    steps: list[str | int] = []
+    at = 0
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None:
+            break
+        steps.append(found[1] if found[1] is not None else int(found[2]))
+        at = found.end()
+        if text[at : at + 1] == "." and at + 1 < len(text):
+            at += 1
+    if not steps or at < len(text) or isinstance(steps[0], int):
+        raise UsageError(f"{flag}: expected a field as meta.step or choices[0].text, got {text!r}")
+    return tuple(steps)
+
+
+class Missing(Exception):  # noqa: N818 - the caller says what that means
+    """There is nothing at the path."""
+
+
+def look_up(value: Any, path: Path) -> Any:
+    """What stands at a path; a number may index a list with or without brackets.
+
+    Raises:
+        Missing: where it leads nowhere.
+    """
+    for step in path:
+        try:
+            value = value[int(step) if isinstance(value, list) else step]
+        except (LookupError, TypeError, ValueError):
+            raise Missing from None
+    return value
+
+
+def spelled(path: Path) -> str:
+    """The path as text."""
+    first, *rest = path
+    return str(first) + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in rest)
+
 
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -23,6 +75,22 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
+
+
+def hashable(value: Any) -> Any:
+    """A field's value as a part of a key.
+
+    Raises:
+        InputError: for one that is nested too deeply.
+    """
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)  # which JSON can be written of
+    if not isinstance(value, list | dict | np.ndarray):
+        return value
+    try:
+        return orjson.dumps(value, default=str, option=_OPTIONS)
+    except orjson.JSONEncodeError:
+        raise InputError("expected a field to group by, got one nested too deeply") from None
 
 
 class Condition(NamedTuple):

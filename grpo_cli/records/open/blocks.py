@@ -13,14 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode.chunks import (
-    CHUNK_BYTES,
-    DecodedChunk,
-    in_chunks,
-    keys_in_common,
-    one_by_one,
-)
-from grpo_cli.records.decode.text import decode
+from grpo_cli.records.decode import decode
 from grpo_cli.records.formats.unipo import headed, headed_objects, header_of
 from grpo_cli.records.open.address import address, is_remote
 from grpo_cli.records.open.streams import (
@@ -36,7 +29,15 @@ from grpo_cli.records.open.streams import (
     unpacked,
 )
 from grpo_cli.records.parse.record import parse
-from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.record import (
+    CHUNK_BYTES,
+    DecodedChunk,
+    Raw,
+    Record,
+    in_chunks,
+    keys_in_common,
+    one_by_one,
+)
 
 Lines = tuple[int, list[bytes]]
 

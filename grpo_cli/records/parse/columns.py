@@ -7,10 +7,9 @@ is looked at element by element to say where the fault is.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from itertools import compress
+from functools import reduce
 from operator import iconcat
 from typing import Any
 
@@ -18,12 +17,11 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
+from grpo_cli.records.packed import Unusual, pack_bits, pack_floats
 from grpo_cli.records.parse import mistaken
 from grpo_cli.records.places import count, got
 
 _LEVELS = ("group", "response")
-_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
-_SHORT = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -170,25 +168,12 @@ def read_column(key: str, value: object, shape: Shape, mask: bytes | None) -> by
     """
     flat = flatten(key, value, shape)
     try:
-        data: bytes = _packer(len(flat))(*flat)
+        return pack_floats(flat).tobytes()
     except (struct.error, OverflowError):
         check_nesting(key, value, shape)
-        return _pack_carefully(key, flat, shape, mask)
-    return _pack_carefully(key, flat, shape, mask) if _hides_boolean(flat, data) else data
-
-
-@lru_cache(maxsize=4096)
-def _packer(size: int) -> Callable[..., bytes]:
-    return struct.Struct(f"{size}d").pack
-
-
-def _hides_boolean(flat: list[Any], data: bytes) -> bool:
-    """Whether one of the zeros and ones was false or true."""
-    if len(flat) < _SHORT:
-        return (_ZERO in data or _ONE in data) and bool in set(map(type, flat))
-    numbers = np.frombuffer(data)
-    suspects = (numbers == 0.0) | (numbers == 1.0)
-    return bool(suspects.any()) and bool in set(map(type, compress(flat, suspects.tobytes())))
+    except Unusual:
+        pass
+    return _pack_carefully(key, flat, shape, mask)
 
 
 def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None) -> bytes:
@@ -216,10 +201,8 @@ def read_mask(key: str, value: object, shape: Shape) -> bytes | None:
     """
     flat = flatten(key, value, shape)
     try:
-        data = bytes(flat)
-    except (TypeError, ValueError):
-        data = b""
-    if len(data) != len(flat) or data.strip(b"\0\1"):
+        data = pack_bits(flat)
+    except (Unusual, TypeError, ValueError):
         data = bytes([_bit(key, at, bit, shape) for at, bit in enumerate(flat)])
     return data if b"\0" in data else None
 
@@ -228,3 +211,49 @@ def _bit(key: str, at: int, value: object, shape: Shape) -> bool:
     if isinstance(value, float | int) and value in (0, 1):
         return value == 1
     raise InputError(f"expected 0 or 1, got {got(value)}", path=key + shape.place(at))
+
+
+_FROM = {"probs_old": "log_probs_old", "probs_ref": "log_probs_ref"}
+
+
+def derive(
+    columns: dict[str, bytes], names: Mapping[str, str], shape: Shape, mask: bytes | None
+) -> tuple[str, ...]:
+    """Adds to ``columns`` the log-probs that follow from ratios and probabilities.
+
+    log π_old = log(probs_old), log π_ref = log(probs_ref), log π_θ = log π_old + log ρ.
+    Probabilities are densities of whole samples: they may exceed 1 and are never normalised.
+
+    Returns:
+        The names of the columns added.
+
+    Raises:
+        InputError: for a probability or ratio that counts and is not finite and > 0.
+    """
+    if not ("ratios" in columns or "probs_old" in columns or "probs_ref" in columns):
+        return ()
+    derived = []
+    for given, name in _FROM.items():
+        if given in columns:
+            columns[name] = _log(names[given], columns.pop(given), shape, mask).tobytes()
+            derived.append(name)
+    if "ratios" in columns:
+        ratios = _log(names["ratios"], columns["ratios"], shape, mask)
+        if "log_probs_old" in columns:
+            columns["log_probs_new"] = (np.frombuffer(columns["log_probs_old"]) + ratios).tobytes()
+            derived.append("log_probs_new")
+    return tuple(derived)
+
+
+def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarray:
+    values = np.frombuffer(column)
+    good = (values > 0.0) & (values < np.inf)
+    if mask is not None:
+        good |= np.frombuffer(mask, dtype=np.bool_) == 0
+    if not good.all():
+        at = int(np.argmin(good))
+        wanted = "number > 0" if np.isfinite(values[at]) else "finite number"
+        came = got(float(values[at]))
+        raise InputError(f"expected a {wanted}, got {came}", path=key + shape.place(at))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(values)

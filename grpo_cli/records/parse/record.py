@@ -7,20 +7,25 @@ from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import fields
-from grpo_cli.records.decode.text import as_object
+from grpo_cli.records.decode import as_object
 from grpo_cli.records.parse import log
 from grpo_cli.records.parse.columns import (
     Shape,
     check_nesting,
+    derive,
     flatten,
     read_column,
     read_mask,
     read_shape,
 )
-from grpo_cli.records.parse.derive import derive
-from grpo_cli.records.parse.groups import read_groups
-from grpo_cli.records.parse.numbers import finite, is_number, per_response
-from grpo_cli.records.parse.rewards import read_advantages, read_rewards
+from grpo_cli.records.parse.scores import (
+    finite,
+    is_number,
+    per_response,
+    read_advantages,
+    read_groups,
+    read_rewards,
+)
 from grpo_cli.records.parse.settings import read_settings, trainer_weights
 from grpo_cli.records.places import Origin, got
 from grpo_cli.records.record import Record

@@ -11,7 +11,7 @@ from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.records.fields import Fields
 from grpo_cli.records.places import got
 
-_NONE: Mapping[str, Value] = {}
+NO_SETTINGS: Mapping[str, Value] = {}
 _Given = tuple[tuple[str, str, object], ...]  # path, name, value
 
 
@@ -25,7 +25,7 @@ def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, 
     """
     key = fields.names.get("hyperparameters")
     if key is None and not fields.hyperparameters:
-        return _NONE
+        return NO_SETTINGS
     nested = record[key] if key is not None else {}
     if not isinstance(nested, dict):
         raise InputError(f"expected an object, got {got(nested)}", path=key or "")
@@ -51,7 +51,7 @@ def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, V
     """
     weights = _framework(record).get("reward_weights")
     if weights is None:
-        return _NONE
+        return NO_SETTINGS
     path = "framework.reward_weights"
     found = _one(path, "reward_weights", weights)
     if (given := str(found["reward_weights"]).count(",") + 1) != functions:

@@ -11,15 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import Batch, Segments
+from grpo_cli.batch import Segments
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import KNOWN, Value
-from grpo_cli.records.decode.chunks import DecodedChunk, in_chunks
-from grpo_cli.records.fast import LOG_PROBS, PLAIN, Unusual, batch_of, numbered
 from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read_fields
-from grpo_cli.records.parse.assemble import grouped
+from grpo_cli.records.packed import (
+    PLAIN,
+    PLAIN_COLUMNS,
+    Packed,
+    Unusual,
+    lay,
+    number_groups,
+    number_labels,
+)
 from grpo_cli.records.parse.settings import read_settings
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import DecodedChunk, Raw, in_chunks
 from grpo_cli.records.tables.cells import JSON, as_json, listed
 from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.pieces import Rows
@@ -54,7 +60,11 @@ class Columns:
         self.json = _objects(rows.batch) if JSON in rows.batch.schema.names else None
         self.fields, self.settings = self._meaning()
         self.written = Written(pa, rows, self.fields.names)
-        self.batch = self._laid()
+        self.packed = self._pack()
+        batch = lay([self.packed])
+        if batch is None:
+            raise Unusual
+        self.batch = batch
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -97,23 +107,28 @@ class Columns:
             elif nulls < batch.num_rows and (canonical_name(key) or key == ACTION):
                 raise Unusual
 
-    def _laid(self) -> Batch:
+    def _pack(self) -> Packed:
         names, written = self.fields.names, self.written
-        mask = written.mask() if "mask" in names else None
-        columns = {name: written.kept(name, mask) for name in LOG_PROBS if name in names}
+        columns = {name: written.numbers(name) for name in PLAIN_COLUMNS if name in names}
         written.check_words()
-        by_token = "advantages" in names and written.is_by_token()
-        given = "advantages" in names and not by_token
-        scores = {
-            "rewards": written.scores("rewards") if "rewards" in names else None,
-            "advantages": written.scores("advantages") if given else None,
-            "token_advantages": written.kept("advantages", mask) if by_token else None,
-        }
-        groups = grouped(self._groups(), written.counts)
-        made = batch_of(written.counts, written.widths, mask, columns, scores, groups)
-        if made is None:
-            raise Unusual
-        return made
+        scores = {"rewards": written.scores("rewards")} if "rewards" in names else {}
+        if "advantages" in names and written.is_by_token():
+            columns["token_advantages"] = written.numbers("advantages")
+        elif "advantages" in names:
+            scores["advantages"] = written.scores("advantages")
+        groups, group_count = number_groups(self._groups(), written.counts)
+        return Packed(
+            counts=written.counts,
+            widths=written.widths,
+            columns=columns,
+            mask=written.mask() if "mask" in names else None,
+            scores=scores,
+            groups=groups,
+            group_count=group_count,
+            misnamed=self.fields.first_misnamed,
+            settings=[self.settings] * len(written.counts),
+            fields=self.fields,
+        )
 
     def _groups(self) -> list[list[int] | None]:
         """For each record the dense numbers of its responses' groups; None for a single one."""
@@ -126,7 +141,7 @@ class Columns:
             return [None] * count
         if self.rows.bounds is not None and not self.rows.kind.by:
             raise Unusual  # rows that are a group by their number alone
-        return [numbered(part) for part in self.written.by_record(labels.tolist())]
+        return [number_labels(part) for part in self.written.by_record(labels.tolist())]
 
 
 def by_columns(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
-from grpo_cli.records.fast import LOG_PROBS, Packed, Unusual
+from grpo_cli.batch import F64, I64
+from grpo_cli.records.packed import PLAIN_COLUMNS, Packed, Unusual
 
 _EXACT = 2.0**53
 """Integers from here on are no floats; what is that large is looked at as it was written."""
@@ -46,32 +46,32 @@ def _is_flat(field: Any) -> bool:
     return str(field.type).count("list<") == 1
 
 
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int32]:
+def _offsets(lengths: I64) -> NDArray[np.int32]:
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)
 
 
 def _values(pa: Any, field: Any, records: Sequence[Mapping[str, Any]], packed: Packed) -> Any:
     """What is in a column's lists; None where the records have nothing of this kind."""
     name = field.name
-    if name in LOG_PROBS:
+    if name in PLAIN_COLUMNS:
         return _floats(pa, packed.columns.get(name))
     if name == "mask":
-        bits = packed.mask or b"\1" * sum(packed.widths)
-        return pa.array(np.frombuffer(bits, np.int8))
+        whole = np.ones(packed.widths.sum(), np.bool_) if packed.mask is None else packed.mask
+        return pa.array(whole.view(np.int8))
     if name == "rewards":
-        return _floats(pa, packed.rewards)
+        return _floats(pa, packed.scores.get(name))
     if name == "advantages":
-        return _floats(pa, packed.advantages if _is_flat(field) else packed.token_advantages)
+        flat = packed.scores.get(name)
+        return _floats(pa, flat if _is_flat(field) else packed.columns.get("token_advantages"))
     if name in ("tokens", "token_ids") and name in records[0]:
         rows: list[list[Any]] = reduce(iconcat, [one[name] for one in records], [])
         return pa.array(reduce(iconcat, rows, []), pa.string() if name == "tokens" else pa.int64())
     return None
 
 
-def _floats(pa: Any, data: bytes | memoryview | None) -> Any:
-    if data is None:
+def _floats(pa: Any, numbers: F64 | None) -> Any:
+    if numbers is None:
         return None
-    numbers: F64 = np.frombuffer(data)
     if not (np.abs(numbers) < _EXACT).all():
         raise Unusual
     return pa.array(numbers)

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.fast import Packed, Unusual
 from grpo_cli.records.fields import TOKEN_COLUMNS
+from grpo_cli.records.packed import Packed, Unusual
 from grpo_cli.records.tables.canonical import dumps
 from grpo_cli.records.tables.cells import JSON
 from grpo_cli.records.tables.files import package

@@ -11,8 +11,8 @@ import numpy as np
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.batches import STEP_FIELDS
-from grpo_cli.records.fast import PLAIN
-from grpo_cli.records.fields import ACTION, GROUPS, canonical_name, read_fields
+from grpo_cli.records.fields import ACTION, GROUPS, canonical_name, fields_of
+from grpo_cli.records.packed import PLAIN
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import arrow
 from grpo_cli.records.tables.cells import JSON, is_single, rows
@@ -54,9 +54,8 @@ def kind_of(pa: Any, schema: Any, by: Sequence[str]) -> Kind | None:
     keys = tuple(name for name in names if name != JSON)
     if len(set(names)) < len(names) or GROUPS in keys or not is_plain(keys):
         return None
-    try:
-        fields = read_fields(dict.fromkeys(keys, 0))
-    except InputError:
+    fields = fields_of(keys)
+    if fields is None:
         return None
     if fields.hyperparameters or not fields.names.keys() <= PLAIN - {"hyperparameters"}:
         return None

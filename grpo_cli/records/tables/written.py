@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.records.fast import Mask, Unusual
 from grpo_cli.records.fields import canonical_name
+from grpo_cli.records.packed import Mask, Unusual
 from grpo_cli.records.tables.cells import depth, is_list
 from grpo_cli.records.tables.stretches import Stretch
 
@@ -89,13 +89,13 @@ class Written:
         if not np.array_equal(lengths, wanted):
             raise Unusual
 
-    def kept(self, name: str, mask: Mask | None) -> F64:
-        """The numbers of a token column that count."""
+    def numbers(self, name: str) -> F64:
+        """[N] a token column; NaN in the place of a null."""
         flat = self._tokens(name)
         if not self._are_numbers(flat.type):
             raise Unusual
-        numbers: F64 = flat.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-        return numbers if mask is None else numbers[mask]  # a null is NaN in it
+        found: F64 = flat.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+        return found
 
     def _are_numbers(self, kind: Any) -> bool:
         types = self._pa.types

@@ -12,7 +12,6 @@ from grpo_cli.commands.match.sums.vectors import Measured
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective.choice import keyword_only
 from grpo_cli.objective.objective import Objective
 
 
@@ -36,10 +35,9 @@ class _Measure:
 def _sample(objective: Objective) -> object:
     """What the sample of an objective's advantage is made of."""
     bound = objective.advantage
-    function = bound.choice.measure
-    names = () if function is None else keyword_only(function)
+    names = bound.choice.measured.hyperparameters
     penalty = key(objective.kl) if objective.kl_in_reward else None
-    return function, tuple(bound.values[name] for name in names), penalty
+    return bound.choice.measure, tuple(bound.values[name] for name in names), penalty
 
 
 def measure(options: Options, data: Data) -> Measured:

@@ -1,17 +1,145 @@
-"""Advantages that were changed on the way to the loss: turned, moved, clipped, exchanged."""
+"""Advantages computed by another formula, changed on the way to the loss, or exchanged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.objective.breakdown import Breakdown
+
+Flags = NDArray[np.bool_]
+Statistic = Callable[[F64], F64 | float]
+
+
+# ---- from rewards, by another formula -----------------------------------------------------------
+
+
+def mean_of_others(r: F64) -> F64:
+    """[R] the mean of the other rewards; 0 where there are none."""
+    return (r.sum() - r) / max(len(r) - 1, 1)
+
+
+def std_of(r: F64, ddof: int) -> float:
+    """The standard deviation; 0 of too few rewards."""
+    return float(r.std(ddof=ddof)) if len(r) > ddof else 0.0
+
+
+# what is taken off the reward: (of the group or of the whole record, the statistic, its words)
+_CENTRES: Mapping[str, tuple[bool, Statistic, str]] = {
+    "mean": (True, np.mean, ""),
+    "none": (True, lambda _: 0.0, "the rewards are not centred (no baseline)"),
+    "median": (True, np.median, "centred on the group's median"),
+    "others": (True, mean_of_others, "leave-one-out: centred on the mean of the others"),
+    "batch": (False, np.mean, "centred on the mean of the batch, all groups together"),
+}
+_SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
+    "std 1": (True, partial(std_of, ddof=1), "divided by the group's std"),
+    "std 0": (True, partial(std_of, ddof=0), "divided by the group's std"),
+    "1": (True, lambda _: 1.0, "not divided by the std"),
+    "var 1": (True, lambda r: std_of(r, 1) ** 2, "divided by the variance (std²) for the std"),
+    "var 0": (
+        True,
+        lambda r: std_of(r, 0) ** 2,
+        "divided by the variance (ddof 0) for the std",
+    ),
+    "batch 1": (False, partial(std_of, ddof=1), "batch-std: divided by the std of the batch"),
+    "batch 0": (
+        False,
+        partial(std_of, ddof=0),
+        "batch-std: divided by the std of the batch, ddof 0",
+    ),
+}
+_EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4)
+_NAMES = {
+    ("none", "1"): "the rewards as they are (raw) for advantages",
+    ("mean", "1"): "group-mean: advantages not divided by the std",
+    ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
+}
+_PAIRS = {"group-mean": ("mean", "1"), "raw": ("none", "1"), "leave-one-out": ("others", "1")}
+"""Choice without a std → its centre and its scale."""
+
+
+def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
+    """Yields other formulas, those that differ in one respect first.
+
+    Args:
+        case: the record.
+        other_eps: whether to add other numbers to the std instead.
+    """
+    bound = case.objective.advantage
+    if bound.choice.given or case.batch.rewards is None or case.batch.rewards.ndim > 1:
+        return
+    if not case.other_advantages:
+        return
+    ddof, eps = bound.values.get("std_ddof"), bound.values.get("std_eps")
+    mine = ("mean", f"std {ddof}") if ddof is not None else _PAIRS.get(bound.name, ("", ""))
+    pairs = [(centre, scale) for centre in _CENTRES for scale in _SCALES]
+    pairs.sort(key=lambda pair: (pair[0] != mine[0]) + (pair[1] != mine[1]))
+    usual = 1e-8 if eps is None else float(eps)
+    for pair in pairs:
+        for epsilon in _EPS if other_eps else (usual,):
+            if epsilon == usual and (other_eps or pair == mine):
+                continue
+            if other_eps and pair[1] == "1":  # has no eps
+                continue
+            words = _formula_words(pair, mine, epsilon, eps)
+            yield Cause("advantage", words, partial(by_formula, pair=pair, epsilon=epsilon))
+
+
+def other_eps(case: Case) -> Iterator[Cause]:
+    """Yields formulas with another number added to the std."""
+    yield from formulas(case, other_eps=True)
+
+
+def _formula_words(
+    pair: tuple[str, str], mine: tuple[str, str], epsilon: float, eps: object
+) -> str:
+    parts = []
+    if pair in _NAMES and pair != mine:
+        parts.append(_NAMES[pair])
+    else:
+        if pair[0] != mine[0]:
+            parts.append(_CENTRES[pair[0]][2] or "centred on the group's mean")
+        if {pair[1], mine[1]} == {"std 0", "std 1"}:
+            parts.append(f"ddof {pair[1][-1]} where {mine[1][-1]} is meant")
+        elif pair[1] != mine[1]:
+            ddof = f" (ddof {pair[1][-1]})" if pair[1].startswith("std") else ""
+            parts.append(_SCALES[pair[1]][2] + ddof)
+    if eps is not None and epsilon != eps and pair[1] != "1":
+        parts.append(f"std_eps {epsilon:g} where {eps:g} is meant")
+    return ", ".join(parts)
+
+
+def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
+    """Evaluates the record with advantages (r − centre)/(scale + ε)."""
+    assert case.batch.rewards is not None
+    rewards = case.batch.rewards
+    offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
+    scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
+    scale = scale if pair[1] == "1" else scale + epsilon
+    return case.with_advantages(
+        np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
+    )
+
+
+def _statistic(row: tuple[bool, Statistic, str], rewards: F64, batch: Batch) -> F64:
+    """[R] of each response's group, or of its record, which is a batch of its own here."""
+    grouped, statistic, _ = row
+    sets = batch.groups if grouped else batch.records.index
+    values = np.zeros_like(rewards)
+    for number in np.unique(sets):
+        values[sets == number] = statistic(rewards[sets == number])
+    return values
+
+
+# ---- changed ------------------------------------------------------------------------------------
 
 Change = Callable[[F64, F64], F64]
 """[R] advantages and [R] lengths → [R] advantages."""
@@ -27,10 +155,6 @@ def _std(a: F64, ddof: int) -> float:
 
 def _whitened(a: F64, ddof: int) -> F64:
     return (a - a.mean()) / (_std(a, ddof) + 1e-8)
-
-
-def _mean_length(n: F64) -> float:
-    return max(float(n.mean()), 1.0)
 
 
 CHANGES: tuple[tuple[str, Change], ...] = (
@@ -59,7 +183,7 @@ CHANGES: tuple[tuple[str, Change], ...] = (
     ),
     (
         "advantages weighted by length: A times the response's tokens over their mean",
-        lambda a, n: a * n / _mean_length(n),
+        lambda a, n: a * n / max(float(n.mean()), 1.0),
     ),
     ("advantages weighted by length: A times the response's tokens", lambda a, n: a * n),
     (
@@ -71,39 +195,196 @@ CHANGES: tuple[tuple[str, Change], ...] = (
 
 
 def changed(case: Case) -> Iterator[Cause]:
-    """Each of the changes that has no number to be solved for."""
-    if per_response(case) is not None and case.other_advantages:
+    """Yields each of the changes that has no number to be solved for."""
+    if case.breakdown.response_advantage is not None and case.other_advantages:
         for words, change in CHANGES:
-            yield Cause("advantage", words, partial(judged, change=change))
+            yield _cause(words, change)
 
 
-def per_response(case: Case) -> F64 | None:
-    """[R] our advantages; None where they differ within a response."""
-    return case.breakdown.response_advantage
+def _cause(words: str, change: Change) -> Cause:
+    return Cause("advantage", words, partial(_with_change, change=change))
 
 
-def judged(case: Case, change: Change) -> Breakdown:
-    """The record with its advantages changed."""
-    a = per_response(case)
+def _with_change(case: Case, change: Change) -> Breakdown:
+    a = case.breakdown.response_advantage
     if a is None:
         raise ValueError("advantages differ within a response")
     with np.errstate(invalid="ignore", divide="ignore"):
-        return case.judged(change(a, case.batch.responses.lengths.astype(np.float64)))
+        return case.with_advantages(change(a, case.batch.responses.lengths.astype(np.float64)))
 
 
 def other_sign(case: Case) -> Iterator[Cause]:
-    """The sign where advantages differ within a response, and that of rewards."""
-    if case.batch.token_advantages is not None:
-        yield Cause("advantage", "wrong sign of the advantages", _negated)
-    if case.batch.rewards is not None and not case.objective.advantage.choice.given:
-        yield Cause("advantage", "wrong sign of the rewards", _rewards_negated)
-
-
-def _negated(case: Case) -> Breakdown:
-    return case.judged(-case.breakdown.advantage)
-
-
-def _rewards_negated(case: Case) -> Breakdown:
+    """Yields the sign where advantages differ within a response, and that of rewards."""
     batch = case.batch
-    assert batch.rewards is not None
-    return case.evaluated(replace(batch, rewards=-batch.rewards))
+    if batch.token_advantages is not None:
+        yield Cause(
+            "advantage",
+            "wrong sign of the advantages",
+            lambda case: case.with_advantages(-case.breakdown.advantage),
+        )
+    if batch.rewards is not None and not case.objective.advantage.choice.given:
+        yield Cause("advantage", "wrong sign of the rewards", _with_negative_rewards)
+
+
+def _with_negative_rewards(case: Case) -> Breakdown:
+    assert case.batch.rewards is not None
+    return case.evaluated(replace(case.batch, rewards=-case.batch.rewards))
+
+
+# ---- changed by a number, or exchanged: solved for from the gradient ----------------------------
+
+
+def effective_advantages(case: Case) -> F64 | None:
+    """[R] the advantage that explains each response's gradient; NaN where none can be told.
+
+    Every surrogate of the family is proportional to A on either side of 0, so the gradient with
+    A = 1 and with A = −1 says what any A gives. None where a response is explained by no A.
+    """
+    wanted, a = case.expected_policy_gradient, case.breakdown.response_advantage
+    if wanted is None or a is None or case.gradient is None:
+        return None
+    responses = case.batch.responses
+    noise = case.tolerance.rtol * float(np.abs(case.gradient).max(initial=0.0))
+    solved, left = np.full(responses.count, np.nan), np.full(responses.count, np.inf)
+    for sign, slope in zip((1.0, -1.0), case.unit_slopes, strict=True):
+        square = responses.sum(slope * slope)
+        size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
+        misfit = np.abs(wanted - responses.spread(size) * slope)
+        worst = np.array([part.max(initial=0.0) for part in np.split(misfit, responses.starts[1:])])
+        better = (size >= 0) & (square > 0) & (worst < left)
+        solved, left = np.where(better, sign * size, solved), np.where(better, worst, left)
+    filled = responses.lengths > 0
+    return solved if (left[filled & np.isfinite(left)] <= 3.0 * noise).all() else None
+
+
+def solved_changes(case: Case) -> Iterator[Cause]:
+    """Yields changes with a number to be found first: a bound, an offset, another order."""
+    found, a = effective_advantages(case), case.breakdown.response_advantage
+    if found is None or a is None:
+        return
+    moving = case.batch.responses.sum(np.abs(case.policy_gradient)) > case.quiet
+    known = np.isfinite(found) & (moving | (found == 0.0))
+    yield from _bounded(a, found, known)
+    if np.count_nonzero(known) < 3:
+        return
+    by = float(np.median((found - a)[known]))
+    if by:
+        words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
+        yield _cause(words, lambda a, _: a + by)
+    yield from _by_length(case, a, found, known)
+    yield from _exchanged(a, found, known)
+
+
+def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
+    bound = float(np.abs(found[known]).max(initial=0.0))
+    short = known & (np.abs(a) > bound * 1.001)
+    if not short.any():
+        return
+    bound = float(np.median(np.abs(found[short])))
+    if np.count_nonzero(short) > 1 or round_number(bound):
+        yield _cause(f"advantages clipped to ±{bound:.4g}", lambda a, _: np.clip(a, -bound, bound))
+
+
+def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
+    lengths = case.batch.responses.lengths.astype(np.float64)
+    loud = known & (np.abs(a * found) > 0) & (lengths > 0)
+    if np.unique(lengths[loud]).size < 2:
+        return
+    for power, verb in ((1.0, "times"), (-1.0, "divided by")):
+        scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
+        words = f"advantages weighted by length: A {verb} the response's tokens, times {scale:.5g}"
+        yield _cause(words, partial(_powered, power=power, scale=scale))
+
+
+def _powered(a: F64, n: F64, power: float, scale: float) -> F64:
+    return a * np.maximum(n, 1.0) ** power * scale
+
+
+def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
+    """Yields each response with the advantage of another."""
+    distance = np.abs(a[None, :] - found[:, None])
+    nearest = np.argmin(np.where(np.isnan(distance), np.inf, distance), axis=1)
+    right = np.abs(a - found) <= 1e-3 * np.abs(a).max()
+    source = np.where(right | ~known, np.arange(len(a)), nearest)
+    moved = np.flatnonzero(source != np.arange(len(a)))
+    if not len(moved):
+        return
+    at = int(moved[0])
+    words = (
+        f"advantages in another order: {len(moved)} of {len(a)} responses have that of another "
+        f"response (response {at} that of response {int(source[at])})"
+    )
+    yield _cause(words, lambda a, _: a[source])
+
+
+# ---- discounted by position; the factor is solved for -------------------------------------------
+
+
+def _from_start(responses: Segments) -> I64:
+    return np.arange(responses.total) - responses.spread(responses.starts)
+
+
+def _from_end(responses: Segments) -> I64:
+    lengths: I64 = responses.spread(responses.lengths)
+    return lengths - 1 - _from_start(responses)
+
+
+_PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
+    ("towards the start of each response", _from_end),
+    ("towards the end of each response", _from_start),
+)
+
+
+def discounted(case: Case) -> Iterator[Cause]:
+    """Yields A·γ^k, k the tokens after or before a token."""
+    for direction, places in _PLACES:
+        gamma = _gamma(case, places(case.batch.responses))
+        if gamma is not None and not 0.999999 < gamma < 1.000001:
+            words = f"advantages discounted {direction}: A times {gamma:.5g} per position"
+            yield Cause("advantage", words, partial(_discounted, places=places, gamma=gamma))
+
+
+def _discounted(case: Case, places: Callable[[Segments], I64], gamma: float) -> Breakdown:
+    return case.with_advantages(case.breakdown.advantage * gamma ** places(case.batch.responses))
+
+
+def _gamma(case: Case, places: I64) -> float | None:
+    """Solves for γ in the gradient of the response that says most, where ratios are per response.
+
+    Else in the gradients of all tokens.
+    """
+    wanted, ours = case.expected_policy_gradient, case.policy_gradient
+    responses = case.batch.responses
+    if wanted is None or not ours.any() or case.breakdown.response_advantage is None:
+        return None
+    square = np.where(responses.lengths >= 3, responses.sum(ours * ours), 0.0)
+    row = int(np.argmax(square))
+    if not square[row] or case.objective.ratio.choice.per_response:
+        return gamma_of_row(wanted, ours, places, responses, row) if square[row] else None
+    return gamma_of_tokens(wanted, ours, places)
+
+
+def gamma_of_tokens(wanted: F64, ours: F64, places: I64) -> float | None:
+    """Returns the median of (wanted/ours)^(1/k) over tokens that are large enough."""
+    loud = (np.abs(ours) > 0.01 * np.abs(ours).max()) & (wanted * ours > 0) & (places > 0)
+    if not loud.any():
+        return None
+    return float(np.exp(np.median(np.log(wanted[loud] / ours[loud]) / places[loud])))
+
+
+def gamma_of_row(
+    wanted: F64, ours: F64, places: I64, responses: Segments, row: int
+) -> float | None:
+    """Bisects for γ where the ratio is of whole responses: the mean of γ^k is known."""
+    mine = slice(responses.starts[row], responses.starts[row] + responses.lengths[row])
+    share = float(wanted[mine] @ ours[mine]) / float(ours[mine] @ ours[mine])
+    low, high = 1e-3, 1.1
+    if not float(np.mean(low ** places[mine])) < share < float(np.mean(high ** places[mine])):
+        return None
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if float(np.mean(middle ** places[mine])) < share:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,14 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.verify.compare import Column, Tolerance
+from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding
+from grpo_cli.commands.verify.expected import read_expectations
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
+from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.records import Record
 from grpo_cli.variants import bind
+from grpo_cli.variants.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +42,22 @@ class Case:
     columns: Sequence[Column]
     tolerance: Tolerance
 
+    @classmethod
+    def of(cls, record: Record, plan: Plan, tolerance: Tolerance) -> Case:
+        """Evaluates a record, which is a batch of its own.
+
+        Raises:
+            InputError: where it cannot be evaluated, or what it expects cannot be read.
+        """
+        wanted, _ = read_expectations(record)
+        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+        columns = []
+        for expectation in wanted:
+            found = expectation.evaluated(breakdown) if expectation.given.any() else None
+            if found is not None and not (expectation.level == "record" and np.isnan(found[0])):
+                columns.append(column_of([record], [expectation], breakdown))
+        return cls(record, breakdown, deciding(columns), tolerance)
+
     @property
     def batch(self) -> Batch:
         """The record's columns."""
@@ -49,20 +70,21 @@ class Case:
 
     @cached_property
     def gradient(self) -> F64 | None:
-        """[N] ∂J/∂(log π_θ) as expected at every token; None where that is not told."""
+        """[N] ∂J/∂(log π_θ) as expected at every token; None where it is not given."""
         for column in self.columns:
-            key, told = column.of.key, np.isfinite(column.values)
-            if column.of.level == "token" and key in ("gradient", "loss_gradient") and told.all():
-                return column.values if key == "gradient" else -column.values
+            is_gradient = column.key in ("gradient", "loss_gradient")
+            per_token = column.expectation.level == "token"
+            if is_gradient and per_token and np.isfinite(column.values).all():
+                return column.values if column.key == "gradient" else -column.values
         return None
 
     @cached_property
     def loss(self) -> float | None:
-        """The objective J that is expected; None where that is not told."""
+        """The objective J that is expected; None where it is not given."""
         for column in self.columns:
-            if column.of.key in ("loss", "objective") and np.isfinite(column.values[0]):
+            if column.key in ("loss", "objective") and np.isfinite(column.values[0]):
                 value = float(column.values[0])
-                return value if column.of.key == "objective" else -value
+                return value if column.key == "objective" else -value
         return None
 
     @cached_property
@@ -80,10 +102,10 @@ class Case:
         return all(self._fits(column, again) for column in self.columns)
 
     def _fits(self, column: Column, again: Breakdown) -> bool:
-        found = column.of.of(again)
-        if found is None:
+        found = column.evaluated(again)
+        if found is None or (column.expectation.level == "record" and np.isnan(found[0])):
             return False
-        if len(found) == len(column.of.values) > len(column.values):
+        if len(found) == len(column.expectation.values) > len(column.values):
             assert self.record.mask is not None
             found = found[np.frombuffer(self.record.mask, dtype=np.bool_)]
         if len(found) != len(column.values):
@@ -97,7 +119,7 @@ class Case:
         objective = replace(self.objective, **stages) if stages else self.objective  # type: ignore[arg-type]
         return evaluate(self.batch if batch is None else batch, objective)
 
-    def judged(self, advantages: F64) -> Breakdown:
+    def with_advantages(self, advantages: F64) -> Breakdown:
         """The record with other advantages, [R] or [N]."""
         per_token = len(advantages) != self.batch.responses.count
         batch = replace(
@@ -110,7 +132,7 @@ class Case:
     @cached_property
     def without_policy(self) -> Breakdown:
         """The record with all advantages 0: what is left is the KL."""
-        return self.judged(np.zeros(self.batch.responses.count))
+        return self.with_advantages(np.zeros(self.batch.responses.count))
 
     @cached_property
     def policy_gradient(self) -> F64:
@@ -121,7 +143,9 @@ class Case:
     def unit_slopes(self) -> tuple[F64, F64]:
         """[N] the policy term's part of the gradient where every A is 1, and where it is −1."""
         silent, ones = self.without_policy.gradient, np.ones(self.batch.responses.count)
-        return self.judged(ones).gradient - silent, self.judged(-ones).gradient - silent
+        return self.with_advantages(ones).gradient - silent, self.with_advantages(
+            -ones
+        ).gradient - silent
 
     @cached_property
     def other_advantages(self) -> bool:
@@ -178,12 +202,11 @@ class Case:
     @cached_property
     def _room(self) -> float:
         """How far off a gradient is at most that agrees."""
-        column = next(one for one in self.columns if one.of.key in ("gradient", "loss_gradient"))
+        column = next(each for each in self.columns if each.key in ("gradient", "loss_gradient"))
         top = float(np.abs(column.values).max(initial=0.0))
         slack = 0.0 if column.slack is None else float(np.max(column.slack, initial=0.0))
-        within = self.tolerance
-        absolute = within.rtol * column.part * column.scale if within.atol is None else within.atol
-        return absolute + within.rtol * top + slack
+        absolute = float(np.max(self.tolerance.absolute(column), initial=0.0))
+        return absolute + self.tolerance.rtol * top + slack
 
     @cached_property
     def expected_policy_gradient(self) -> F64 | None:
@@ -219,3 +242,14 @@ def swapped(stage: str, words: str, bound: Bound) -> Cause:
     """A mistake that is another choice at a stage."""
     stages = {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
     return Cause(stage, words, lambda case: case.evaluated(None, **stages))
+
+
+def bound_to(name: str, choice: Choice, known: Mapping[str, Value]) -> Bound | None:
+    """Binds a choice to hyperparameters and its defaults; None where one of them is unknown."""
+    known = {**choice.defaults, **known}
+    if not {*choice.hyperparameters} <= known.keys():
+        return None
+    try:
+        return Bound(name, choice, {each: known[each] for each in choice.hyperparameters})
+    except (TypeError, HyperparameterError):
+        return None

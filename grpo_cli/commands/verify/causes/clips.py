@@ -1,18 +1,21 @@
-"""Clips written wrongly, as surrogates with the same two bounds."""
+"""Surrogates clipped or capped wrongly: PPO's two bounds, and the weight of CISPO."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
 
+Flags = NDArray[np.bool_]
 Form = Callable[[F64, F64, float, float], tuple[F64, F64 | None]]
 """ρ, A and both bounds → s and ∂s/∂log ρ (None where it is 0)."""
 
@@ -33,44 +36,30 @@ def _only_bounded(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64
     return bounded * a, np.where(bounded == ratio, ratio * a, 0.0)
 
 
-def _through(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    return right(ratio, a, low, high)[0], ratio * a
+def _without_exp(constant: float) -> Form:
+    """Returns the right clip of a constant + log ρ."""
 
+    def form(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
+        linear = constant + np.log(ratio)
+        value, _ = right(linear, a, low, high)
+        return value, np.where(value == linear * a, a, 0.0)
 
-def _left_out(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    slope = right(ratio, a, low, high)[1]
-    return slope, slope
-
-
-def _constant(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, None]:
-    return right(ratio, a, low, high)[0], None
-
-
-def _first_order(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    linear = 1.0 + np.log(ratio)
-    value, _ = right(linear, a, low, high)
-    return value, np.where(value == linear * a, a, 0.0)
-
-
-def _logarithm(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    logarithm = np.log(ratio)
-    value, _ = right(logarithm, a, low, high)
-    return value, np.where(value == logarithm * a, a, 0.0)
+    return form
 
 
 Bounds = Callable[[float, float], tuple[float, float]]
 """ε_low and ε_high → both bounds."""
 
 
-def own(low: float, high: float) -> tuple[float, float]:
+def usual_bounds(low: float, high: float) -> tuple[float, float]:
     """1 − ε_low and 1 + ε_high."""
     return 1.0 - low, 1.0 + high
 
 
 CLIPS: tuple[tuple[str, Form, Bounds], ...] = (
     ("clip missing (unclipped)", right, lambda _, __: (-np.inf, np.inf)),
-    ("max for min of the clipped and the unclipped product", _greatest, own),
-    ("no min: only the clipped product counts, on both sides of A", _only_bounded, own),
+    ("max for min of the clipped and the unclipped product", _greatest, usual_bounds),
+    ("no min: only the clipped product counts, on both sides of A", _only_bounded, usual_bounds),
     ("lower clip missing", right, lambda _, high: (-np.inf, 1.0 + high)),
     ("upper clip missing", right, lambda low, _: (1.0 - low, np.inf)),
     (
@@ -97,18 +86,26 @@ CLIPS: tuple[tuple[str, Form, Bounds], ...] = (
     ),
     (
         "clip straight-through: the value is clipped, the gradient of clipped tokens is not",
-        _through,
-        own,
+        lambda r, a, low, high: (right(r, a, low, high)[0], r * a),
+        usual_bounds,
     ),
-    ("clipped tokens left out: they add nothing to the value", _left_out, own),
-    ("ratio detached (stop-gradient): the policy term has no gradient", _constant, own),
-    ("1 + log ratio for the ratio: no exp", _first_order, own),
-    ("log ratio for the ratio: no exp", _logarithm, own),
+    (
+        "clipped tokens left out: they add nothing to the value",
+        lambda r, a, low, high: (right(r, a, low, high)[1],) * 2,
+        usual_bounds,
+    ),
+    (
+        "ratio detached (stop-gradient): the policy term has no gradient",
+        lambda r, a, low, high: (right(r, a, low, high)[0], None),
+        usual_bounds,
+    ),
+    ("1 + log ratio for the ratio: no exp", _without_exp(1.0), usual_bounds),
+    ("log ratio for the ratio: no exp", _without_exp(0.0), usual_bounds),
 )
 
 
 def clips(case: Case) -> Iterator[Cause]:
-    """Every wrong clip, of a surrogate that clips as PPO does."""
+    """Yields every wrong clip, of a surrogate that clips as PPO does."""
     surrogate = case.objective.surrogate
     if surrogate.choice.window != "product":
         return
@@ -117,11 +114,11 @@ def clips(case: Case) -> Iterator[Cause]:
             yield Cause("surrogate", words, partial(bounded, form=form, bounds=bounds))
     for name, value, words in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
-            yield Cause("surrogate", words, partial(_capped, name=name, value=value))
+            yield Cause("surrogate", words, partial(_with_value, name=name, value=value))
 
 
 def bounded(case: Case, form: Form, bounds: Bounds) -> Breakdown:
-    """The record with a clip of our own."""
+    """Evaluates the record with another clip."""
     values = case.objective.surrogate.values
     low, high = bounds(float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0))
 
@@ -140,14 +137,14 @@ _CAPS: tuple[tuple[str, float | None, str], ...] = (
 )
 
 
-def _capped(case: Case, name: str, value: float | None) -> Breakdown:
+def _with_value(case: Case, name: str, value: float | None) -> Breakdown:
     surrogate = case.objective.surrogate
     changed = {**surrogate.values, name: value}
     return case.evaluated(surrogate=Bound(surrogate.name, surrogate.choice, changed))
 
 
 def reinforce(case: Case) -> Iterator[Cause]:
-    """The log-prob in the place of the ratio."""
+    """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:
         words = "log-prob for the ratio (reinforce): A·log π_θ"
         yield Cause("surrogate", words, _log_prob)
@@ -159,3 +156,159 @@ def _log_prob(case: Case) -> Breakdown:
         return Surrogate(value, unbound(len(value)), None, advantage)
 
     return case.evaluated(surrogate=Bound("reinforce", Choice(surrogate), {}))
+
+
+# ---- the two bounds, solved for: which tokens have a gradient, and what the others add ----------
+
+
+class Side(NamedTuple):
+    """One bound on the ratio.
+
+    Attributes:
+        least, most: between which ratios the gradients say that it lies.
+        clipped: [N] the tokens that it binds.
+        slope: ∂J/∂bound, the sum of w·A over them.
+    """
+
+    least: float
+    most: float
+    clipped: Flags
+    slope: float
+
+    def allows(self, bound: float) -> bool:
+        """Whether the gradients allow the bound."""
+        return self.least <= bound <= self.most
+
+
+def windows(case: Case) -> Iterator[Cause]:
+    """Yields the ε_low and ε_high that give the gradient and the loss together."""
+    surrogate, wanted = case.objective.surrogate, case.expected_policy_gradient
+    if surrogate.choice.window != "product" or wanted is None or case.loss is None:
+        return
+    own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
+    alive = np.abs(wanted) > case.quiet
+    under, over = side_of(case, alive, -1.0), side_of(case, alive, 1.0)
+    if under is None or over is None:
+        return
+    b = case.breakdown
+    free = (b.token_weight * b.ratio * b.advantage)[~(under.clipped | over.clipped)].sum()
+    rest = case.loss - (float(free) + float(case.without_policy.record_objective[0]))
+    for low, high in _solved(under, over, rest, *own):
+        fits = under.allows(1.0 - low) and over.allows(1.0 + high)
+        seen = not (under.allows(1.0 - own[0]) and over.allows(1.0 + own[1]))
+        words = window_words(low, high, *own)
+        # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
+        if fits and words and (seen or (round_number(low) and round_number(high))):
+            yield Cause("surrogate", words, partial(_with_bounds, low=1.0 - low, high=1.0 + high))
+
+
+def _with_bounds(case: Case, low: float, high: float) -> Breakdown:
+    return bounded(case, right, lambda *_: (low, high))
+
+
+def side_of(case: Case, alive: Flags, turn: float) -> Side | None:
+    """Bounds the ratio where A has one sign; None where no bound could give the gradients.
+
+    Tokens whose gradient is too small to tell are clipped where the ratios of others say so.
+    """
+    b = case.breakdown
+    ratio, mine = turn * b.ratio, turn * b.advantage > 0
+    loud = mine & (np.abs(b.token_weight * b.ratio * b.advantage) > 3.0 * case.quiet)
+    inner = float(ratio[loud & alive].max(initial=-np.inf))
+    outer = float(ratio[loud & ~alive].min(initial=np.inf))
+    if outer < inner:
+        return None
+    clipped = mine & (ratio >= outer)
+    least, most = sorted((turn * inner, turn * outer))
+    return Side(least, most, clipped, float((b.token_weight * b.advantage)[clipped].sum()))
+
+
+def _solved(
+    under: Side, over: Side, rest: float, low: float, high: float
+) -> Iterator[tuple[float, float]]:
+    """under.slope·(1 − ε_low) + over.slope·(1 + ε_high) = rest, with one thing changed."""
+    rest -= under.slope + over.slope
+    if over.slope:
+        yield low, (rest + under.slope * low) / over.slope
+    if under.slope:
+        yield (over.slope * high - rest) / under.slope, high
+    if both := over.slope - under.slope:
+        yield rest / both, rest / both
+    if both := over.slope * high - under.slope * low:
+        yield low * rest / both, high * rest / both
+
+
+def window_words(low: float, high: float, own_low: float, own_high: float) -> str:
+    """Names the bounds that are not as meant; empty if both are."""
+    changes = []
+    for name, value, meant in (("epsilon_low", low, own_low), ("epsilon_high", high, own_high)):
+        if abs(value - meant) > 1e-4 * max(abs(meant), 1e-6):
+            changes.append(f"{name} {value:.4g} where {meant:g} is meant")
+    return ", ".join(changes)
+
+
+# ---- the weight of CISPO: its cap, its stop-gradient --------------------------------------------
+
+
+def weights(case: Case) -> Iterator[Cause]:
+    """Yields other caps of CISPO's weight, and the gradient through it."""
+    caps = _caps(case.objective.surrogate)
+    if caps is None:
+        return
+    cap, other = caps
+    name = "1 + ε_high" if other > cap else "ε_high"
+    yield _capped("bound missing: the weight is not clipped", np.inf)
+    yield _capped(f"bound at {name} = {other:g}", other)
+    words = "stop-gradient of the weight missing: a gradient flows through the ratio too"
+    yield Cause("surrogate", words, partial(_with_cap, cap=cap, moving=True))
+    yield Cause("surrogate", "ratio for the weight times the log-prob (ρ·A)", _plain)
+
+
+def _caps(surrogate: Bound) -> tuple[float, float] | None:
+    """The cap of the weight, and the other of two: TRL's is ε_high itself, the paper's 1 + ε_high.
+
+    None of a surrogate that caps no weight.
+    """
+    if not surrogate.name.endswith("cispo") or "epsilon_high" not in surrogate.values:
+        return None
+    epsilon = float(surrogate.values["epsilon_high"] or 0.0)
+    caps = (epsilon, 1.0 + epsilon)
+    return caps if surrogate.name == "trl/cispo" else caps[::-1]
+
+
+def _capped(words: str, cap: float) -> Cause:
+    return Cause("surrogate", words, partial(_with_cap, cap=cap))
+
+
+def _with_cap(case: Case, cap: float, *, moving: bool = False) -> Breakdown:
+    def surrogate(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
+        weight = np.minimum(ratio, cap) * advantage
+        through = np.where(ratio <= cap, weight * log_probs_new, 0.0) if moving else None
+        high = (ratio > cap) & (advantage != 0)
+        sides = side(high, np.zeros_like(high))
+        return Surrogate(weight * log_probs_new, sides, through, weight)
+
+    return case.evaluated(surrogate=Bound("cispo", Choice(surrogate), {}))
+
+
+def _plain(case: Case) -> Breakdown:
+    def surrogate(ratio: F64, advantage: F64) -> Surrogate:
+        value = ratio * advantage
+        return Surrogate(value, np.zeros(len(value), np.int8), value, None)
+
+    return case.evaluated(surrogate=Bound("unclipped", Choice(surrogate), {}))
+
+
+def solved_cap(case: Case) -> Iterator[Cause]:
+    """Yields the cap that the gradients of capped tokens have."""
+    caps, wanted = _caps(case.objective.surrogate), case.expected_policy_gradient
+    if caps is None or wanted is None:
+        return
+    slope = _with_cap(case, np.inf).gradient - case.without_policy.gradient
+    loud = np.abs(slope) > case.quiet
+    share = wanted[loud] / slope[loud] * case.breakdown.ratio[loud]
+    short = share < case.breakdown.ratio[loud] * 0.999
+    if short.any():
+        cap = float(np.median(share[short]))
+        words = f"epsilon_high: the ratio is capped at {cap:.6g} where {caps[0]:g} is meant"
+        yield _capped(words, cap)

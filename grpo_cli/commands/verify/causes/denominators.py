@@ -1,25 +1,28 @@
-"""Denominators, solved for: what each response's tokens weigh, and what that is."""
+"""Denominators and factors: what tokens are divided by, and what everything is multiplied by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
-from grpo_cli.commands.verify.causes.factors import everything
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
+from grpo_cli.objective.terms import Term
 from grpo_cli.records import Record
+
+# ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
 
 Numerator = Callable[[Case], F64]
 Divisor = Callable[[Case], float]
 
 
-def _one(case: Case) -> F64:
+def _ones(case: Case) -> F64:
     return np.ones(case.batch.responses.count)
 
 
@@ -33,7 +36,7 @@ def _written(case: Case) -> F64:
 
 # how a response's weight goes with its length → the numerator, and what is counted then
 _FORMS: Mapping[str, Numerator] = {
-    "": _one,
+    "": _ones,
     "its response's tokens": lambda case: 1.0 / _lengths(case),
     "its response's tokens as written, masked ones too": lambda case: 1.0 / _written(case),
     "its length as a factor": _lengths,
@@ -43,14 +46,16 @@ _FORMS: Mapping[str, Numerator] = {
 
 def _constant(case: Case) -> float:
     values = case.record.hyperparameters
-    known = values.get("max_completion_length", values.get("response_length"))
+    given = values.get("max_completion_length", values.get("response_length"))
     own = case.objective.aggregate.values.get("max_completion_length")
-    value = own if known is None else known
-    return float(value) if isinstance(value, int | float) else np.nan
+    return _number(own if given is None else given)
 
 
 def _items(case: Case) -> float:
-    value = case.record.hyperparameters.get("num_items_in_batch")
+    return _number(case.record.hyperparameters.get("num_items_in_batch"))
+
+
+def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else np.nan
 
 
@@ -59,14 +64,14 @@ def _count(case: Case) -> float:
 
 
 def _with_cut(case: Case) -> float:
-    """The tokens that count, and those of responses of which none does, their padding aside."""
+    """Counts the tokens that count, and those of fully masked responses but for their padding."""
     cut = np.flatnonzero(case.batch.responses.lengths == 0).tolist()
-    more = sum(_unpadded(case.record, at) for at in cut)
+    more = sum(unpadded_length(case.record, at) for at in cut)
     return float(case.batch.responses.total + more) if cut else np.nan
 
 
-def _unpadded(record: Record, at: int) -> int:
-    """Tokens of a response without what is repeated at its end; all, where no ids are told."""
+def unpadded_length(record: Record, at: int) -> int:
+    """Counts the tokens of a response before the repeated one at its end; all, without ids."""
     ids = [] if record.token_ids is None else record.token_ids[at]
     if len(ids) < 2 or ids[-1] != ids[-2]:
         return record.widths[at]
@@ -101,7 +106,7 @@ _EQUAL: tuple[tuple[str, Divisor], ...] = (
     ("max_completion_length alone", _constant),
     ("the number of groups", lambda case: float(case.batch.group_count)),
 )
-# what tokens that are divided by a length of their own are divided by beside it
+# what tokens that are divided by their response's length are also divided by
 _MEANS: tuple[tuple[str, Divisor], ...] = (
     ("the number of responses (response-mean: mean over responses of each one's)", _count),
     ("responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
@@ -111,26 +116,26 @@ _MEANS: tuple[tuple[str, Divisor], ...] = (
 
 
 def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
-    """The weights that explain the gradient, and their names; as numbers where they have none."""
+    """Yields weights that explain the gradient, by name; as numbers where they have none."""
     factor = _factors(case)
     if factor is None:
         return
-    told = np.isfinite(factor)
-    weight = case.breakdown.weight * np.where(told, factor, 1.0)
-    if np.allclose(factor[told], 1.0, rtol=1e-4):
+    known = np.isfinite(factor)
+    weight = case.breakdown.weight * np.where(known, factor, 1.0)
+    if np.allclose(factor[known], 1.0, rtol=1e-4):
         return
     fitting: dict[str, float] = {}
     for form, shape in _shapes(case).items():
-        scale = weight[told] / shape[told]
+        scale = weight[known] / shape[known]
         if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
-    named = [form for form, divisor in fitting.items() if any(_named(case, form, divisor))]
+    named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
     for form in named or (fitting if unnamed else ()):
-        yield from _causes(case, form, fitting[form], factor[told])
+        yield from _causes(case, form, fitting[form], factor[known])
 
 
 def _shapes(case: Case) -> Mapping[str, F64]:
-    """How weights may go with lengths: those that are the same here once, by the simpler name."""
+    """Form → [R] how weights may depend on lengths; equal ones once, by the simpler name."""
     shapes: dict[str, F64] = {}
     for form, numerator in _FORMS.items():
         shape = numerator(case)
@@ -140,28 +145,24 @@ def _shapes(case: Case) -> Mapping[str, F64]:
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
-    """The weights under every name that their denominator has here, else as a number."""
+    """Yields the weights under every name that their denominator has here, else as a number."""
     numerator = _FORMS[form]
     meant = f"where {case.breakdown.counted} are meant"
-    names = [*_named(case, form, divisor)]
+    names = [*named_counts(case, form, divisor)]
     for name, of in names:
         by = f"{form} × " if form and "length" not in form else ""
         words = f"{_kind(factor)}denominator: each token is divided by {by}{name}, {meant}"
-        yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=of))
+        yield Cause("aggregate", words, partial(_with_weights, numerator=numerator, divisor=of))
     if names:
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: expected is ours times {usual:.6g}"
-        yield Cause("aggregate", words, partial(everything, factor=usual))
+        yield Cause("aggregate", words, partial(everything_times, factor=usual))
     else:
         words = f"denominator: tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
-        of = partial(_fixed, divisor=divisor)
-        yield Cause("aggregate", words, partial(_with, numerator=numerator, divisor=of))
-
-
-def _fixed(_: Case, divisor: float) -> float:
-    return divisor
+        solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
+        yield Cause("aggregate", words, solved)
 
 
 def _factors(case: Case) -> F64 | None:
@@ -170,12 +171,12 @@ def _factors(case: Case) -> F64 | None:
     if wanted is None or not responses.total:
         return None
     square = responses.sum(ours * ours)
-    told = square > (case.quiet**2) * np.maximum(responses.lengths, 1)
-    if not told.any():
+    loud = square > (case.quiet**2) * np.maximum(responses.lengths, 1)
+    if not loud.any():
         return None
-    factor = np.where(told, responses.sum(ours * wanted) / np.where(told, square, 1.0), np.nan)
-    usual = float(np.nanmedian(factor))  # of those that tell nothing
-    explained = responses.spread(np.where(told, factor, usual)) * ours
+    factor = np.where(loud, responses.sum(ours * wanted) / np.where(loud, square, 1.0), np.nan)
+    usual = float(np.nanmedian(factor))  # for those whose gradient is too small
+    explained = responses.spread(np.where(loud, factor, usual)) * ours
     return factor if case.near(explained, wanted).all() else None
 
 
@@ -183,16 +184,16 @@ def _kind(factor: F64) -> str:
     return "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
 
 
-def _named(case: Case, form: str, divisor: float) -> Iterator[tuple[str, Divisor]]:
-    """Every count that it is, since some are the same on some records."""
-    told = False
-    for steps, said in ((False, ""), (True, " × the accumulation steps")):
+def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, Divisor]]:
+    """Yields every count that the divisor is: some are equal on some records."""
+    found = False
+    for steps, suffix in ((False, ""), (True, " × the accumulation steps")):
         for name, of in _MEANS if form else _EQUAL:
             count = partial(_counted, of=of, steps=steps)
             if abs(count(case) - divisor) <= 3e-4 * divisor:
-                told = True
-                yield name + said, count
-        if told:
+                found = True
+                yield name + suffix, count
+        if found:
             return
 
 
@@ -202,10 +203,114 @@ def _counted(case: Case, of: Divisor, *, steps: bool) -> float:
     return of(case) * accumulated if steps else of(case)
 
 
-def _with(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
+def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
     shape, by = numerator(case), divisor(case)
 
     def aggregate() -> Weights:
         return Weights(shape, None, by, "solved")
 
     return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)
+
+
+# ---- sign and plain factors: of everything, of the gradient alone, of the loss alone ------------
+
+
+def negative(case: Case) -> Iterator[Cause]:
+    """Yields the objective for the loss."""
+    if case.gradient is not None or case.loss is not None:
+        words = "wrong sign: it is the negative (loss = −objective)"
+        yield Cause("loss", words, partial(everything_times, factor=-1.0))
+
+
+def everything_times(case: Case, factor: float) -> Breakdown:
+    """Multiplies J, and with it its gradient."""
+    weights = {id(term.weights): term.weights for term in case.breakdown.terms}
+    scaled = {key: w._replace(numerator=factor * w.numerator) for key, w in weights.items()}
+    terms = tuple(t._replace(weights=scaled[id(t.weights)]) for t in case.breakdown.terms)
+    return replace(case.breakdown, terms=terms)
+
+
+def separate_factors(case: Case) -> Iterator[Cause]:
+    """Yields a factor that only the gradient has, or only the loss."""
+    gradient, loss = _gradient_factor(case), _loss_factor(case)
+    if gradient is None or loss is None:
+        return
+    if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
+        words = f"only the gradient: it is ours times {gradient:.5g}, the loss is right"
+        yield Cause("aggregate", words, partial(_scaled, loss=1.0, gradient=gradient))
+        if round_number(loss):  # else it is fitted to the one number that it explains
+            turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
+            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
+            yield Cause("loss", words, partial(_scaled, loss=loss, gradient=1.0))
+        if round_number(loss) and abs(gradient - 1.0) > 1e-3:
+            words = f"off by constant factors: gradient times {gradient:.5g}, loss {loss:.5g}"
+            yield Cause("aggregate", words, partial(_scaled, loss=loss, gradient=gradient))
+
+
+def _gradient_factor(case: Case) -> float | None:
+    ours, wanted = case.breakdown.gradient, case.gradient
+    square = float(ours @ ours)
+    return None if wanted is None or not square else float(ours @ wanted) / square
+
+
+def _loss_factor(case: Case) -> float | None:
+    ours = float(case.breakdown.record_objective[0])
+    return None if case.loss is None or not ours else case.loss / ours
+
+
+def _scaled(case: Case, loss: float, gradient: float) -> Breakdown:
+    def scaled(term: Term) -> Term:
+        slope = None if term.slope is None else gradient * term.slope
+        return term._replace(values=loss * term.values, sums=loss * term.sums, slope=slope)
+
+    return replace(case.breakdown, terms=tuple(map(scaled, case.breakdown.terms)))
+
+
+# ---- factors, where there is only one number to go by -------------------------------------------
+
+_ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size", "num_processes")
+
+
+def named_factors(case: Case) -> Iterator[Cause]:
+    """Yields factors that have a name; of a gradient too, only those of accumulation."""
+    found = _loss_factor(case)
+    if found is None:
+        return
+    for name, value in _candidates(case):
+        if value <= 1 or (case.gradient is not None and name not in _ACCUMULATION):
+            continue
+        for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
+            for sign, suffix in ((1.0, ""), (-1.0, ", and of the wrong sign")):
+                if abs(found - sign * factor) <= case.tolerance.rtol * factor:
+                    words = (
+                        f"{_factor_kind(name)}: expected is ours {verb} {name} = {value:g}{suffix}"
+                    )
+                    yield Cause("aggregate", words, partial(everything_times, factor=sign * factor))
+
+
+def whole_factor(case: Case) -> Iterator[Cause]:
+    """Yields a whole factor without a name, of a loss without its gradient."""
+    found = _loss_factor(case)
+    if found is None or case.gradient is not None or abs(found) < 1.5:
+        return
+    if abs(found - round(found)) <= case.tolerance.rtol * abs(found):
+        words = f"off by a whole factor: expected is ours times {round(found)}"
+        yield Cause("aggregate", words, partial(everything_times, factor=found))
+
+
+def _candidates(case: Case) -> Iterator[tuple[str, float]]:
+    for name in (*_ACCUMULATION, "max_completion_length", "response_length"):
+        value = case.record.hyperparameters.get(name)
+        if isinstance(value, float | int):
+            yield name, float(value)
+    batch = case.batch
+    yield "the number of responses", float(batch.responses.count)
+    yield "the number of tokens", float(batch.responses.total)
+    yield "the number of groups", float(batch.group_count)
+    yield "the denominator", float(case.breakdown.denominator[0])
+
+
+def _factor_kind(name: str) -> str:
+    if name in _ACCUMULATION:
+        return "off by the accumulation factor"
+    return "a sum where a mean is meant, or a mean where a sum is meant"

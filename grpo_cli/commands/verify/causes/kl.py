@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, round_number, swapped
 from grpo_cli.commands.verify.causes.denominators import denominators
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -20,7 +19,7 @@ from grpo_cli.variants import STAGES
 
 
 def penalties(case: Case) -> Iterator[Cause]:
-    """Every mistake about a KL that is there."""
+    """Yields every mistake about a KL that is there."""
     own = case.objective.kl
     if own.choice.absent or not case.objective.beta:
         return
@@ -33,10 +32,19 @@ def penalties(case: Case) -> Iterator[Cause]:
     yield Cause("kl", "KL without gradient (detached)", _constant)
     if own.values.get("kl_weight") == "ratio":
         words = "KL without gradient (detached), but for that of its weight"
-        yield swapped("kl", words, _made(own, _only_weight))
-    yield from _references(case)
+        only_weight = _changed(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
+        yield swapped("kl", words, only_weight)
+    if case.batch.log_probs_ref is not None:
+        words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
+        yield swapped("kl", words, _changed(own, lambda kl: kl, turn=-1.0))
+        yield Cause("kl", "KL to the old policy where the reference is meant", _to_old)
     yield from _weights(own)
-    yield from _estimators(own)
+    for name, choice in STAGES["kl"].choices.items():
+        if name == own.name or choice.absent or choice.in_reward:
+            continue
+        bound = bound_to(name, choice, own.values)
+        if bound is not None:
+            yield swapped("kl", f"KL estimator {name} where {own.name} is meant", bound)
 
 
 def _on_kl(breakdown: Breakdown, change: Callable[[Term], Term]) -> Breakdown:
@@ -52,55 +60,29 @@ def _constant(case: Case) -> Breakdown:
     return _on_kl(case.breakdown, lambda kl: kl._replace(slope=None))
 
 
-# ---- other columns ------------------------------------------------------------------------------
-
-
-def _references(case: Case) -> Iterator[Cause]:
-    if case.batch.log_probs_ref is None:
-        return
-    words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
-    yield swapped("kl", words, _made(case.objective.kl, _kept, turn=-1.0))
-    yield Cause("kl", "KL to the old policy where the reference is meant", _to_old)
-
-
 def _to_old(case: Case) -> Breakdown:
     return case.evaluated(replace(case.batch, log_probs_ref=case.batch.log_probs_old))
 
 
-# ---- other choices ------------------------------------------------------------------------------
-
-
 def _weights(own: Bound) -> Iterator[Cause]:
     weight = own.values.get("kl_weight")
+    if weight is None:
+        return
+    plain, weighted = (
+        Bound(own.name, own.choice, {**own.values, "kl_weight": name}) for name in ("none", "ratio")
+    )
     if weight == "ratio":
-        yield swapped("kl", "KL not weighted by the ratio", _valued(own, kl_weight="none"))
+        yield swapped("kl", "KL not weighted by the ratio", plain)
     if weight == "none":
-        yield swapped("kl", "KL weighted by the ratio", _valued(own, kl_weight="ratio"))
-    if weight is not None:
-        detached = _made(_valued(own, kl_weight="ratio"), _unweighted_slope)
-        more = "" if weight == "ratio" else "KL weighted by the ratio, and "
-        words = f"{more}KL's weight detached: no gradient flows through the ratio"
-        yield swapped("kl", words, detached)
+        yield swapped("kl", "KL weighted by the ratio", weighted)
+    detached = _changed(weighted, lambda kl: kl._replace(grad_log_ratio=None))
+    more = "" if weight == "ratio" else "KL weighted by the ratio, and "
+    words = f"{more}KL's weight detached: no gradient flows through the ratio"
+    yield swapped("kl", words, detached)
 
 
-def _valued(own: Bound, **values: Any) -> Bound:
-    return Bound(own.name, own.choice, {**own.values, **values})
-
-
-def _kept(kl: Kl) -> Kl:
-    return kl
-
-
-def _only_weight(kl: Kl) -> Kl:
-    return kl._replace(grad_log_prob=np.zeros_like(kl.value))
-
-
-def _unweighted_slope(kl: Kl) -> Kl:
-    return kl._replace(grad_log_ratio=None)
-
-
-def _made(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
-    """The same estimator with its outcome changed; ``turn`` −1 reads the log-ratio backwards."""
+def _changed(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
+    """Returns the estimator with its outcome changed; ``turn`` −1 reads the log-ratio backwards."""
 
     def kl(
         log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
@@ -118,29 +100,16 @@ def _made(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
     return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
 
 
-def _estimators(own: Bound) -> Iterator[Cause]:
-    for name, choice in STAGES["kl"].choices.items():
-        if name == own.name or choice.absent or choice.in_reward:
-            continue
-        values = {**choice.defaults, **own.values}
-        taken = {one: values[one] for one in choice.hyperparameters if one in values}
-        if len(taken) == len(choice.hyperparameters):
-            words = f"KL estimator {name} where {own.name} is meant"
-            yield swapped("kl", words, Bound(name, choice, taken))
-
-
 def reductions(case: Case) -> Iterator[Cause]:
-    """The KL with a denominator of its own, which differs by more than a factor (that is β)."""
+    """Yields the KL with another denominator, if it differs by more than a factor (that is β)."""
     own = case.objective.aggregate
     if not case.objective.beta or not case.other_kl_weights:
         return
     values = {**case.record.hyperparameters, **own.values}
     for name, choice in STAGES["aggregate"].choices.items():
-        known = {**choice.defaults, **values}
-        taken = {one: known[one] for one in choice.hyperparameters if one in known}
-        if name != own.name and len(taken) == len(choice.hyperparameters):
+        bound = bound_to(name, choice, values)
+        if name != own.name and bound is not None:
             words = f"KL aggregated by itself, as {name}, where {own.name} is meant"
-            bound = Bound(name, choice, taken)
             yield Cause("kl", words, partial(_reduced, bound=bound))
 
 
@@ -160,14 +129,14 @@ def _reduced(case: Case, bound: Bound) -> Breakdown:
 
 
 def weights_and_denominators(case: Case) -> Iterator[Cause]:
-    """The KL's weight, which a trainer's settings turn on and off, and a denominator by name."""
+    """Yields another weight of the KL, which trainers can turn on and off, and a denominator."""
     if not case.objective.beta:
         return
     for weight in _weights(case.objective.kl):
         again = replace(case, breakdown=weight.evaluate(case))
-        for one in denominators(again, unnamed=False):
-            words = f"{weight.words}, and {one.words}"
-            yield Cause(one.stage, words, partial(_both, first=weight, second=one))
+        for cause in denominators(again, unnamed=False):
+            words = f"{weight.words}, and {cause.words}"
+            yield Cause(cause.stage, words, partial(_both, first=weight, second=cause))
 
 
 def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
@@ -178,7 +147,7 @@ def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
 
 
 def strength(case: Case) -> Iterator[Cause]:
-    """β, which the gradient is linear in."""
+    """Yields the β that gives the gradient, which is linear in it."""
     beta, ours = case.objective.beta, case.without_policy.gradient
     wanted = case.gradient
     if wanted is None or not beta or case.breakdown.term(KL) is None or not ours.any():

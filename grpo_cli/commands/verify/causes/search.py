@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from grpo_cli.commands.verify.causes import (
-    advantages,
-    advantages_solved,
-    choices,
-    clips,
-    denominators,
-    discount,
-    factors,
-    kl,
-    ratios,
-    rewards,
-    tokens,
-    weights,
-    window,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.commands.verify.causes import advantages, choices, clips, denominators, kl, tokens
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
+from grpo_cli.objective.objective import Objective
 
 MOST = 4
 """Causes named, where several explain a record equally well."""
@@ -34,17 +25,17 @@ class Tried(NamedTuple):
 
 
 TIERS: Sequence[Sequence[Tried]] = (
-    (Tried(factors.negative),),
+    (Tried(denominators.negative),),
     (
-        Tried(factors.known, 1),
-        Tried(tokens.some, 1),
-        Tried(rewards.formulas, 2),
+        Tried(denominators.named_factors, 1),
+        Tried(tokens.solved_tokens, 1),
+        Tried(advantages.formulas, 2),
         Tried(advantages.changed),
         Tried(advantages.other_sign),
-        Tried(ratios.ratios),
+        Tried(choices.ratios),
         Tried(clips.clips),
         Tried(clips.reinforce),
-        Tried(weights.weights),
+        Tried(clips.weights),
         Tried(kl.penalties),
         Tried(tokens.mask_ignored),
         Tried(tokens.edges),
@@ -52,44 +43,39 @@ TIERS: Sequence[Sequence[Tried]] = (
         Tried(denominators.denominators, 2),
     ),
     (
-        Tried(rewards.other_eps, 1),
-        Tried(advantages_solved.solved, 1),
-        Tried(discount.discounted, 1),
-        Tried(window.windows, 1),
-        Tried(weights.solved, 1),
+        Tried(advantages.other_eps, 1),
+        Tried(advantages.solved_changes, 1),
+        Tried(advantages.discounted, 1),
+        Tried(clips.windows, 1),
+        Tried(clips.solved_cap, 1),
         Tried(kl.reductions, 1),
         Tried(kl.strength),
     ),
     (Tried(kl.weights_and_denominators, 2),),
-    (Tried(factors.apart, 1), Tried(factors.whole)),
+    (Tried(denominators.separate_factors, 1), Tried(denominators.whole_factor)),
     (Tried(choices.any_choice, 1),),
 )
 """A tier is tried where nothing in those before it explains the record."""
 
 
 def causes(case: Case) -> list[Cause]:
-    """What explains all that the record expects; empty where nothing that is known does."""
+    """Returns what explains all that the record expects; empty where no known mistake does."""
     for tier in TIERS:
-        fitting: list[Cause] = []
+        fitting: dict[str, Cause] = {}
         for tried in tier:
-            fitting += _fitting(case, tried)
+            fitting |= {cause.words: cause for cause in _fitting(case, tried)}
         if fitting:
-            return _once(fitting)[:MOST]
+            return [*fitting.values()][:MOST]
     return []
 
 
-def _fitting(case: Case, tried: Tried) -> list[Cause]:
-    fitting: list[Cause] = []
-    for cause in _made(case, tried.source):
-        if explains(cause, case):
-            fitting.append(cause)
-            if len(fitting) == tried.most:
-                break
-    return fitting
+def _fitting(case: Case, tried: Tried) -> Iterator[Cause]:
+    fits = (cause for cause in _possible(case, tried.source) if explains(cause, case))
+    return islice(fits, tried.most)
 
 
-def _made(case: Case, source: Source) -> Iterator[Cause]:
-    """The causes of a source, as far as it can make any of this record."""
+def _possible(case: Case, source: Source) -> Iterator[Cause]:
+    """Yields the causes of a source, until it can make no more of this record."""
     try:
         yield from source(case)
     except IMPOSSIBLE:
@@ -104,5 +90,126 @@ def explains(cause: Cause, case: Case) -> bool:
         return False  # the record cannot be read so
 
 
-def _once(fitting: Sequence[Cause]) -> list[Cause]:
-    return [*{cause.words: cause for cause in fitting}.values()]
+# ---- over many records: what explained one is tried first on the next ---------------------------
+
+_KEPT = 3
+"""Answers remembered."""
+
+_COUNTS = "num_items_in_batch"
+"""Differs from record to record of one run, and is in no answer."""
+
+Key = tuple[object, ...]
+
+
+class Memory:
+    """Remembers the answers to the records before; searches a number of them from the beginning.
+
+    What is found depends on the order of the records and on nothing else.
+
+    Args:
+        most: records that may be searched; later ones are only tried against known answers.
+
+    Attributes:
+        left_out: records that were not searched, since ``most`` had been.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._known: list[tuple[Key, list[Cause]]] = []
+        self.left_out = 0
+
+    def causes(self, case: Case) -> list[Cause] | None:
+        """Says why a record differs; empty where nothing explains it, None where not searched."""
+        key = _key(case.objective)
+        for at, (of, known) in enumerate(self._known):
+            fitting = [cause for cause in known if of == key and explains(cause, case)]
+            if fitting:
+                self._known.insert(0, self._known.pop(at))
+                return fitting
+        if self._left <= 0:
+            self.left_out += 1
+            return None
+        self._left -= 1
+        found = causes(case)
+        if found:
+            self._known = [(key, found), *self._known][:_KEPT]
+        return found
+
+
+def _key(objective: Objective) -> Key:
+    """The stages and their values: an answer to other ones would be worded otherwise."""
+    return tuple(
+        (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] != _COUNTS))
+        for stage, bound in objective.stages.items()
+    )
+
+
+# ---- what is known where no cause explains the difference ---------------------------------------
+
+Where = Callable[[Case], NDArray[np.bool_]]
+
+
+_PLACES: tuple[tuple[str, Where], ...] = (
+    ("those of clipped tokens", lambda case: case.breakdown.clip != 0),
+    ("those of tokens that are not clipped", lambda case: case.breakdown.clip == 0),
+    ("the last of each response", tokens.last),
+    ("the first of each response", tokens.first),
+    ("those with A > 0", lambda case: case.breakdown.advantage > 0),
+    ("those with A < 0", lambda case: case.breakdown.advantage < 0),
+    ("those with ratio above 1", lambda case: case.breakdown.ratio > 1.0),
+    ("those with ratio below 1", lambda case: case.breakdown.ratio < 1.0),
+)
+
+
+def pattern(case: Case) -> str:
+    """Describes in one line where the gradients differ; "" where only a number is known."""
+    wanted, ours = case.gradient, case.breakdown.gradient
+    if wanted is None or not len(ours):
+        return ""
+    wrong = ~case.near(wanted, ours)
+    if not wrong.any():
+        return "the gradient agrees: only values differ (a constant, or what has no gradient)" + (
+            _ratio(case)
+        )
+    count = int(wrong.sum())
+    parts = [f"{count:,} of {len(wrong):,} gradients differ", *_where(case, wrong)]
+    parts += _how(case, wrong)
+    return ", ".join(parts)
+
+
+def _ratio(case: Case) -> str:
+    ours = float(case.breakdown.record_objective[0])
+    if case.loss is None or not ours:
+        return ""
+    return f", the loss is ours times {case.loss / ours:.5g}"
+
+
+def _where(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
+    responses = case.batch.responses
+    rows = np.unique(responses.index[wrong])
+    filled = int((responses.lengths > 0).sum())
+    if len(rows) < filled:
+        some = ", ".join(map(str, rows[:5].tolist())) + (", …" if len(rows) > 5 else "")
+        yield f"in response{'' if len(rows) == 1 else 's'} {some}"
+    seen = case.near(0.0 * case.breakdown.gradient, case.breakdown.gradient)
+    for words, where in _PLACES:
+        there = where(case)
+        if there.any() and not there.all() and bool((there | ~wrong).all()):
+            yield ("exactly " if bool((wrong | ~there | seen).all()) else "only among ") + words
+            return
+
+
+def _how(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
+    """Whether one factor makes the wrong ones right."""
+    assert case.gradient is not None
+    wanted, ours = case.gradient[wrong], case.breakdown.gradient[wrong]
+    if not np.abs(wanted).max() > case.quiet:
+        yield "where 0 is expected"
+        return
+    square = float(ours @ ours)
+    if not square:
+        yield "where ours are 0"
+        return
+    factor = float(ours @ wanted) / square
+    if case.near(factor * ours, wanted).all():
+        yield f"by a constant factor: expected is ours times {factor:.5g}"

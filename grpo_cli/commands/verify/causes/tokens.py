@@ -19,48 +19,39 @@ from grpo_cli.records import assemble
 
 Picked = NDArray[np.bool_]
 Pick = Callable[[Case], Picked]
+"""Returns [N] which tokens of a record."""
 
 _TIMES = ((0.0, "dropped (gradient 0)"), (2.0, "doubled"))
 
 
 def last(case: Case) -> Picked:
-    """The last token of every response."""
-    picked = np.zeros(case.batch.responses.total, dtype=bool)
+    """[N] the last token of every response."""
     responses = case.batch.responses
-    filled = responses.lengths > 0
-    picked[(responses.starts + responses.lengths - 1)[filled]] = True
+    picked = np.zeros(responses.total, dtype=bool)
+    picked[(responses.starts + responses.lengths - 1)[responses.lengths > 0]] = True
     return picked
 
 
 def first(case: Case) -> Picked:
-    """The first token of every response."""
-    picked = np.zeros(case.batch.responses.total, dtype=bool)
-    picked[case.batch.responses.starts[case.batch.responses.lengths > 0]] = True
+    """[N] the first token of every response."""
+    responses = case.batch.responses
+    picked = np.zeros(responses.total, dtype=bool)
+    picked[responses.starts[responses.lengths > 0]] = True
     return picked
 
 
 def edges(case: Case) -> Iterator[Cause]:
-    """The last or the first token of every response."""
+    """Yields the last or the first token of every response, dropped or doubled."""
     if not case.batch.responses.total:
         return
     for pick, where in ((last, "last"), (first, "first")):
-        for times, said in _TIMES:
-            words = f"the {where} token of every response is {said}"
-            yield from _counted(words, pick, times)
-
-
-def _same(case: Case, picked: Picked) -> Picked:
-    if len(picked) != case.batch.responses.total:
-        raise ValueError("these tokens were of another record")
-    return picked
-
-
-def _counted(words: str, pick: Pick, times: float) -> Iterator[Cause]:
-    yield Cause("tokens", words, partial(_times, pick=pick, times=times))
+        for times, suffix in _TIMES:
+            words = f"the {where} token of every response is {suffix}"
+            yield Cause("tokens", words, partial(_times, pick=pick, times=times))
 
 
 def _times(case: Case, pick: Pick, times: float) -> Breakdown:
-    """Some tokens count otherwise, in value and in gradient; the denominators stay."""
+    """Counts some tokens otherwise, in value and in gradient; the denominators stay."""
     picked = pick(case)
     weight = np.where(picked, times, 1.0)
 
@@ -73,27 +64,36 @@ def _times(case: Case, pick: Pick, times: float) -> Breakdown:
     return replace(case.breakdown, terms=tuple(counted(term) for term in case.breakdown.terms))
 
 
-# ---- solved -------------------------------------------------------------------------------------
+# ---- solved for in the gradient -----------------------------------------------------------------
 
 
-def some(case: Case) -> Iterator[Cause]:
-    """The tokens whose gradient is 0, or twice what it should be, while the others are right."""
+def solved_tokens(case: Case) -> Iterator[Cause]:
+    """Yields tokens whose gradient is 0, or twice what it should be, while the others are right."""
     wanted, ours = case.gradient, case.breakdown.gradient
     if wanted is None:
         return
     wrong = ~case.near(wanted, ours)
-    for times, said in _TIMES:
+    for times, suffix in _TIMES:
         if wrong.any() and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
-            picked = _whole(case, wrong)
-            yield from _counted(_words(case, picked, said), partial(_same, picked=picked), times)
+            picked = _with_silent(case, wrong)
+            yield _cause(_words(case, picked, suffix), picked, times)
             if not np.array_equal(picked, wrong):
-                yield from _counted(_words(case, wrong, said), partial(_same, picked=wrong), times)
+                yield _cause(_words(case, wrong, suffix), wrong, times)
     if not wrong.any():
-        yield from _unseen(case)
+        yield from _silent(case)
 
 
-def _whole(case: Case, wrong: Picked) -> Picked:
-    """With the tokens of the same responses that have no gradient to be seen by."""
+def _cause(words: str, picked: Picked, times: float) -> Cause:
+    def pick(case: Case) -> Picked:
+        if len(picked) != case.batch.responses.total:
+            raise ValueError("these tokens were of another record")
+        return picked
+
+    return Cause("tokens", words, partial(_times, pick=pick, times=times))
+
+
+def _with_silent(case: Case, wrong: Picked) -> Picked:
+    """Adds the tokens without gradient of responses whose other tokens are all wrong."""
     responses = case.batch.responses
     seen = np.abs(case.breakdown.gradient) > case.quiet
     whole = (responses.sum((seen & ~wrong).astype(int)) == 0) & (
@@ -103,28 +103,28 @@ def _whole(case: Case, wrong: Picked) -> Picked:
     return picked
 
 
-def _unseen(case: Case) -> Iterator[Cause]:
-    """A token, or a response, that has no gradient (it is clipped) and adds nothing, or double."""
+def _silent(case: Case) -> Iterator[Cause]:
+    """Yields tokens and responses without gradient (clipped) that add nothing, or double."""
     if case.loss is None:
         return
     responses, parts = case.batch.responses, case.breakdown.contribution
     silent = np.abs(case.breakdown.gradient) <= case.quiet
     whole = (responses.lengths > 0) & (responses.sum((~silent).astype(int)) == 0)
-    for times, said in _TIMES:
+    for times, suffix in _TIMES:
         for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
             picked = responses.index == row
-            yield from _counted(_words(case, picked, said), partial(_same, picked=picked), times)
+            yield _cause(_words(case, picked, suffix), picked, times)
         fits = np.flatnonzero(silent & _explains(case, parts, times))
         if len(fits):
             picked = np.arange(len(parts)) == fits[0]
-            words = _words(case, picked, said)
+            words = _words(case, picked, suffix)
             if len(fits) > 1:
                 words += f", or another of the {len(fits)} that have no gradient and the same part"
-            yield from _counted(words, partial(_same, picked=picked), times)
+            yield _cause(words, picked, times)
 
 
 def _explains(case: Case, parts: F64, times: float) -> Picked:
-    """Which parts of the loss are what it is off by, when they count so many times."""
+    """Whether counting a part of the loss so many times explains what it is off by."""
     assert case.loss is not None
     off = case.loss - float(case.breakdown.record_objective[0])
     size = max(abs(case.loss), 1e-3 * float(np.abs(case.breakdown.contribution).sum()))
@@ -132,33 +132,30 @@ def _explains(case: Case, parts: F64, times: float) -> Picked:
     return near
 
 
-def _words(case: Case, picked: Picked, said: str) -> str:
+def _words(case: Case, picked: Picked, suffix: str) -> str:
     responses = case.batch.responses
     rows = np.unique(responses.index[picked])
     of_rows = responses.spread(np.isin(np.arange(responses.count), rows))
+    count = int(picked.sum())
     if np.array_equal(picked, of_rows):
         names = ", ".join(map(str, rows[:5].tolist())) + (", …" if len(rows) > 5 else "")
         what = f"response {names} is" if len(rows) == 1 else f"responses {names} are"
-        return f"{what} {said}: {int(picked.sum())} of {responses.total} tokens"
+        return f"{what} {suffix}: {count} of {responses.total} tokens"
     at = int(np.argmax(picked))
-    count = int(picked.sum())
-    verb = "token is" if count == 1 else "tokens are"
-    place = f"{'the first is ' if count > 1 else ''}{_place(case, at)}"
-    return f"{count} of {responses.total} {verb} {said}: {place}"
-
-
-def _place(case: Case, at: int) -> str:
-    responses = case.batch.responses
     row = int(responses.index[at])
     inside = at - int(responses.starts[row])
     if inside == responses.lengths[row] - 1:
-        return f"the last token of response {row}"
-    positions = case.batch.positions
-    return f"token {inside if positions is None else int(positions[at])} of response {row}"
+        place = f"the last token of response {row}"
+    else:
+        positions = case.batch.positions
+        place = f"token {inside if positions is None else int(positions[at])} of response {row}"
+    verb = "token is" if count == 1 else "tokens are"
+    place = f"{'the first is ' if count > 1 else ''}{place}"
+    return f"{count} of {responses.total} {verb} {suffix}: {place}"
 
 
 def mask_ignored(case: Case) -> Iterator[Cause]:
-    """Masked tokens that count."""
+    """Yields masked tokens that count."""
     if case.record.mask is not None:
         yield Cause("mask", "mask ignored: masked tokens count", _unmasked)
 

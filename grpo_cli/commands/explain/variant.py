@@ -1,0 +1,271 @@
+"""A variant explained: its formula, its hyperparameters, and the rows that are like it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.engine import probe
+from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.signature import Part, line
+from grpo_cli.terminal.grid import column, grid, with_words
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
+from grpo_cli.variants import NAMES, STAGES, VARIANTS, Variant
+
+Entry = Mapping[str, Any]
+
+SYMBOLS: Mapping[str, str] = {
+    "advantage": "A",
+    "ratio": "ρ",
+    "surrogate": "s",
+    "kl": "k",
+    "correction": "c",
+    "aggregate": "w",
+    "kl_aggregate": "w′",
+    "entropy": "H",
+    "entropy_aggregate": "w″",
+}
+"""What each stage makes, as the formula writes it."""
+
+_MOST_DIFFERENCES = 2
+
+
+def describe_variant(name: str) -> dict[str, Any]:
+    """The page of a variant, made from the tables, so that a new row has one."""
+    listed = NAMES[name]
+    row = VARIANTS[listed]
+    same, near = related(listed)
+    return {
+        "variant": listed,
+        "aliases": list(row.aliases),
+        "title": row.title,
+        "formula": formula(row),
+        "stages": [_describe_stage(stage, bound) for stage, bound in stages(row).items()],
+        "hyperparameters": hyperparameters(row),
+        **origin(row),
+        "same": same,
+        "near": near,
+    }
+
+
+def origin(row: Variant) -> dict[str, Any]:
+    """Where a row comes from, and how sure that is."""
+    return {
+        "paper": row.paper or None,
+        "version": row.version or None,
+        "until": row.until or None,
+        "checked": row.checked,
+        "note": row.note,
+    }
+
+
+def stages(row: Variant) -> dict[str, Bound]:
+    """The bound choices of a row, in the order in which they run."""
+    found = {one.name: getattr(row, one.name) for one in fields(row)}
+    return {name: bound for name, bound in found.items() if isinstance(bound, Bound)}
+
+
+def formula(row: Variant) -> str:
+    """J in symbols, without the parts that the row has not."""
+    policy = "s" if row.correction.choice.absent else "c·s"
+    if row.kl.choice.absent:
+        core = f"Σₜ w·{policy}"
+    elif row.kl.choice.in_reward:
+        core = f"Σₜ w·{policy}, the rewards less β·Σₜ k"
+    elif row.kl_aggregate is None:
+        core = f"Σₜ w·({policy} − β·k)"
+    else:
+        core = f"Σₜ w·{policy} − β·Σₜ w′·k"
+    if row.entropy is not None:
+        core += f" + entropy_coef·Σₜ {'w' if row.entropy_aggregate is None else 'w″'}·H"
+    return f"J = {core};  loss = −J"
+
+
+def _describe_stage(stage: str, bound: Bound) -> dict[str, str]:
+    """A line of the formula: a stage, its choice as bound, and the choice's description."""
+    doc = inspect.getdoc(bound.choice.function) or ""
+    summary, _, details = doc.partition("\n")
+    return {
+        "stage": stage,
+        "symbol": SYMBOLS.get(stage, ""),
+        "question": STAGES[stage].question if stage in STAGES else "",
+        "choice": choice_line(bound),
+        "summary": summary.replace("``", ""),
+        "details": details.strip().replace("``", ""),
+    }
+
+
+def choice_line(bound: Bound) -> str:
+    """A choice with its values, as a signature has it."""
+    return line((Part("", bound.name, tuple(bound.values.items())),))
+
+
+def hyperparameters(row: Variant) -> list[dict[str, Any]]:
+    """Each hyperparameter of the row: its value, what it is, and what others call it."""
+    found: dict[str, tuple[Value, str]] = {}
+    for stage, bound in stages(row).items():
+        for name, value in bound.values.items():
+            found.setdefault(name, (value, stage))
+    return [
+        {
+            "name": name,
+            "value": value,
+            "stage": stage,
+            "meaning": HYPERPARAMETERS[name].meaning,
+            "aliases": list(HYPERPARAMETERS[name].aliases),
+        }
+        for name, (value, stage) in found.items()
+    ]
+
+
+def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """The rows with the same choices; and those that differ at one or two stages, with how."""
+    choices = Choices(stages(VARIANTS[listed]))
+    same: list[str] = []
+    near: list[dict[str, Any]] = []
+    for name, row in VARIANTS.items():
+        if name == listed:
+            continue
+        differs = choices.differences(stages(row))
+        if not differs:
+            same.append(name)
+        elif len(differs) <= _MOST_DIFFERENCES:
+            near.append({"variant": name, "version": row.version or None, "differs": differs})
+    near.sort(key=lambda entry: len(entry["differs"]))
+    return same, near
+
+
+class Choices:
+    """A row's choices, to compare with those of other rows; results are cached."""
+
+    def __init__(self, bound: Mapping[str, Bound]) -> None:
+        self._bound = bound
+        self._same: dict[tuple[str, str], bool] = {}
+
+    def differences(self, other: Mapping[str, Bound]) -> dict[str, str]:
+        """Stage → the other's choice, where it computes something else; up to one too many."""
+        found = {}
+        for stage in dict.fromkeys([*self._bound, *other]):
+            theirs = other.get(stage)
+            choice = "none" if theirs is None else choice_line(theirs)
+            if (stage, choice) not in self._same:
+                self._same[stage, choice] = self._same_choice(stage, theirs)
+            if not self._same[stage, choice]:
+                found[stage] = choice
+            if len(found) > _MOST_DIFFERENCES:
+                break
+        return found
+
+    def _same_choice(self, stage: str, theirs: Bound | None) -> bool:
+        """Whether two choices at a stage are one: by name and values, or by what they give."""
+        mine = self._bound.get(stage)
+        if mine is not None and theirs is not None:
+            if mine.name == theirs.name and mine.values == theirs.values:
+                return True
+            return stage in STAGES and self._same_value(stage, theirs)
+        given = mine or theirs
+        return given is None or (stage.startswith("entropy") and not self._has_bonus(given))
+
+    def _has_bonus(self, given: Bound) -> bool:
+        bound = self._bound.get("entropy", given)
+        return bool(bound.values.get("entropy_coef"))
+
+    def _same_value(self, stage: str, theirs: Bound) -> bool:
+        """Whether J and the gradient on the probe do not change when one stands for the other."""
+        if not all(map(_complete, (*self._stages.values(), theirs))):
+            return False
+        other = probe.gradients(Objective(name="", **{**self._stages, stage: theirs}))
+        return all(map(probe.same_gradient, self._gradients, other))
+
+    @cached_property
+    def _stages(self) -> dict[str, Any]:
+        return {name: bound for name, bound in self._bound.items() if name in STAGES}
+
+    @cached_property
+    def _gradients(self) -> list[probe.Gradient | None]:
+        return [*probe.gradients(Objective(name="", **self._stages))]
+
+
+def _complete(bound: Bound) -> bool:
+    """Whether every hyperparameter has a value; some rows leave one to the user."""
+    return set(bound.values) == set(bound.choice.hyperparameters)
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+_NEAR = 25
+_INDENT = 2
+
+
+def print_variant(console: Console, screen: Screen, page: Entry) -> None:
+    """Prints a variant's page: formula, stages, hyperparameters, origin, and what is like it."""
+    width = screen.reading
+    names = ", ".join([page["variant"], *page["aliases"]])
+    head = Text.assemble((names, "bold cyan"), f": {page['title']}")
+    console.print(wrapped(head, width, _INDENT))
+    console.print(Text("\n") + wrapped(Text(f"  {page['formula']}\n", "bold"), width, _INDENT * 2))
+    for stage in page["stages"]:
+        _print_stage(console, stage, width)
+    _print_hyperparameters(console, screen, page["hyperparameters"])
+    console.print()
+    _print_origin(console, page, width)
+    _print_related(console, page, width)
+
+
+def _print_stage(console: Console, stage: Entry, width: int) -> None:
+    symbol = (f"{stage['symbol']:>3}", "bold")
+    console.print(Text.assemble(symbol, f"  {stage['stage']}: ", (stage["choice"], "cyan")))
+    console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
+
+
+def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
+    if not rows:
+        return
+    console.print(Text("\nhyperparameters", "bold"))
+    columns = [
+        column("name", [row["name"] for row in rows]),
+        column("value", [row["value"] for row in rows], show=_value),
+        column("also called", [", ".join(row["aliases"]) for row in rows], show=str),
+        column("meaning", [row["meaning"] for row in rows], show=str),
+    ]
+    kept, _ = with_words(columns, ("also called",), screen.reading)
+    console.print(grid(kept))
+
+
+def _value(value: Any) -> str:
+    return "off" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _print_origin(console: Console, page: Entry, width: int) -> None:
+    if page["paper"]:
+        console.print(Text(f"paper    https://arxiv.org/abs/{page['paper']}"))
+    if page["version"]:
+        console.print(Text(f"version  {page['version']}"))
+    if page["until"]:
+        console.print(Text(f"until    {page['until']}; newer releases do not have it"))
+    console.print(Text(f"checked  {page['checked']}"))
+    console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
+
+
+def _print_related(console: Console, page: Entry, room: int) -> None:
+    if page["same"]:
+        same = Text(f"the same choices: {', '.join(page['same'])}")
+        console.print(Text("\n") + wrapped(same, room, _INDENT))
+    if page["near"]:
+        console.print(Text("\nlike it, but for", "bold"))
+        width = max(len(one["variant"]) for one in page["near"])
+        for one in page["near"][:_NEAR]:
+            differs = "; ".join(f"{stage} {choice}" for stage, choice in one["differs"].items())
+            line = Text.assemble("  ", (f"{one['variant']:{width}}", "cyan"), f"  {differs}")
+            console.print(wrapped(line, room, width + 4))
+        if len(page["near"]) > _NEAR:
+            console.print(Text(f"  … {len(page['near']) - _NEAR} more (see --json)", "dim"))

@@ -1,0 +1,204 @@
+"""AReaL's advantage, ratio, KL and denominator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.errors import InputError
+from grpo_cli.objective.advantage.batch import Advantage, over_batch
+from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.advantage.tokens import less_kl_to_come
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.correction import within
+from grpo_cli.objective.kl import Estimator, in_reward, k1, k2, k3
+from grpo_cli.objective.results import Moments, Ratio, Weights
+
+_USUAL: Usual = {
+    "reward_bias": -0.5,
+    "reward_scaling": 10.0,
+    "reward_clip": 20.0,
+    "std_eps": 1e-5,
+}
+
+
+def _whiten(values: F64, moments: Moments, *, std_eps: float) -> F64:
+    sigma = np.where(moments.count > 1.0, moments.std(1), 1.0)
+    return (values - moments.mean) / (sigma + std_eps)
+
+
+@choice("advantage", "areal/grpo", **_USUAL)
+@over_batch(_whiten)
+def group_then_batch(
+    task_rewards: F64,
+    groups: Groups,
+    token_penalty: F64,
+    responses: Segments,
+    *,
+    reward_bias: float,
+    reward_scaling: float,
+    reward_clip: float,
+    std_eps: float,
+) -> Advantage:
+    """AReaL's GRPO: clip((r + bias)·scaling), group-normalised, then normalised over all tokens.
+
+    Both normalisations are (x − m)/(σ + eps), m and σ the mean and the standard deviation of x
+    with ddof 1; the second has each token of the batch as one element. A KL in the reward is summed
+    over the tokens to come, between the two.
+
+    Args:
+        task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
+        groups, responses: which responses answer the same prompt; cut the tokens.
+        moments: of the group-normalised advantages, over tokens.
+        reward_bias, reward_scaling: the affine map that rewards go through first.
+        reward_clip: bound on the reward before it is normalised; OpenRLHF clips after.
+        std_eps: added to both σ.
+
+    References:
+        Fu et al., AReaL, 2025 (arXiv 2505.24298); its examples/math/gsm8k_grpo.yaml.
+    """
+    mapped = np.clip((task_rewards + reward_bias) * reward_scaling, -reward_clip, reward_clip)
+    scores = group_std(mapped, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
+    return less_kl_to_come(scores, token_penalty, responses, None)
+
+
+@choice("advantage", "areal/on-last-token", **_USUAL)
+@over_batch(_whiten)
+def on_last_token(
+    task_rewards: F64,
+    groups: Groups,
+    token_penalty: F64,
+    responses: Segments,
+    last_masked: NDArray[np.bool_] | None = None,
+    *,
+    reward_bias: float,
+    reward_scaling: float,
+    reward_clip: float,
+    std_eps: float,
+) -> Advantage:
+    """``areal/grpo``, but a response whose last token as written is masked has no score.
+
+    AReaL puts the score on the last token that is no padding, and its recursion passes over masked
+    tokens: where that token is one of them the score is 0, before the second normalisation. For
+    records without padding, whose masks at the end are of the response's own tokens.
+
+    Args:
+        task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
+        groups, responses: which responses answer the same prompt; cut the tokens.
+        moments: of the scores that are left, less the KL, over tokens.
+        last_masked: [R] the responses whose last token is masked; None: none.
+        reward_bias, reward_scaling, reward_clip, std_eps: as ``areal/grpo`` takes them.
+
+    References:
+        AReaL cbff54d, ``PPOActor._compute_advantages``.
+    """
+    mapped = np.clip((task_rewards + reward_bias) * reward_scaling, -reward_clip, reward_clip)
+    scores = group_std(mapped, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
+    if last_masked is not None:
+        scores = np.where(last_masked, 0.0, scores)
+    return less_kl_to_come(scores, token_penalty, responses, None)
+
+
+@choice("ratio", "areal/sequence", is_low=None, is_high=5.0)
+def sequence_kept(
+    token_log_ratio: F64,
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+) -> Ratio:
+    """``sequence`` over the tokens with is_low ≤ π_old/π_rollout ≤ is_high alone.
+
+    A dropped token has the response's ratio too, and no part in it or in its gradient;
+    ``token-mask`` with the same bounds gives it weight 0.
+
+    Args:
+        token_log_ratio: [N] log π_θ − log π_old, nats.
+        log_probs_old, log_probs_rollout: [N] nats.
+        responses: cuts the tokens into responses.
+        is_low, is_high: the bounds; None: none.
+    """
+    weight = np.exp(log_probs_old - log_probs_rollout)
+    kept = within(weight, is_low, is_high)
+    counts = np.maximum(responses.sum(kept.astype(np.int64)), 1)
+    log_ratio = responses.spread(responses.sum(np.where(kept, token_log_ratio, 0.0)) / counts)
+
+    def pull(slope: F64) -> F64:
+        return np.where(kept, responses.spread(responses.sum(slope) / counts), 0.0)
+
+    return Ratio(log_ratio, np.exp(log_ratio), pull)
+
+
+def of_rollout(estimator: Estimator) -> Callable[..., F64]:
+    """β times the estimate with d = log π_rollout − log π_ref, [N]."""
+    of_old = in_reward(estimator)
+
+    def penalty(
+        log_probs_ref: F64,
+        log_probs_rollout: F64 | None = None,
+        *,
+        beta: float,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> F64:
+        if log_probs_rollout is None:
+            if beta:
+                raise InputError(
+                    "missing; AReaL's decoupled loss takes the KL of the engine that sampled; "
+                    "--kl k1-in-reward takes it of the old policy, as without that loss",
+                    path="log_probs_rollout",
+                    record=0,
+                )
+            return np.zeros_like(log_probs_ref)
+        penalties: F64 = of_old(
+            log_probs_rollout,
+            log_probs_ref,
+            beta=beta,
+            kl_input_clamp=kl_input_clamp,
+            kl_output_clamp=kl_output_clamp,
+        )
+        return penalties
+
+    penalty.__doc__ = f"""{estimator.__name__} of π_rollout against π_ref, taken off the reward.
+
+    It is taken of d = log π_rollout − log π_ref.
+
+    References:
+        AReaL's use_decoupled_loss, whose ``logprobs`` stay the engine's. Without it they are the
+        old policy's (``{estimator.__name__}-in-reward``).
+    """
+    return penalty
+
+
+for _of in (k1, k2, k3):
+    choice(
+        "kl",
+        f"areal/{_of.__name__}-in-reward",
+        in_reward=True,
+        kl_input_clamp=None,
+        kl_output_clamp=10.0,
+    )(of_rollout(_of))
+
+
+@choice("aggregate", "areal/token-mean")
+def areal_token_mean(lengths: I64, responses: Segments, records: Segments) -> Weights:
+    """AReaL's: the mean over a record's kept tokens, records weighted by all of their tokens.
+
+    A record stands for a micro-batch. The two counts differ only where a correction takes tokens
+    out of the denominator, as ``areal/m2po`` does; without one it is ``token-mean``.
+
+    Args:
+        lengths: [R] tokens that the correction kept.
+        responses: has [R] all of their tokens.
+        records: cuts the responses into records.
+    """
+    whole = responses.lengths.astype(np.float64)
+    share: F64 = records.sum(whole) / np.maximum(records.sum(lengths), 1)
+    unit = np.repeat(share, records.lengths)
+    return Weights(unit, whole, 1.0, "tokens that each record kept, records by all their tokens")

@@ -1,0 +1,287 @@
+"""NeMo-RL's advantages, KL estimates, mask and denominator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.advantage.batch import Advantage, of_every_function, over_batch
+from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.advantage.tokens import less_own_kl, whiten_floored
+from grpo_cli.objective.arithmetic.exact_sums import row_offsets, row_sums
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.kl import Estimator, k1, k2, k3
+from grpo_cli.objective.results import Correction, Kl, Moments, PerToken, Weights, per_token
+
+
+@choice(
+    "advantage", "nemo-rl/grpo", std_eps=1e-06, advantage_clip_low=None, advantage_clip_high=None
+)
+def leave_one_out_std(
+    rewards: F64,
+    groups: Groups,
+    *,
+    std_eps: float,
+    advantage_clip_low: float | None,
+    advantage_clip_high: float | None,
+) -> F64:
+    """A = (r − m) / (s + eps), m and s being the mean and the std (ddof 1) of the others.
+
+    Where the others are all equal, s = 0 and nothing is divided: in [1, 0, 0, 0] the winner has
+    A = 1 and the losers −0.577. A group of equal rewards has A = 0.
+
+    Args:
+        rewards: [R] one per response.
+        groups: which responses answer the same prompt.
+        std_eps: added to s.
+        advantage_clip_low, advantage_clip_high: bounds on A; None: none.
+
+    References:
+        NeMo-RL's GRPO with ``use_leave_one_out_baseline``, its default. AReaL's LOO takes the std
+        around the left-out mean, so that the factor G/(G−1) cancels.
+    """
+    low = -np.inf if advantage_clip_low is None else advantage_clip_low
+    high = np.inf if advantage_clip_high is None else advantage_clip_high
+    return np.clip(_against_others(rewards, groups, std_eps), low, high)
+
+
+def _against_others(rewards: F64, groups: Groups, std_eps: float) -> F64:
+    return groups.map(lambda rows: _each_against_others(rows, std_eps), rewards)
+
+
+_TOGETHER = 1 << 18
+"""Rewards that are compared at once: numpy's overhead is small, and so is memory."""
+
+
+def _each_against_others(rows: F64, std_eps: float) -> F64:
+    """[n, k] every element of [n, k] against the k − 1 others of its row."""
+    size = rows.shape[1]
+    flat = np.zeros(rows.size)
+    # A common offset changes nothing, and however large it is it must cost no digit.
+    offsets = row_offsets(rows)
+    if size == 1:
+        return flat.reshape(rows.shape)
+    for start in range(0, rows.size, step := max(_TOGETHER // size, 1)):
+        row, own = np.divmod(np.arange(start, min(start + step, rows.size)), size)
+        places = np.arange(size - 1) + (np.arange(size - 1) >= own[:, None])
+        others = rows[row[:, None], places]
+        alike = (others == others[:, :1]).all(axis=1)
+        scores = _standardised(offsets[row, own], offsets[row[:, None], places], std_eps)
+        flat[start : start + step] = np.where(alike, rows[row, own] - others[:, 0], scores)
+    found: F64 = flat.reshape(rows.shape)
+    found[(rows == rows[:, :1]).all(axis=1)] = 0.0
+    return found
+
+
+def _standardised(own: F64, others: F64, std_eps: float) -> F64:
+    """[m] one reward each, [m], against others [m, k − 1]."""
+    count = others.shape[1]
+    mean = row_sums(others) / count
+    squares = row_sums(np.square(others - mean[:, None]))
+    spread = np.sqrt(squares / max(count - 1, 1)) + std_eps
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: F64 = (own - mean) / spread
+    return found
+
+
+def _scaled(sums: F64, moments: Moments) -> F64:
+    sigma = np.where(moments.count > 1.0, moments.std(1), 0.0)
+    return (sums - moments.mean) / np.where(sigma > 0.0, sigma, 1.0)
+
+
+def _sum(parts: list[F64], weights: F64 | None) -> F64:
+    if weights is not None:
+        parts = [weight * part for weight, part in zip(weights.tolist(), parts, strict=True)]
+    return np.sum(parts, axis=0)
+
+
+@choice("advantage", "nemo-rl/gdpo", std_eps=1e-6)
+@over_batch(_scaled, each="response")
+def gdpo(
+    reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
+) -> F64:
+    """NeMo-RL's GDPO: reward functions group-normalised, added up, then (A − m)/σ over the batch.
+
+    As its recipe has it, with use_leave_one_out_baseline false: group mean and σ of all responses.
+    The elements of the batch are responses, m the mean of their A; the second σ has ddof 1 and no
+    eps, and where it is 0 nothing is divided.
+
+    Args:
+        reward_columns: [R, K] one reward per response and reward function.
+        groups: which responses answer the same prompt.
+        moments: of the sums, over the responses of the batch.
+        reward_weights: [K] what each counts in the sum; None: ones. NeMo-RL's are in the order of
+            the functions' names.
+        std_eps: added to the σ of each function in the group.
+
+    References:
+        GDPO, 2026 (arXiv 2601.05242). verl whitens over tokens and adds an eps.
+    """
+    parts = [
+        group_std(column, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
+        for column in of_every_function(reward_columns)
+    ]
+    return _sum(parts, reward_weights)
+
+
+@choice("advantage", "nemo-rl/gdpo-leave-one-out", std_eps=1e-6)
+@over_batch(_scaled, each="response")
+def gdpo_leave_one_out(
+    reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
+) -> F64:
+    """``nemo-rl/gdpo`` with each reward function normalised as in ``nemo-rl/grpo``.
+
+    References:
+        GDPO, 2026 (arXiv 2601.05242); NeMo-RL's default configuration, not its recipe.
+    """
+    every = of_every_function(reward_columns)
+    return _sum([_against_others(column, groups, std_eps) for column in every], reward_weights)
+
+
+@choice("advantage", "nemo-rl/opd")
+def distilled(log_probs_old: F64, log_probs_ref: F64) -> PerToken:
+    """A = log π_ref − log π_old at each token, the reference being the teacher; no rewards.
+
+    Args:
+        log_probs_old, log_probs_ref: [N] nats.
+
+    References:
+        MOPD, 2026 (arXiv 2601.02780), eq. 8; NeMo-RL's ``OPDAdvantageEstimator``.
+    """
+    return PerToken(log_probs_ref - log_probs_old)
+
+
+@choice("advantage", "nemo-rl/reinforce_plus_plus-raw")
+@over_batch(whiten_floored)
+def plus_plus_raw(task_rewards: F64, token_penalty: F64, responses: Segments) -> Advantage:
+    """``nemo-rl/reinforce_plus_plus`` without the baseline: r − β·kₜ, whitened over all tokens."""
+    if not token_penalty.any():
+        return task_rewards
+    return PerToken(responses.spread(task_rewards) - token_penalty)
+
+
+choice("advantage", "nemo-rl/reinforce_plus_plus")(
+    over_batch(
+        whiten_floored,
+        doc="""NeMo-RL's REINFORCE++: r − r̄ − β·kₜ, whitened as (A − m)/√max(v, 1e-8), ddof 0.""",
+    )(less_own_kl)
+)
+
+
+def on_policy(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimate with the weight π_θ/sg[π_θ]: its own value, and slope k + k′."""
+
+    def penalty(
+        log_ratio_ref: F64,
+        *,
+        beta: float,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> Kl:
+        del beta  # the pipeline multiplies by it
+        ones = np.ones_like(log_ratio_ref)
+        return _product(estimator, log_ratio_ref, ones, kl_input_clamp, kl_output_clamp)
+
+    penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/sg[π_θ]: slope k + k′.
+
+    The clamp on d also holds back the score function's part; the one on k cuts both.
+
+    References:
+        Tang and Munos, 2025 (arXiv 2506.09477), on the gradient.
+    """
+    return penalty
+
+
+def from_rollout(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimate with the weight π_θ/π_rollout."""
+
+    def penalty(
+        log_ratio_ref: F64,
+        log_probs_new: F64,
+        log_probs_rollout: F64,
+        *,
+        beta: float,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> Kl:
+        del beta
+        weight = np.exp(log_probs_new - log_probs_rollout)
+        weight = np.where(np.isfinite(weight), weight, 0.0)
+        return _product(estimator, log_ratio_ref, weight, kl_input_clamp, kl_output_clamp)
+
+    penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/π_rollout.
+
+    Its ``use_on_policy_kl_approximation``. slime and TRL weigh with π_θ/π_old instead.
+    """
+    return penalty
+
+
+def _product(
+    estimator: Estimator, difference: F64, weight: F64, inside: float | None, outside: float | None
+) -> Kl:
+    within = np.ones(len(difference), np.bool_)
+    if inside is not None:
+        within = np.abs(difference) <= inside
+        difference = np.clip(difference, -inside, inside)
+    estimate, slope = estimator(difference)
+    value = weight * estimate
+    if outside is not None:
+        within &= np.abs(value) <= outside
+        value = np.clip(value, -outside, outside)
+    return Kl(value, np.where(within, weight * (estimate + slope), 0.0), None)
+
+
+_CLAMPS: Usual = {"kl_input_clamp": 20.0, "kl_output_clamp": 10.0}
+
+for _of in (k1, k2, k3):
+    choice(
+        "kl",
+        f"nemo-rl/{_of.__name__}",
+        stops_gradient="the weight π_θ/sg[π_θ] is 1 and has a slope",
+        **_CLAMPS,
+    )(on_policy(_of))
+for _of in (k1, k2, k3):
+    choice("kl", f"nemo-rl/{_of.__name__}-rollout", **_CLAMPS)(from_rollout(_of))
+
+
+@choice("correction", "nemo-rl/seq-logprob-error", seq_logprob_error_threshold=1.5)
+def log_prob_error(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
+    seq_logprob_error_threshold: float,
+) -> Correction:
+    """Drops a response where the mean of exp|log π_old − log π_rollout| exceeds a threshold.
+
+    The others weigh 1. What is dropped leaves the policy term, the KL and the tokens of the
+    denominator; in NeMo-RL it leaves the number of responses too, of which token means have none.
+
+    Args:
+        log_probs_old, log_probs_rollout: [N] nats.
+        responses: cuts the tokens into responses.
+        seq_logprob_error_threshold: on the scale of the metric ``token_mult_prob_error``, 1 where
+            both agree.
+
+    References:
+        NeMo-RL 7ea279a, ``compute_and_apply_seq_logprob_error_masking``.
+    """
+    error = responses.mean(np.exp(np.abs(log_probs_rollout - log_probs_old)))
+    kept = responses.spread(error <= seq_logprob_error_threshold)
+    weight = kept.astype(np.float64)
+    return Correction(weight, weight, kept)
+
+
+@choice("aggregate", "nemo-rl/response-mean")
+def nemo_response_mean(lengths: I64) -> Weights:
+    """``response-mean`` with each response's own mean over its tokens + 1e-8, as NeMo-RL has it.
+
+    The 1e-8 that NeMo-RL adds to the number of responses, a factor of
+    the whole, is left out.
+    """
+    counts = np.ones(len(lengths))
+    numerator = per_token(lengths, 1e-8)
+    return Weights(numerator, counts, 1.0, "responses, each by its own tokens + 1e-8")

@@ -1,0 +1,114 @@
+"""open-instruct's ρ correction: a clamp and a mask together, per token, sequence or divergence.
+
+ρₜ = exp(dₜ), dₜ = log π_old − log π_rollout clamped to ±10. What the mask drops weighs 0;
+denominators keep every token. A bound of 0 is off, as in open-instruct, and so is null.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.results import Correction, Weights
+
+_CLAMP = 10.0
+_USUAL: Usual = {
+    "is_low": None,
+    "is_high": 2.0,
+    "rho_mask_low": None,
+    "rho_mask_high": None,
+}
+
+
+@choice("correction", "open-instruct/rho", **_USUAL)
+def token(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+    rho_mask_low: float | None,
+    rho_mask_high: float | None,
+) -> Correction:
+    """The weight clip(ρₜ, is_low, is_high), 0 where ρₜ is outside rho_mask_low and rho_mask_high.
+
+    Args:
+        log_probs_old, log_probs_rollout: [N] nats.
+        is_low, is_high: bounds that ρ is clamped to; None or 0: none.
+        rho_mask_low, rho_mask_high: bounds beyond which a token is dropped; None or 0: none.
+
+    References:
+        open-instruct: clamped at 2 from above, no mask. With a mask and no clamp it is IcePop.
+    """
+    rho = np.exp(_difference(log_probs_old, log_probs_rollout))
+    return _weight(rho, _inside(rho, rho_mask_low, rho_mask_high), is_low, is_high)
+
+
+@choice("correction", "open-instruct/rho-sequence", **_USUAL)
+def sequence(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+    rho_mask_low: float | None,
+    rho_mask_high: float | None,
+) -> Correction:
+    """``open-instruct/rho`` with each response's geometric mean of ρₜ in place of ρₜ.
+
+    References:
+        open-instruct's ``rho_mask_sequence_level``, which takes a packed row for the sequence; here
+        it is the response. OpenRLHF and NeMo-RL mask by the mean but weigh with ρₜ.
+    """
+    difference = _difference(log_probs_old, log_probs_rollout)
+    rho = responses.spread(np.exp(responses.mean(difference)))
+    return _weight(rho, _inside(rho, rho_mask_low, rho_mask_high), is_low, is_high)
+
+
+@choice("correction", "open-instruct/rho-divergence", **_USUAL)
+def divergence(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    advantage: F64,
+    responses: Segments,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+    rho_mask_low: float | None,
+    rho_mask_high: float | None,
+) -> Correction:
+    """``open-instruct/rho`` whose mask bounds a response's mean |ρₜ − 1|, its total variation.
+
+    Of a response outside the bounds, the tokens with A·log ρₜ > 0, which widen the gap, are
+    dropped.
+
+    References:
+        VACO, 2026 (arXiv 2603.01365); open-instruct's ``rho_mask_tv_divergence``.
+    """
+    difference = _difference(log_probs_old, log_probs_rollout)
+    rho = np.exp(difference)
+    variation = responses.spread(responses.mean(np.abs(rho - 1.0)))
+    widens = np.sign(difference) * advantage > 0
+    kept = _inside(variation, rho_mask_low, rho_mask_high) | ~widens
+    return _weight(rho, kept, is_low, is_high)
+
+
+def _difference(log_probs_old: F64, log_probs_rollout: F64) -> F64:
+    return np.clip(log_probs_old - log_probs_rollout, -_CLAMP, _CLAMP)
+
+
+def _inside(values: F64, low: float | None, high: float | None) -> NDArray[np.bool_]:
+    return (values >= (low or 0.0)) & (values <= (high or np.inf))
+
+
+def _weight(rho: F64, kept: NDArray[np.bool_], low: float | None, high: float | None) -> Correction:
+    return Correction(np.where(kept, np.clip(rho, low or 0.0, high or np.inf), 0.0))
+
+
+@choice("aggregate", "open-instruct/constant", total=True)
+def constant(lengths: I64, *, loss_denominator: float) -> Weights:
+    """open-instruct's ``--loss_denominator N``: the sum over all tokens, over a constant."""
+    return Weights(np.ones(len(lengths)), None, loss_denominator, "loss_denominator")

@@ -1,0 +1,168 @@
+"""ROLL's segments, ratio, surrogate, correction and denominator."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.choice import choice, table
+from grpo_cli.objective.correction import within
+from grpo_cli.objective.results import Correction, Ratio, Surrogate, Weights, side
+
+TINY = 1e-8  # what ROLL adds to a count of tokens
+
+
+def segments(responses: Segments, positions: I64 | None) -> Segments:
+    """The segments of all responses, one after another.
+
+    Args:
+        responses: cuts the tokens into responses.
+        positions: [N] each token's place among all, masked ones included; None: nothing is masked.
+    """
+    if positions is None:
+        return responses
+    first = np.zeros(responses.total, np.bool_)
+    first[responses.starts[responses.lengths > 0]] = True
+    first[1:] |= np.diff(positions) != 1
+    starts = np.flatnonzero(first)
+    return Segments(np.diff(np.append(starts, responses.total)))
+
+
+def means(values: F64, cut: Segments) -> F64:
+    """[N] the mean over each token's segment, Σ/(n + 1e-8)."""
+    return cut.spread(cut.sum(values) / (cut.lengths + TINY))
+
+
+@choice("ratio", "roll/segment")
+def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = None) -> Ratio:
+    """The geometric mean of ρ over the token's segment, a run without masked tokens between.
+
+    A turn of a conversation is a segment where the tool's tokens are masked. The gradient flows
+    through the mean.
+
+    Args:
+        token_log_ratio: [N] log π_θ − log π_old, nats.
+        responses: cuts the tokens into responses.
+        positions: [N] each token's place, masked ones included; None: nothing is masked, so that
+            a response is one segment.
+
+    References:
+        ROLL 8eb27cc2, ``ratio_type: segment`` of its agentic pipeline.
+    """
+    cut = segments(responses, positions)
+    log_ratio = means(token_log_ratio, cut)
+    return Ratio(log_ratio, np.exp(log_ratio), lambda slope: means(slope, cut))
+
+
+@choice("surrogate", "roll/topr")
+def roll_topr(
+    ratio: F64, advantage: F64, log_probs_new: F64, task_rewards: F64, responses: Segments
+) -> Surrogate:
+    """ROLL's topr: s = A·log π_θ where the reward is > 0, else sg[min(ρ, 1)]·A·log π_θ.
+
+    The raw reward decides, so 0/1 and ±1 rewards with the same advantages may differ.
+
+    Args:
+        ratio: [N] ρ, per token.
+        advantage: [N] A.
+        log_probs_new: [N] log π_θ, nats.
+        task_rewards: [R] one per response.
+        responses: cuts the tokens into responses.
+
+    References:
+        Le Roux et al., TOPR, 2025 (arXiv 2503.14286).
+    """
+    failed = responses.spread(task_rewards <= 0.0)
+    slope = np.where(failed, np.minimum(ratio, 1.0), 1.0) * advantage
+    capped = failed & (ratio > 1.0) & (advantage != 0)
+    return Surrogate(slope * log_probs_new, side(capped, np.zeros_like(capped)), None, slope)
+
+
+@choice(
+    "correction",
+    "roll/train-infer",
+    "roll/train_infer_correction",
+    is_weight_type=None,
+    is_high=None,
+    filter_agg=None,
+    ratio_low=None,
+    ratio_high=None,
+    diff_low=None,
+    diff_high=None,
+)
+def train_infer(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    responses: Segments,
+    positions: I64 | None = None,
+    *,
+    is_weight_type: str | None,
+    is_high: float | None,
+    filter_agg: str | None,
+    ratio_low: float | None,
+    ratio_high: float | None,
+    diff_low: float | None,
+    diff_high: float | None,
+) -> Correction:
+    """Weighs with min(ratio, is_high), and keeps what is within the bounds of the filter.
+
+    At each granularity there is a ratio and a difference of probabilities π_old − π_rollout: of the
+    token; segment and geometric, exp of the mean log ratio and the mean difference over the token's
+    segment or response; sequence, exp of the sum and the sum. The filter drops a token where the
+    ratio or the difference of ``filter_agg`` is out of bounds. What it drops leaves every
+    denominator, as where ROLL filters in its pipeline; where its workers do so
+    (enable_old_logprobs_recompute false) it leaves that of its own response alone. ROLL's
+    token-mean does not mask what it adds up: there a filter changes the denominator and no term,
+    which is not reproduced. One filter: ROLL takes a list of them.
+
+    Args:
+        log_probs_old, log_probs_rollout: [N] the trainer's and the engine's, nats.
+        responses: cuts the tokens into responses.
+        positions: [N] each token's place, masked ones included; None: nothing is masked.
+        is_weight_type: the weight's granularity; None: 1.
+        is_high: its cap, ROLL's upper_bound; None: none.
+        filter_agg: the filter's granularity, ROLL's agg_type; None: no filter.
+        ratio_low, ratio_high: its bounds on the ratio; None: none.
+        diff_low, diff_high: its bounds on the difference; None: none.
+
+    References:
+        ROLL 8eb27cc2, utils/train_infer_corrections.py.
+    """
+    log_ratio = log_probs_old - log_probs_rollout
+    weight = np.ones(len(log_ratio))
+    if is_weight_type is not None:
+        ratio = np.exp(_at(log_ratio, is_weight_type, responses, positions))
+        weight = np.minimum(ratio, np.inf if is_high is None else is_high)
+    if filter_agg is None:
+        return Correction(weight)
+    ratio = np.exp(_at(log_ratio, filter_agg, responses, positions))
+    moved = np.exp(log_probs_old) - np.exp(log_probs_rollout)
+    difference = _at(moved, filter_agg, responses, positions)
+    kept = within(ratio, ratio_low, ratio_high) & within(difference, diff_low, diff_high)
+    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept)
+
+
+def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> F64:
+    """[N] the values at a granularity."""
+    if level == "token":
+        return values
+    if level == "sequence":
+        return responses.spread(responses.sum(values))
+    if level == "segment":
+        return means(values, segments(responses, positions))
+    return responses.spread(responses.sum(values) / (responses.lengths + TINY))
+
+
+@choice("aggregate", "roll/seq-mean-token-sum-norm", total=True)
+def seq_mean_token_sum_norm(lengths: I64, *, response_length: float) -> Weights:
+    """ROLL's: the token sum over the padded width, not divided by the number of responses."""
+    return Weights(np.ones(len(lengths)), None, response_length, "response_length")
+
+
+table("aggregate", "roll").aliases.update(
+    {
+        "roll/token-mean": "verl/token-mean",
+        "roll/seq-mean-token-sum": "verl/seq-mean-token-sum",
+        "roll/seq-mean-token-mean": "verl/seq-mean-token-mean",
+    }
+)

@@ -1,0 +1,29 @@
+"""Unsloth's KL, clamped inside and once more after its weight."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.choice import choice
+from grpo_cli.objective.kl import k3, weighed_then_clamped
+from grpo_cli.objective.results import Kl
+
+
+@choice("kl", "unsloth/k3", kl_weight="ratio")
+def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
+    """Unsloth's: k3 of d clamped to ±20, weighed with ρ, then clamped to ±10.
+
+    A clamp that binds cuts the gradient, the outer one that of the ratio too. TRL has no clamp.
+
+    Args:
+        log_ratio_ref: [N] d = log π_θ − log π_ref, nats.
+        ratio: [N] ρ, at the level of the ratio stage.
+        beta: the pipeline multiplies by it.
+        kl_weight: "none" or "ratio" (use_bias_correction_kl).
+    """
+    del beta
+    inside = np.abs(log_ratio_ref) <= 20.0
+    estimate, slope = k3(np.clip(log_ratio_ref, -20.0, 20.0))
+    slope = np.where(inside, slope, 0.0)
+    return weighed_then_clamped(estimate, slope, ratio if kl_weight == "ratio" else None)

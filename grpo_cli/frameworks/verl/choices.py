@@ -1,0 +1,287 @@
+"""verl's ratio, policy losses (negated), KL penalties and loss aggregation, ``agg_loss``.
+
+A penalty called ``+`` has the value of one estimator with the gradient of k2.
+
+A denominator is counted from the data (``None``), or is the whole mini-batch's, as verl's trainers
+pass it: ``batch_num_tokens`` or ``global_batch_size``, over ``dp_size`` since DDP averages the
+ranks. Counted from the data, responses without a token are left out; ``global_batch_size`` counts
+them. A batch without any token gives 0 here, nan in verl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.kl import (
+    PLUS_STOPS,
+    Estimator,
+    absolute,
+    in_loss,
+    in_reward,
+    k1,
+    k2,
+    k3,
+    straight_through,
+)
+from grpo_cli.objective.results import Kl, Ratio, Surrogate, Weights, side
+from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
+
+
+@choice(
+    "ratio",
+    "verl/sequence-token",
+    stops_gradient="each token's own log-prob moves the sequence's ratio",
+    log_ratio_max=10.0,
+)
+def sequence_token(token_log_ratio: F64, responses: Segments, *, log_ratio_max: float) -> Ratio:
+    """``sequence-token`` with log ρ bounded above only, where the gradient then is 0.
+
+    verl's and SkyRL's gspo, whose bound is 10; ``log_ratio_clamp`` bounds both sides.
+
+    References:
+        Zheng et al., GSPO, 2025 (arXiv 2507.18071), section on GSPO-token.
+    """
+    mean = responses.mean(token_log_ratio)
+    inside = responses.spread(mean <= log_ratio_max)
+    bounded = np.minimum(mean, log_ratio_max)
+    return Ratio(
+        np.repeat(bounded, responses.lengths),
+        np.repeat(np.exp(bounded), responses.lengths),
+        lambda slope: np.where(inside, slope, 0.0),
+    )
+
+
+_DPPO: Usual = {"epsilon_low": 0.2, "epsilon_high": 0.2, "dual_clip": 3.0}
+_DPPO_STOPS = "the truncated ratio is a constant weight of log π_θ"
+
+choice("surrogate", "verl/kl_cov", kl_cov_ratio=0.0002, ppo_kl_coef=0.1)(kl_cov)
+choice("surrogate", "verl/clip_cov", **BAND, clip_cov_seed=0)(clip_cov)
+
+
+@choice("surrogate", "verl/dppo_tv", stops_gradient=_DPPO_STOPS, **_DPPO)
+def dppo_tv(
+    ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    log_probs_old: F64,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+    dual_clip: float,
+) -> Surrogate:
+    """DPPO, binary TV: s = A·sg[min(ρ, c)]·log π_θ where π_θ has not moved too far, else 0.
+
+    A token stays while π_θ − π_old <= ε_high (A > 0), or >= −ε_low (A <= 0).
+
+    Args:
+        ratio: [N] ρ.
+        advantage: [N] A.
+        log_probs_new: [N] log π_θ, nats.
+        log_probs_old: [N] log π_old, nats.
+        epsilon_low: bound on the fall of the probability, not of the ratio.
+        epsilon_high: bound on its rise.
+        dual_clip: c, the cap on the ratio (verl's ``clip_ratio_c``): 3 by verl's configuration, 20
+            by its code, 10000 by its example.
+
+    References:
+        Qi et al., DPPO, 2026 (arXiv 2602.04879), which compares with the rollout policy.
+    """
+    moved = np.exp(log_probs_new) - np.exp(log_probs_old)
+    outside = np.where(advantage > 0, moved > epsilon_high, moved < -epsilon_low)
+    return _divergence(ratio, advantage, log_probs_new, outside, dual_clip)
+
+
+@choice("surrogate", "verl/dppo_kl", stops_gradient=_DPPO_STOPS, **_DPPO)
+def dppo_kl(
+    ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    log_probs_old: F64,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+    dual_clip: float,
+) -> Surrogate:
+    """DPPO, binary KL: as ``verl/dppo_tv``, with the KL of (π_old, 1 − π_old) as the distance.
+
+    A token leaves where that KL exceeds ε_high and π_θ rose (A > 0), or ε_low and π_θ fell
+    (A <= 0).
+
+    References:
+        Qi et al., DPPO, 2026 (arXiv 2602.04879).
+    """
+    new, old = np.exp(log_probs_new), np.exp(log_probs_old)
+    others = np.log((1.0 - old + 1e-8) / (1.0 - new + 1e-8))
+    divergence = old * (log_probs_old - log_probs_new) + (1.0 - old) * others
+    outside = np.where(
+        advantage > 0,
+        (divergence > epsilon_high) & (new > old),
+        (divergence > epsilon_low) & (new < old),
+    )
+    return _divergence(ratio, advantage, log_probs_new, outside, dual_clip)
+
+
+def _divergence(
+    ratio: F64, advantage: F64, log_probs_new: F64, outside: NDArray[np.bool_], cap: float
+) -> Surrogate:
+    slope = np.where(outside, 0.0, np.minimum(ratio, cap) * advantage)
+    bound = side(outside & (advantage > 0), outside & (advantage < 0))
+    return Surrogate(slope * log_probs_new, bound, None, slope)
+
+
+@choice("surrogate", "verl/geo_mean", epsilon_low=0.2, epsilon_high=0.2)
+def geo_mean(
+    token_log_ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+) -> Surrogate:
+    """GMPO: s = Ā·exp(mean of d′), d′ = min(d, ε_high) where A > 0, max(d, −ε_low) where A < 0.
+
+    The clip is in log space: ρ within [e^−ε_low, e^ε_high]. Every token of a response has the
+    response's value; Ā and the mean divide by |oᵢ| + 1e-8.
+
+    References:
+        Zhao et al., GMPO, 2025 (arXiv 2507.20673), whose clip is wider: ε = 0.4.
+    """
+    high = (token_log_ratio > epsilon_high) & (advantage > 0)
+    low = (token_log_ratio < -epsilon_low) & (advantage < 0)
+    kept = np.where(high, epsilon_high, np.where(low, -epsilon_low, token_log_ratio))
+    count = responses.lengths + 1e-8
+    mean = responses.sum(np.where(advantage == 0, 0.0, kept)) / count
+    value = responses.spread(responses.sum(advantage) / count * np.exp(mean))
+    share = responses.spread(responses.lengths / count)
+    slope = np.where(high | low | (advantage == 0), 0.0, value * share)
+    return Surrogate(value, side(high, low), None, slope)
+
+
+def _clamps(estimator: Estimator) -> dict[str, float | None]:
+    """The clamps of ``low_var_kl`` are constants, so that no other row's reach these choices."""
+    inside, outside = (20.0, 10.0) if estimator is k3 else (None, None)
+    return {"kl_input_clamp": inside, "kl_output_clamp": outside}
+
+
+def in_verl(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimator with verl's constants."""
+    general, clamps = in_loss(estimator), _clamps(estimator)
+
+    def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
+        return general(log_ratio_ref, log_ratio_ref, beta=beta, kl_weight="none", **clamps)
+
+    bounds = ", d clamped to ±20 and the estimate to 10" if estimator is k3 else ""
+    penalty.__doc__ = f"verl's {estimator.__name__} as a penalty in the loss{bounds}."
+    return penalty
+
+
+def plus(estimator: Estimator) -> Callable[..., Kl]:
+    """The straight-through estimator with verl's constants."""
+    general, clamps = straight_through(estimator), _clamps(estimator)
+
+    def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
+        return general(log_ratio_ref, beta=beta, **clamps)
+
+    penalty.__doc__ = f"verl's {estimator.__name__}+: its value, with the slope d of k2."
+    return penalty
+
+
+def off_reward(estimator: Estimator) -> Callable[..., F64]:
+    """The estimate of π_old against the reference, taken off the reward."""
+    general, clamps = in_reward(estimator), _clamps(estimator)
+
+    def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
+        return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
+
+    penalty.__doc__ = f"verl's {estimator.__name__} of d = log π_old − log π_ref, off the reward."
+    return penalty
+
+
+_ESTIMATORS = (("kl", k1, "k1"), ("abs", absolute, ""), ("mse", k2, "k2"), ("low_var_kl", k3, "k3"))
+"""verl's name of each, the estimator, and verl's other name."""
+
+for _name, _of, _other in _ESTIMATORS:
+    choice("kl", f"verl/{_name}", *([f"verl/{_other}"] if _other else []))(in_verl(_of))
+for _name, _of, _other in _ESTIMATORS:
+    _stops = "" if _of is k2 else PLUS_STOPS  # the slope of k2 is mse's own
+    _names = [f"verl/{_other}+"] if _other else []
+    choice("kl", f"verl/{_name}+", *_names, stops_gradient=_stops)(plus(_of))
+for _name, _of, _other in _ESTIMATORS:
+    _names = [f"verl/{_other}-in-reward"] if _other else []
+    choice("kl", f"verl/{_name}-in-reward", *_names, in_reward=True)(off_reward(_of))
+
+
+@choice("aggregate", "verl/token-mean", batch_num_tokens=None, dp_size=1)
+def token_mean(lengths: I64, *, batch_num_tokens: float | None, dp_size: int) -> Weights:
+    """Mean over all tokens: w = 1 / Σᵢ|oᵢ|, or dp_size / batch_num_tokens."""
+    ones = np.ones(len(lengths))
+    if batch_num_tokens is None:
+        return Weights(ones, lengths.astype(np.float64), 1.0 / dp_size, "tokens / dp_size")
+    return Weights(ones, None, batch_num_tokens / dp_size, "batch_num_tokens / dp_size")
+
+
+@choice("aggregate", "verl/token-sum", total=True, dp_size=1)
+def token_sum(lengths: I64, *, dp_size: int) -> Weights:
+    """Sum over all tokens: w = dp_size."""
+    return Weights(np.ones(len(lengths)), None, 1.0 / dp_size, "1 / dp_size")
+
+
+@choice("aggregate", "verl/seq-mean-token-sum", total=True, global_batch_size=None, dp_size=1)
+def seq_mean_token_sum(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
+    """Mean of the token sums over responses that have tokens, or Σ·dp_size / global_batch_size."""
+    return _over_responses(np.ones(len(lengths)), lengths, global_batch_size, dp_size, 1.0, "")
+
+
+@choice(
+    "aggregate",
+    "verl/seq-mean-token-sum-norm",
+    total=True,
+    loss_scale_factor=None,
+    response_length=None,
+    global_batch_size=None,
+    dp_size=1,
+)
+def seq_mean_token_sum_norm(
+    lengths: I64,
+    *,
+    loss_scale_factor: float | None,
+    response_length: float | None,
+    global_batch_size: float | None,
+    dp_size: int,
+) -> Weights:
+    """``verl/seq-mean-token-sum`` over ``loss_scale_factor``, or else the padded width.
+
+    Raises:
+        HyperparameterError: when neither is given; the data have no padded width.
+    """
+    scale = response_length if loss_scale_factor is None else loss_scale_factor
+    of = "response_length" if loss_scale_factor is None else "loss_scale_factor"
+    if scale is None:
+        raise HyperparameterError(
+            "loss_scale_factor", "expected it, or response_length (the padded width); got neither"
+        )
+    ones = np.ones(len(lengths))
+    return _over_responses(ones, lengths, global_batch_size, dp_size, scale, f" × {of}")
+
+
+@choice("aggregate", "verl/seq-mean-token-mean", global_batch_size=None, dp_size=1)
+def seq_mean_token_mean(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
+    """Mean of the token means Σₜ/(|oᵢ| + 1e-8) over responses that have tokens."""
+    own = 1.0 / (np.maximum(lengths, 1) + 1e-8)
+    more = ", each by its own tokens"
+    return _over_responses(own, lengths, global_batch_size, dp_size, 1.0, more)
+
+
+def _over_responses(
+    unit: F64, lengths: I64, total: float | None, dp_size: int, scale: float, more: str
+) -> Weights:
+    if total is None:
+        filled = (lengths > 0).astype(np.float64)
+        return Weights(unit, filled, scale / dp_size, f"responses with tokens / dp_size{more}")
+    return Weights(unit, None, total * scale / dp_size, f"global_batch_size / dp_size{more}")

@@ -1,0 +1,89 @@
+"""Stage 6, aggregate: what is the denominator? The aggregations that papers use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import I64
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.choice import choice
+from grpo_cli.objective.results import Weights, per_token
+
+
+@choice("aggregate", "response-mean", "seq-mean-token-mean")
+def response_mean(lengths: I64) -> Weights:
+    """Mean over responses of each one's token mean: w = 1 / (R·|oᵢ|).
+
+    A response without tokens contributes 0 and still counts as a response.
+
+    References:
+        Shao et al., DeepSeekMath (GRPO), 2024 (arXiv 2402.03300). verl: seq-mean-token-mean.
+    """
+    return Weights(
+        per_token(lengths), np.ones(len(lengths)), 1.0, "responses, each by its own tokens"
+    )
+
+
+@choice("aggregate", "token-mean")
+def token_mean(lengths: I64) -> Weights:
+    """Mean over all tokens: w = 1 / Σᵢ|oᵢ|.
+
+    References:
+        Yu et al., DAPO, 2025 (arXiv 2503.14476); the paper averages over the tokens of a group
+        (``prompt-mean``), most frameworks over those of the batch. TRL: bnpo, dapo.
+    """
+    return Weights(np.ones(len(lengths)), lengths.astype(np.float64), 1.0, "tokens")
+
+
+@choice("aggregate", "token-sum", "seq-mean-token-sum", total=True)
+def token_sum(lengths: I64) -> Weights:
+    """Mean over responses of each one's token sum: w = 1 / R.
+
+    References:
+        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783). verl: seq-mean-token-sum.
+    """
+    return Weights(np.ones(len(lengths)), np.ones(len(lengths)), 1.0, "responses")
+
+
+@choice("aggregate", "token-sum-norm", "seq-mean-token-sum-norm", total=True)
+def token_sum_norm(lengths: I64, *, max_completion_length: float) -> Weights:
+    """Mean over responses of each one's token sum over a constant length: w = 1 / (R·L).
+
+    References:
+        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783), as its code divides by the generation
+        limit. TRL: dr_grpo. verl: seq-mean-token-sum-norm.
+    """
+    ones = np.ones(len(lengths))
+    return Weights(ones, ones, max_completion_length, "responses × max_completion_length")
+
+
+@choice("aggregate", "prompt-mean")
+def prompt_mean(lengths: I64, groups: Groups) -> Weights:
+    """Mean over groups of each one's token mean: w = 1 / (groups · tokens of the group).
+
+    References:
+        Yu et al., DAPO, 2025 (arXiv 2503.14476), its equation as written.
+    """
+    tokens = groups.count_tokens(lengths)
+    return Weights(per_token(tokens), groups.firsts, 1.0, "groups, each by its own tokens")
+
+
+@choice("aggregate", "response-sum")
+def response_sum(lengths: I64) -> Weights:
+    """Sum over responses of each one's token mean: w = 1 / |oᵢ|.
+
+    References:
+        Yang et al., DCPO, 2025 (arXiv 2509.02333), "only token mean". Its released code, for that
+        name, computes ``token-mean``.
+    """
+    return Weights(per_token(lengths), None, 1.0, "each response's own tokens")
+
+
+@choice("aggregate", "sum", total=True)
+def total_sum(lengths: I64) -> Weights:
+    """Plain sum over all tokens: w = 1.
+
+    References:
+        Tinker's losses; verl: token-sum.
+    """
+    return Weights(np.ones(len(lengths)), None, 1.0, "nothing: a plain sum")

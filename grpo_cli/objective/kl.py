@@ -1,0 +1,218 @@
+"""Stage 4, KL: how far from the reference?
+
+With d = log π_θ − log π_ref at a token that π_θ's predecessor sampled, each estimator returns its
+value k(d) and its slope k′(d) = ∂k/∂log π_θ; as a penalty in the loss, J takes −β·k.
+
+A penalty on the reward is measured when the responses are scored. Nothing differentiates it: the
+policy under the estimate is π_old, d = log π_old − log π_ref. What is taken off, β·k per token, is
+the column ``token_penalty``; how it reaches the advantage (summed over the response, over the
+tokens to come, or token by token) is the advantage's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.objective.choice import Bound, Choice, Usual, choice
+from grpo_cli.objective.results import Kl, times
+
+Estimator = Callable[[F64], tuple[F64, F64]]
+
+
+def k1(difference: F64) -> tuple[F64, F64]:
+    """k1 = d, d = log π_θ − log π_ref: unbiased, of either sign.
+
+    Its slope is 1 at every token, whatever the reference says.
+
+    References:
+        Schulman, Approximating KL Divergence, 2020.
+    """
+    return difference, np.ones_like(difference)
+
+
+def k2(difference: F64) -> tuple[F64, F64]:
+    """k2 = d²/2, d = log π_θ − log π_ref, with slope d: its gradient is that of the reverse KL."""
+    return 0.5 * difference * difference, difference
+
+
+def k3(difference: F64) -> tuple[F64, F64]:
+    """k3 = e^(−d) + d − 1, d = log π_θ − log π_ref: never negative, with slope 1 − e^(−d).
+
+    References:
+        Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), its unbiased estimator of the KL.
+    """
+    shrunk = np.expm1(-difference)
+    return shrunk + difference, -shrunk
+
+
+def absolute(difference: F64) -> tuple[F64, F64]:
+    """|d|, d = log π_θ − log π_ref, with slope sign(d)."""
+    return np.abs(difference), np.sign(difference)
+
+
+def in_loss(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimator as a penalty in the loss: J takes −β·k."""
+
+    def penalty(
+        log_ratio_ref: F64,
+        ratio: F64,
+        token_log_ratio: F64 | None = None,
+        *,
+        beta: float,
+        kl_weight: str,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> Kl:
+        del beta  # the pipeline multiplies by it
+        value, slope = _clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
+        if kl_weight == "none":
+            return Kl(value, slope, None)
+        if kl_weight == "token-ratio":
+            assert token_log_ratio is not None
+            own = np.exp(token_log_ratio)
+            return Kl(times(own, value), times(own, value + slope), None)
+        weighted = times(ratio, value)
+        return Kl(weighted, times(ratio, slope), weighted)
+
+    penalty.__doc__ = estimator.__doc__
+    return penalty
+
+
+def _clamped(
+    estimator: Estimator, difference: F64, inside: float | None, outside: float | None
+) -> tuple[F64, F64]:
+    """The estimate with d clamped to ±inside and k to ±outside; one that binds cuts the slope."""
+    if inside is not None:
+        within = np.abs(difference) <= inside
+        value, slope = estimator(np.clip(difference, -inside, inside))
+        slope = np.where(within, slope, 0.0)
+    else:
+        value, slope = estimator(difference)
+    if outside is not None:
+        slope = np.where(np.abs(value) <= outside, slope, 0.0)
+        value = np.clip(value, -outside, outside)
+    return value, slope
+
+
+def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
+    """ρ·k clamped to ±10, for frameworks that weigh before they clamp.
+
+    Args:
+        value, slope: [N] k and k′.
+        ratio: [N] ρ, which is differentiated; None: no weight.
+
+    Returns:
+        A clamp that binds cuts the gradient, that of the ratio too.
+    """
+    weighed = value if ratio is None else times(ratio, value)
+    within = np.abs(weighed) <= 10.0
+    slope = slope if ratio is None else times(ratio, slope)
+    by_ratio = None if ratio is None else np.where(within, weighed, 0.0)
+    return Kl(np.clip(weighed, -10.0, 10.0), np.where(within, slope, 0.0), by_ratio)
+
+
+@choice("kl", "none", absent=True)
+def none() -> None:
+    """No KL term."""
+
+
+def left_out() -> None:
+    """No KL penalty: no record has a reference, and β comes from the variant alone."""
+
+
+NO_REFERENCE = Bound("none(no reference)", Choice(left_out), {})
+"""Replaces a KL penalty that no record has a reference for; its value is unknown, not 0."""
+
+
+def _register_in_loss(name: str, estimator: Estimator, *aliases: str) -> None:
+    free: Usual = {"kl_weight": "none", "kl_input_clamp": None, "kl_output_clamp": None}
+    choice("kl", name, *aliases, **free)(in_loss(estimator))
+
+
+_register_in_loss("k1", k1, "kl")
+_register_in_loss("k2", k2, "mse")
+_register_in_loss("k3", k3, "low_var_kl")
+_register_in_loss("abs", absolute)
+
+
+def straight_through(estimator: Estimator) -> Callable[..., Kl]:
+    """The estimator's value with the slope d of k2, whose gradient is that of the reverse KL."""
+
+    def penalty(
+        log_ratio_ref: F64,
+        *,
+        beta: float,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> Kl:
+        del beta  # the pipeline multiplies by it
+        inside, outside = kl_input_clamp or np.inf, kl_output_clamp or np.inf
+        value, _ = estimator(np.clip(log_ratio_ref, -inside, inside))
+        return Kl(np.clip(value, -outside, outside), log_ratio_ref, None)
+
+    penalty.__doc__ = f"""The value of {estimator.__name__} with the slope d of k2.
+
+    The clamps bound the value alone.
+
+    References:
+        Tang and Munos, 2025 (arXiv 2506.09477), on why the gradient of k1 and k3 is not the KL's.
+        verl's ``+``.
+    """
+    return penalty
+
+
+def in_reward(estimator: Estimator) -> Callable[..., F64]:
+    """β times the estimate, [N], which the reward stage takes off."""
+
+    def penalty(
+        log_probs_old: F64,
+        log_probs_ref: F64,
+        *,
+        beta: float,
+        kl_input_clamp: float | None,
+        kl_output_clamp: float | None,
+    ) -> F64:
+        difference = log_probs_old - log_probs_ref
+        if kl_input_clamp is not None:
+            difference = np.clip(difference, -kl_input_clamp, kl_input_clamp)
+        estimate = estimator(difference)[0]
+        if kl_output_clamp is not None:
+            estimate = np.clip(estimate, -kl_output_clamp, kl_output_clamp)
+        return beta * estimate
+
+    penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, taken off the reward.
+
+    It is taken of d = log π_old − log π_ref: nothing differentiates it.
+
+    References:
+        Ouyang et al., InstructGPT, 2022 (arXiv 2203.02155); OpenRLHF, slime, NeMo-RL and AReaL
+        offer it, with clamps on k (OpenRLHF, AReaL: 10), on d and k (NeMo-RL: 20 and 10), or none.
+    """
+    return penalty
+
+
+PLUS_STOPS = "the value of one estimator has the slope of k2"
+_FREE: Usual = {"kl_input_clamp": None, "kl_output_clamp": None}
+
+choice("kl", "k1+", "kl+", stops_gradient=PLUS_STOPS, **_FREE)(straight_through(k1))
+choice("kl", "abs+", stops_gradient=PLUS_STOPS, **_FREE)(straight_through(absolute))
+choice("kl", "k3+", "low_var_kl+", stops_gradient=PLUS_STOPS, **_FREE)(straight_through(k3))
+choice("kl", "abs-in-reward", in_reward=True, **_FREE)(in_reward(absolute))
+choice("kl", "k1-in-reward", in_reward=True, **_FREE)(in_reward(k1))
+choice("kl", "k2-in-reward", in_reward=True, **_FREE)(in_reward(k2))
+choice("kl", "k3-in-reward", in_reward=True, **_FREE)(in_reward(k3))
+
+
+@choice("kl", "square-rollout")
+def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: float) -> Kl:
+    """d² with d = log π_θ − log π_rollout, without the ½ of k2; slope 2d.
+
+    References:
+        Kimi-K2.5, 2026 (arXiv 2602.02276), as prime-rl adds it to every loss.
+    """
+    del beta  # the pipeline multiplies by it
+    difference = log_probs_new - log_probs_rollout
+    return Kl(difference * difference, 2.0 * difference, None)

@@ -1,0 +1,377 @@
+"""Surrogates whose value at one token depends on others, of its response, its group or its record.
+
+The covariance of a token is (A − Ā)·(log π_θ − mean log π_θ), the means and the ranks being those
+of its record: they cannot be taken over a stream. Equal covariances are told apart by the
+tokens' values, never by where they stand, so the order of the responses changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.arithmetic.exact_sums import added
+from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
+from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.results import Surrogate, side, times, unbound
+from grpo_cli.objective.surrogate.clip import clip, of_records
+
+
+@choice("surrogate", "kl-cov", "kl_cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0)
+def kl_cov(
+    ratio: F64,
+    log_ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    responses: Segments,
+    records: Segments,
+    *,
+    kl_cov_ratio: float,
+    ppo_kl_coef: float,
+) -> Surrogate:
+    """KL-Cov: s = ρ·A, less coef·|log ρ| at the tokens of greatest covariance; nothing is clipped.
+
+    Args:
+        ratio, log_ratio: [N] ρ, log ρ.
+        advantage: [N] A.
+        log_probs_new: [N] log π_θ, nats.
+        responses, records: cut tokens and responses; k and the covariance are per record.
+        kl_cov_ratio: the share of a record's N tokens that is held back, k = max(1, ⌊share·N⌋).
+        ppo_kl_coef: the coefficient.
+
+    References:
+        Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, 2025 (arXiv
+        2505.22617). verl's config has share 0.0002 and coefficient 0.1, SkyRL's 0.2 and 1.0.
+    """
+    held = np.zeros(len(ratio))
+    covariance = _covariance(advantage, log_probs_new, responses, records)
+    keys = (responses.lengths[responses.index], log_ratio, log_probs_new, advantage, covariance)
+    for tokens in of_records(responses, records):
+        order = np.lexsort([key[tokens] for key in keys])
+        count = max(1, int(kl_cov_ratio * len(order)))
+        held[tokens][order[len(order) - count :]] = ppo_kl_coef
+    gain = times(ratio, advantage)
+    value = gain - held * np.abs(log_ratio)
+    slope = gain - held * np.sign(log_ratio)
+    return Surrogate(value, np.zeros(len(ratio), np.int8), slope, None)
+
+
+BAND: Usual = {
+    "epsilon_low": 0.2,
+    "epsilon_high": 0.2,
+    "clip_cov_ratio": 0.0002,
+    "clip_cov_lb": 1.0,
+    "clip_cov_ub": 5.0,
+}
+
+
+@choice("surrogate", "clip-cov", "clip_cov", **BAND)
+def clip_cov(
+    ratio: F64,
+    log_ratio: F64,
+    advantage: F64,
+    log_probs_new: F64,
+    responses: Segments,
+    records: Segments,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+    clip_cov_ratio: float,
+    clip_cov_lb: float,
+    clip_cov_ub: float,
+    clip_cov_seed: int,
+) -> Surrogate:
+    """Clip-Cov: PPO's clip, and value and slope 0 at some tokens of great covariance, at random.
+
+    Of a record's N tokens max(1, ⌊share·N⌋) are taken out, chosen uniformly among those that the
+    clip did not bound and whose covariance is between the bounds. ``clip`` marks them as bound.
+    The choice depends on the seed and on the tokens' values, not on their order, and is no
+    framework's: those draw from an unseeded generator.
+
+    Args:
+        ratio, log_ratio: [N] ρ, log ρ.
+        advantage: [N] A.
+        log_probs_new: [N] log π_θ, nats.
+        responses, records: cut tokens and responses; everything is per record.
+        epsilon_low, epsilon_high: of the clip.
+        clip_cov_ratio: the share.
+        clip_cov_lb, clip_cov_ub: the bounds, exclusive.
+        clip_cov_seed: of the choice.
+
+    References:
+        Cui et al., 2025 (arXiv 2505.22617).
+    """
+    base = clip(
+        ratio,
+        advantage,
+        epsilon_low=epsilon_low,
+        epsilon_high=epsilon_high,
+        delta=None,
+        dual_clip=None,
+    )
+    covariance = _covariance(advantage, log_probs_new, responses, records)
+    inside = (covariance > clip_cov_lb) & (covariance < clip_cov_ub) & (base.clip == 0)
+    keys = (responses.lengths[responses.index], log_ratio, log_probs_new, advantage, covariance)
+    out = np.zeros(len(ratio), np.bool_)
+    out[_drawn(np.flatnonzero(inside), keys, responses, records, clip_cov_ratio, clip_cov_seed)] = 1
+    bound = base.clip + side(out & (advantage > 0), out & (advantage < 0))
+    assert base.grad_log_ratio is not None
+    return Surrogate(
+        np.where(out, 0.0, base.value), bound, np.where(out, 0.0, base.grad_log_ratio), None
+    )
+
+
+def _covariance(advantage: F64, log_probs: F64, responses: Segments, records: Segments) -> F64:
+    """[N] (A − Ā)·(log π_θ − its mean), the means being those of the token's record."""
+    counts = records.sum(responses.lengths)
+    ends = np.concatenate(([0], np.cumsum(counts))).tolist()
+
+    def centered(values: F64) -> F64:
+        flat = values.tolist()
+        means = [added(flat[start:end]) / max(end - start, 1) for start, end in pairwise(ends)]
+        return values - np.repeat(means, counts)
+
+    return centered(advantage) * centered(log_probs)
+
+
+def _drawn(
+    candidates: I64,
+    keys: Sequence[NDArray[Any]],
+    responses: Segments,
+    records: Segments,
+    share: float,
+    seed: int,
+) -> I64:
+    """Tokens chosen from the candidates of each record, at most max(1, ⌊share·N⌋).
+
+    Those of a record are put in the order of the keys, the last first, and then in that of random
+    numbers, which begin anew with each record; a generator's raw bits are the same in every numpy.
+    """
+    record = records.index[responses.index[candidates]]
+    ordered = np.lexsort([*(key[candidates] for key in keys), record])
+    candidates, record = candidates[ordered], record[ordered]
+    counts = np.bincount(record, minlength=records.count)
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    place = np.arange(len(record)) - firsts
+    drawn = np.random.PCG64(seed).random_raw(int(counts.max(initial=0)))
+    ordered = np.lexsort((place, drawn[place], record))
+    tokens = records.sum(responses.lengths).tolist()
+    most = np.array([max(1, int(share * count)) for count in tokens], np.int64)
+    kept: I64 = candidates[ordered[place < most[record]]]
+    return kept
+
+
+@choice("surrogate", "gmpo", "geo_mean", epsilon_low=0.4, epsilon_high=0.4)
+def gmpo(
+    log_ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+) -> Surrogate:
+    """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the token ratios, each clipped first.
+
+    The clip is one-sided and in log space: cₜ = min(dₜ, ε_high) where A > 0, max(dₜ, −ε_low) where
+    A < 0, with dₜ = log ρₜ. Every token of the response has that value; the gradient reaches the
+    tokens that were not clipped.
+
+    Args:
+        log_ratio: [N] d at token level, nats.
+        advantage: [N] A.
+        responses: cuts the tokens into responses.
+        epsilon_low, epsilon_high: half-widths of the clip, nats.
+
+    References:
+        Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673), ε = 0.4. verl
+        multiplies the mean by A's own mean over the response.
+    """
+    return geometric_clip(log_ratio, advantage, responses, None, epsilon_low, epsilon_high)
+
+
+def geometric_clip(
+    log_ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    counted: NDArray[np.bool_] | None,
+    epsilon_low: float,
+    epsilon_high: float,
+) -> Surrogate:
+    """``gmpo``, the mean being over the tokens of ``counted`` [N] alone; None counts all of them.
+
+    A response of which no token counts has the ratio 1.
+    """
+    high = (advantage > 0) & (log_ratio > epsilon_high)
+    low = (advantage < 0) & (log_ratio < -epsilon_low)
+    clipped = np.where(high, epsilon_high, np.where(low, -epsilon_low, log_ratio))
+    held, counts = high | low, responses.lengths
+    if counted is not None:
+        clipped, held = np.where(counted, clipped, 0.0), held | ~counted
+        counts = responses.sum(counted.astype(np.int64))
+    counts = np.maximum(counts, 1)
+    value = np.exp(responses.sum(clipped) / counts)[responses.index] * advantage
+
+    def spread(slope: F64) -> F64:
+        return np.where(held, 0.0, (responses.sum(slope) / counts)[responses.index])
+
+    return Surrogate(value, side(high, low), value, None, spread=spread)
+
+
+@choice("surrogate", "real", real_tau=0.5)
+def real(
+    log_ratio: F64, advantage: F64, responses: Segments, groups: Groups, *, real_tau: float
+) -> Surrogate:
+    """REAL: s = −[log(1 + Σ_bad e^(s̄/τ)) + log(1 + Σ_good e^(−s̄/τ))] over the group.
+
+    Rewards are labels: a response is good where A > 0 and bad elsewhere, s̄ being the mean log ratio
+    of its tokens. Every token of a group has the group's value, so that ``prompt-mean`` is the mean
+    over groups; 0 in a group that is all good or all bad. The gradient takes in that a token
+    moves the value of the whole group, under any aggregation. A response without tokens has no
+    log ratio and takes no part.
+
+    Args:
+        log_ratio: [N] log ρ, at any level.
+        advantage: [N] A, of which only the sign counts.
+        responses: cuts the tokens into responses.
+        groups: which responses answer the same prompt.
+        real_tau: τ > 0.
+
+    References:
+        Zhai et al., Rewards as Labels, 2026 (arXiv 2602.05630).
+    """
+    filled = responses.lengths > 0
+    good = filled & (responses.mean(advantage) > 0)
+    return of_labels(log_ratio, good, filled & ~good, responses, groups, real_tau)
+
+
+def of_labels(
+    log_ratio: F64,
+    good: NDArray[np.bool_],
+    bad: NDArray[np.bool_],
+    responses: Segments,
+    groups: Groups,
+    real_tau: float,
+) -> Surrogate:
+    """``real`` of the responses that are good and bad; one without tokens has s̄ = 0."""
+    scores = responses.mean(log_ratio) / real_tau
+    losing, winning = _soft_count(scores, bad, groups), _soft_count(-scores, good, groups)
+    valid = (groups.sum(good.astype(np.float64)) > 0) & (groups.sum(bad.astype(np.float64)) > 0)
+    loss = np.where(valid, losing.total + winning.total, 0.0)[groups.index]
+    slope = (winning.slope - losing.slope) / real_tau / np.maximum(responses.lengths, 1)
+    slope = np.where(valid[groups.index], slope, 0.0)
+
+    def spread(weights: F64) -> F64:
+        whole = groups.sum(responses.sum(weights))[groups.index]
+        return (whole * slope)[responses.index]
+
+    value = -loss[responses.index]
+    return Surrogate(value, unbound(len(value)), np.ones_like(value), None, spread=spread)
+
+
+class _SoftCount(NamedTuple):
+    """log(1 + Σ eˣ) of each group [groups], and its slope in each x [R]."""
+
+    total: F64
+    slope: F64
+
+
+def _soft_count(values: F64, members: NDArray[np.bool_], groups: Groups) -> _SoftCount:
+    taken = np.where(members, values, -np.inf)
+    top = np.maximum(groups.reduce(lambda rows: rows.max(axis=1), taken), 0.0)
+    mass = groups.sum(np.exp(taken - top[groups.index]))
+    total = np.where(top > 0, top + np.log(np.exp(-top) + mass), np.log1p(mass))
+    return _SoftCount(total, np.exp(taken - total[groups.index]))
+
+
+_SAFE = (0.8, 1.0)  # the weight of a token that is made likelier although A < 0
+
+
+@choice(
+    "surrogate",
+    "fipo",
+    stops_gradient="the weight of the tokens to come is a constant",
+    log_ratio_clamp=None,
+    epsilon_low=0.2,
+    epsilon_high=0.28,
+    delta=10.0,
+    dual_clip=None,
+    fipo_decay_rate=32.0,
+    fipo_clip_low=0.0,
+    fipo_clip_high=0.2,
+    fipo_safety_threshold=4.0,
+)
+def fipo(
+    ratio: F64,
+    advantage: F64,
+    token_log_ratio: F64,
+    responses: Segments,
+    positions: I64 | None = None,
+    *,
+    log_ratio_clamp: float | None,
+    epsilon_low: float,
+    epsilon_high: float,
+    delta: float | None,
+    dual_clip: float | None,
+    fipo_decay_rate: float,
+    fipo_clip_low: float,
+    fipo_clip_high: float,
+    fipo_safety_threshold: float,
+) -> Surrogate:
+    """FIPO: s = sg[f]·clip surrogate, fₜ = clip(exp(Fₜ), 1−f_low, 1+f_high), Fₜ = Σₖ≥ₜ γ^(k−t)·dₖ.
+
+    F is the discounted log ratio from the token to the end of its response, γ = 2^(−1/half-life);
+    a token with ρ > δ has no part in it. Where A < 0 and ρ exceeds the safety threshold, f is
+    clipped to [0.8, 1] besides. Masked tokens inside a response count in the distance k − t.
+
+    Args:
+        ratio: [N] ρ.
+        advantage: [N] A.
+        token_log_ratio: [N] d, nats.
+        responses: cuts the tokens into responses.
+        positions: [N] each token's index in its response, masked ones counted; None: none masked.
+        log_ratio_clamp: bound on |d| in F; None: no bound.
+        epsilon_low, epsilon_high, delta, dual_clip: as for ``clip``.
+        fipo_decay_rate: the half-life in tokens.
+        fipo_clip_low, fipo_clip_high: half-widths of the weight's bounds.
+        fipo_safety_threshold: a ratio.
+
+    References:
+        Ma et al., FIPO, 2026 (arXiv 2603.19835), as the authors' future_kl and ms-swift run it.
+    """
+    base = clip(
+        ratio,
+        advantage,
+        epsilon_low=epsilon_low,
+        epsilon_high=epsilon_high,
+        delta=delta,
+        dual_clip=dual_clip,
+    )
+    moved = token_log_ratio if delta is None else np.where(ratio > delta, 0.0, token_log_ratio)
+    if log_ratio_clamp is not None:
+        moved = np.clip(moved, -log_ratio_clamp, log_ratio_clamp)
+    future = _over_positions(moved, responses, positions, 2.0 ** (-1.0 / fipo_decay_rate))
+    weight = np.clip(np.exp(future), 1.0 - fipo_clip_low, 1.0 + fipo_clip_high)
+    unsafe = (advantage < 0) & (ratio > fipo_safety_threshold)
+    weight = np.where(unsafe, np.clip(weight, *_SAFE), weight)
+    assert base.grad_log_ratio is not None
+    return Surrogate(weight * base.value, base.clip, weight * base.grad_log_ratio, None)
+
+
+def _over_positions(
+    values: F64, responses: Segments, positions: I64 | None, discount: float
+) -> F64:
+    """[N] ``suffix_sums`` with 0 for the masked tokens between those that are there."""
+    if positions is None:
+        return suffix_sums(values, responses, discount)
+    lengths = np.zeros(responses.count, np.int64)
+    np.maximum.at(lengths, responses.index, positions + 1)
+    columns = Segments(lengths)
+    places = columns.starts[responses.index] + positions
+    spread = np.zeros(columns.total)
+    spread[places] = values
+    return suffix_sums(spread, columns, discount)[places]

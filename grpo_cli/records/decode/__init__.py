@@ -1,1 +1,0 @@
-"""Text → decoded objects, many at once."""

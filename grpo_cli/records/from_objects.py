@@ -1,0 +1,234 @@
+"""Many plain decoded objects at once → ``Packed``: nothing is done per record.
+
+Most dumps are thousands of records alike: ``[G][T]`` log-probs, a reward or an advantage for each
+response. Anything unusual, every fault included, makes ``pack`` give up, and ``parse``, which it
+must agree with bit for bit, reads the records one at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import chain, islice
+from operator import iconcat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
+from grpo_cli.records.fields import Fields, read_fields
+from grpo_cli.records.packed import (
+    PLAIN,
+    PLAIN_COLUMNS,
+    Mask,
+    Packed,
+    Unusual,
+    integers,
+    lay,
+    number_groups,
+    number_labels,
+    pack_bits,
+    pack_floats,
+)
+from grpo_cli.records.parse.record import record_id
+from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
+from grpo_cli.records.record import Raw, Record, listed
+
+Objects = Sequence[dict[str, Any]]
+Flat = list[Any] | NDArray[Any]
+
+
+_REFUSED = (
+    *(Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError),
+)
+
+
+def gather(objects: Objects) -> Batch | None:
+    """The batch of records that have the same keys, in the same order; None if not plain."""
+    packed = pack(objects)
+    return None if packed is None else lay([packed])
+
+
+def pack(objects: Objects) -> Packed | None:
+    """The columns of records that have the same keys, in the same order; None if not plain."""
+    try:
+        return _pack_all(objects)
+    except _REFUSED:
+        return None
+
+
+def _pack_all(objects: Objects) -> Packed:
+    fields = read_fields(objects[0])
+    names = fields.names
+    if not names.keys() <= PLAIN or "log_probs_new" not in names:
+        raise Unusual
+    key = names["log_probs_new"]
+    counts = [len(one[key]) for one in objects]
+    widths = list(map(len, _rows(objects, key, counts)))
+    columns = _columns(objects, names, counts, widths)
+    _check_words(objects, names, counts, widths)
+    scores = {"rewards": names["rewards"]} if "rewards" in names else {}
+    if "advantages" in names:
+        if _is_row(objects[0][names["advantages"]][0]):
+            flat = _flat(objects, names["advantages"], counts, widths)
+            columns["token_advantages"] = _numbers(flat)
+        else:
+            scores["advantages"] = names["advantages"]
+    groups, group_count = _groups(objects, names, counts)
+    return Packed(
+        counts=integers(counts),
+        widths=integers(widths),
+        columns=columns,
+        mask=_mask(objects, names.get("mask"), counts, widths),
+        scores={name: _scores(objects, own, counts) for name, own in scores.items()},
+        groups=groups,
+        group_count=group_count,
+        misnamed=fields.first_misnamed,
+        settings=_settings(objects, fields),
+        fields=fields,
+    )
+
+
+def _is_row(value: object) -> bool:
+    return type(value) is list or type(value) is np.ndarray
+
+
+def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
+    """The lists of all responses, response after response."""
+    values = [one[key] for one in objects]
+    if list(map(len, values)) != counts or set(map(type, values)) != {list}:
+        raise Unusual
+    return reduce(iconcat, values, [])
+
+
+def _columns(
+    objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
+) -> dict[str, F64]:
+    """The token columns, packed at once, which is faster than one by one."""
+    keys = {name: names[name] for name in PLAIN_COLUMNS if name in names}
+    # Where a record has no responses this is a LookupError, and it is not plain.
+    kinds = {type(one[key][0]) for key in keys.values() for one in objects}
+    if kinds != {list} or min(widths) == 0:
+        return {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
+    # What is no list among the rows, a string, is no number either when it is taken apart.
+    each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
+    numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
+    return dict(zip(keys, np.split(numbers, len(keys)), strict=True))
+
+
+def _token_rows(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:
+    """The lists of a token column, each as long as ``log_probs_new``'s."""
+    rows = _rows(objects, key, counts)
+    if list(map(len, rows)) != widths:
+        raise Unusual
+    return rows
+
+
+def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> Flat:
+    """[N] the elements of a token column."""
+    rows = _token_rows(objects, key, counts, widths)
+    kinds = set(map(type, rows))
+    if kinds not in ({list}, {np.ndarray}):
+        raise Unusual
+    return np.concatenate(rows) if kinds == {np.ndarray} else reduce(iconcat, rows, [])
+
+
+def _numbers(flat: Flat) -> F64:
+    """A list, or an array, as floats, without booleans."""
+    if not isinstance(flat, np.ndarray):
+        return pack_floats(flat)
+    if flat.dtype.kind not in "fiu":
+        raise Unusual
+    return flat.astype(np.float64)
+
+
+def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int]) -> Mask | None:
+    if key is None:
+        return None
+    flat = _flat(objects, key, counts, widths)
+    if isinstance(flat, np.ndarray):
+        mask: Mask = flat != 0
+        if not np.isin(flat, (0, 1)).all():
+            raise Unusual
+    else:
+        mask = np.frombuffer(pack_bits(flat), np.bool_)
+    return None if mask.all() else mask
+
+
+def _check_words(
+    objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
+) -> None:
+    for name, kind in (("tokens", str), ("token_ids", int)):
+        if name in names:
+            flat = _flat(objects, names[name], counts, widths)
+            if isinstance(flat, np.ndarray):
+                if kind is not int or flat.dtype.kind not in "iu":
+                    raise Unusual
+            elif not set(map(type, flat)) <= {kind}:
+                raise Unusual
+
+
+def _scores(objects: Objects, key: str, counts: list[int]) -> F64:
+    """[R] one number per response."""
+    flat = _rows(objects, key, counts)
+    if not set(map(type, flat)) <= {float, int}:
+        raise Unusual
+    return np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
+
+
+def _groups(
+    objects: Objects, names: Mapping[str, str], counts: list[int]
+) -> tuple[NDArray[np.int64], int]:
+    """[R] the number of each response's group, and how many groups there are."""
+    each: list[list[int] | None] = [None] * len(objects)
+    if "group_ids" in names:
+        labels = _rows(objects, names["group_ids"], counts)
+        if not set(map(type, labels)) <= {str, int}:
+            raise Unusual
+        each = [number_labels(one[names["group_ids"]]) for one in objects]
+    return number_groups(each, integers(counts))
+
+
+def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]:
+    if "hyperparameters" not in fields.names and not fields.hyperparameters:
+        return [NO_SETTINGS] * len(objects)
+    return [read_settings(one, fields) for one in objects]
+
+
+def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
+    """What a report shows of plain records beside their numbers.
+
+    Args:
+        raws: the records.
+        packed: their columns.
+    """
+    widths = iter(packed.widths.tolist())
+    return [
+        _header(raw, raw.value, list(islice(widths, count)), packed.fields.names)
+        for raw, count in zip(raws, packed.counts.tolist(), strict=True)
+    ]
+
+
+def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -> Record:
+    labels = None
+    if "group_ids" in names:
+        labels = list(dict.fromkeys(value[names["group_ids"]]))
+    return Record(
+        source=raw.source,
+        line=raw.line,
+        prefix=raw.prefix,
+        id=record_id(value),
+        widths=widths,
+        columns={},
+        nested=2,
+        names=names,
+        group_labels=labels,
+        tokens=value[names["tokens"]] if "tokens" in names else None,
+        token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
+        origin=raw.origin,
+        batch=raw.batch,
+    )

@@ -1,0 +1,254 @@
+"""Records as columns: what every reader fills, and how they are laid side by side as one Batch.
+
+Decoded objects are packed by ``from_objects``, tables by ``tables/columns``, records that were
+checked one by one by ``parse/assemble``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, compress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.hyperparameters import Value
+from grpo_cli.records.fields import NO_FIELDS, Fields
+from grpo_cli.records.unread import Misnamed
+
+Mask = NDArray[np.bool_]
+
+LARGEST = 1e100
+"""The largest reward or advantage: beyond it the squares in a variance are not finite."""
+
+LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+PLAIN_COLUMNS = (*LOG_PROBS, "entropies", "values", "sum_pi_squared")
+"""Token columns that are read as they are."""
+PLAIN = {
+    *PLAIN_COLUMNS,
+    *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
+    *("id", "expected", "hyperparameters"),
+}
+"""Fields of records that are packed many at once."""
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(LOG_PROBS, (-np.inf, 0.0)),
+    "entropies": (0.0, np.inf),
+    "sum_pi_squared": (0.0, 1.0),
+    **dict.fromkeys(("values", "token_advantages"), (-LARGEST, LARGEST)),
+}
+"""What finite numbers a token column may hold; any, where it is not here."""
+
+
+class Unusual(Exception):  # noqa: N818 - nothing is wrong with the records yet
+    """These records have to be read one at a time."""
+
+
+@dataclass(slots=True, eq=False)
+class Packed:
+    """M records of one layout as columns; R responses, N tokens as written.
+
+    Attributes:
+        counts: [M] responses of each record.
+        widths: [R] tokens of each response.
+        columns: token column → [N] numbers; advantages given by token are ``token_advantages``.
+        mask: [N] which tokens count; None if all do.
+        scores: ``rewards``, ``reward_baselines`` and ``advantages`` → [R] numbers; rewards of
+            several functions are [R, K].
+        groups: [R] the number of each response's group; no two records share one.
+        group_count: how many groups there are.
+        reward_names: the reward functions' names where they have any.
+        derived: the columns of log-probs that were computed from probabilities or ratios.
+        misnamed: the columns of log-probs that the records lack → the key that resembles each.
+        settings: [M] hyperparameters that each record gives.
+        fields: what the records' keys mean.
+    """
+
+    counts: I64
+    widths: I64
+    columns: dict[str, F64]
+    mask: Mask | None
+    scores: dict[str, F64]
+    groups: I64
+    group_count: int
+    reward_names: tuple[str, ...] = ()
+    derived: tuple[str, ...] = ()
+    misnamed: Mapping[str, Misnamed] = field(default_factory=dict)
+    settings: Sequence[Mapping[str, Value]] = ()
+    fields: Fields = NO_FIELDS
+
+    def range_of(self, name: str) -> tuple[float, float]:
+        """The smallest and the largest number that a token column may hold."""
+        return _BOUNDS.get(name, _ANY) if name not in self.derived else _ANY
+
+    def take(self, records: slice) -> Packed:
+        """Some of the records, which follow each other."""
+        ends = np.append(0, np.cumsum(self.counts))
+        rows = slice(int(ends[records.start]), int(ends[records.stop]))
+        ends = np.append(0, np.cumsum(self.widths))
+        tokens = slice(int(ends[rows.start]), int(ends[rows.stop]))
+        groups = self.groups[rows] - self.groups[rows].min()
+        return replace(
+            self,
+            counts=self.counts[records],
+            widths=self.widths[rows],
+            columns={name: one[tokens] for name, one in self.columns.items()},
+            mask=None if self.mask is None else self.mask[tokens],
+            scores={name: one[rows] for name, one in self.scores.items()},
+            groups=groups,
+            group_count=int(groups.max()) + 1,
+            settings=self.settings[records],
+        )
+
+
+_ANY = (-np.inf, np.inf)
+
+
+def lay(parts: Sequence[Packed]) -> Batch | None:
+    """Lays packed records of one layout side by side, without the tokens that do not count.
+
+    Returns:
+        Their batch; None where a value that counts is out of its range.
+    """
+    first = parts[0]
+    counts, widths = (join([getattr(one, name) for one in parts]) for name in ("counts", "widths"))
+    mask = _join_masks(parts)
+    columns: dict[str, Any] = {}
+    for name in first.columns:
+        column = join([one.columns[name] for one in parts])
+        columns[name] = column if mask is None else column[mask]
+        if not is_inside(columns[name], *first.range_of(name)):
+            return None
+    scores: dict[str, Any] = {
+        name: join([one.scores[name] for one in parts]) for name in first.scores
+    }
+    if not all(one.ndim > 1 or is_inside(one, -LARGEST, LARGEST) for one in scores.values()):
+        return None
+    if "log_probs_new" in columns:
+        columns.setdefault("log_probs_old", columns["log_probs_new"])
+    lengths, positions = _kept_lengths(widths, mask)
+    before = np.cumsum([0, *(one.group_count for one in parts)]).tolist()
+    groups = [one.groups + at if at else one.groups for one, at in zip(parts, before, strict=False)]
+    return Batch(
+        responses=Segments(lengths),
+        records=Segments(counts),
+        groups=join(groups),
+        group_count=before[-1],
+        positions=positions,
+        last_masked=_last_masked(widths, mask),
+        reward_names=first.reward_names,
+        misnamed=first.misnamed,
+        **scores,
+        **columns,
+    )
+
+
+def join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The elements of all arrays, in order."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def integers(values: Any) -> I64:
+    """An array of whole numbers."""
+    return np.fromiter(values, dtype=np.int64)
+
+
+def pack_floats(flat: Sequence[Any]) -> F64:
+    """Numbers as an array, without a Python loop.
+
+    Raises:
+        Unusual: where one of them is a boolean.
+        struct.error, OverflowError: where one is no number, or beyond all floats.
+    """
+    data = struct.pack(f"{len(flat)}d", *flat)
+    numbers = np.frombuffer(data)
+    if len(flat) < _SHORT:
+        suspects: Iterable[Any] = flat if _ZERO in data or _ONE in data else ()
+    elif numbers.max() < 0.0:
+        return numbers
+    else:
+        suspects = compress(flat, ((numbers == 0.0) | (numbers == 1.0)).tobytes())
+    if bool in set(map(type, suspects)):
+        raise Unusual
+    return numbers
+
+
+_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
+_SHORT = 512
+
+
+def pack_bits(flat: Sequence[Any]) -> bytes:
+    """A byte for every element of a mask.
+
+    Raises:
+        Unusual, TypeError, ValueError: where one is not 0, 1, false or true.
+    """
+    data = bytes(flat)
+    if data.strip(b"\0\1"):
+        raise Unusual
+    return data
+
+
+def is_inside(values: F64, low: float, high: float) -> bool:
+    """Whether all values are finite and between two bounds."""
+    if not values.size:
+        return True
+    # A NaN makes both extremes NaN, of which no comparison holds.
+    least, greatest = values.min(), values.max()
+    return bool(least >= low and greatest <= high and np.isfinite(least) and np.isfinite(greatest))
+
+
+def _join_masks(parts: Sequence[Packed]) -> Mask | None:
+    if all(one.mask is None for one in parts):
+        return None
+    whole = [np.ones(one.widths.sum(), np.bool_) if one.mask is None else one.mask for one in parts]
+    return join(whole)
+
+
+def _kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
+    """[R] tokens that count, and [N] their positions, None if those are 0, 1, 2 and so on."""
+    if mask is None:
+        return widths, None
+    written = Segments(widths)
+    lengths = np.bincount(written.index[mask], minlength=written.count)
+    positions = _indexes(written)[mask]
+    natural = np.array_equal(positions, _indexes(Segments(lengths)))
+    return lengths, None if natural else positions
+
+
+def _indexes(segments: Segments) -> I64:
+    """[N] each element's index in its segment."""
+    return np.arange(segments.total) - np.repeat(segments.starts, segments.lengths)
+
+
+def _last_masked(widths: I64, mask: Mask | None) -> Mask | None:
+    """[R] the responses whose last token as written is masked; None if there is none."""
+    if mask is None or not len(mask):
+        return None
+    found = (widths > 0) & ~mask[np.maximum(np.cumsum(widths) - 1, 0)]
+    return found if found.any() else None
+
+
+def number_labels(labels: list[Any]) -> list[int] | None:
+    """The dense number of each label, in the order of their first; None for a single one."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return [numbers[label] for label in labels] if len(numbers) > 1 else None
+
+
+def number_groups(each: Sequence[list[int] | None], counts: I64) -> tuple[I64, int]:
+    """[R] group numbers that no two records share, and how many there are.
+
+    Args:
+        each: for each record the dense group numbers of its responses; None for a single group.
+        counts: [M] how many responses each record has.
+    """
+    if each.count(None) == len(each):
+        return np.repeat(np.arange(len(each)), counts), len(each)
+    whole = [one or [0] * count for one, count in zip(each, counts.tolist(), strict=True)]
+    sizes = integers([max(groups) + 1 for groups in whole])
+    before = np.repeat(np.cumsum(sizes) - sizes, counts)
+    return integers(chain.from_iterable(whole)) + before, int(sizes.sum())
