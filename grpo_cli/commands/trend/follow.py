@@ -21,8 +21,7 @@ import orjson
 from grpo_cli.commands.trend.findings import Condition, findings
 from grpo_cli.commands.trend.metrics import StepValues
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
-from grpo_cli.commands.trend.run import make_step
-from grpo_cli.commands.trend.run_sums import RunSums
+from grpo_cli.commands.trend.run import RunSums, make_step
 from grpo_cli.commands.trend.step import Finding, Flags, Step, with_equal_metrics
 from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing

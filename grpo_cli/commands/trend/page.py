@@ -9,15 +9,18 @@ from typing import Any
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.block import deflated, told
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.trend.beside import Beside
+from grpo_cli.commands.trend.comparison import LogComparison
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.view import apart, known
+from grpo_cli.commands.trend.view import known, verdict_of
 
 Head = Mapping[str, Any]
+Log = LogComparison | None
 
 
-def head(steps: Sequence[Step], findings: Sequence[Finding], log: Beside | None) -> dict[str, Any]:
+def head(
+    steps: Sequence[Step], findings: Sequence[Finding], log: LogComparison | None
+) -> dict[str, Any]:
     """What the page's script reads of a run as a whole."""
     return {
         "steps": [step.number for step in steps],
@@ -44,15 +47,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return told(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
 
 
-def _log(steps: Sequence[Step], log: Beside) -> dict[str, Any]:
-    """The logged series, each beside what was recomputed of it, at the steps of the run."""
+def _log(steps: Sequence[Step], log: LogComparison) -> dict[str, Any]:
+    """The logged series at the steps of the run, and whether each agrees with ours."""
     numbers = [step.number for step in steps]
     return {
         "framework": log.framework,
         "series": [
             {
                 "name": f"log: {name}",
-                "said": " ".join(apart(compared[name])) if name in compared else "",
+                "said": " ".join(verdict_of(compared[name])) if name in compared else "",
                 "values": [values.get(number) for number in numbers],
             }
             for compared in ({one.name: one for one in log.series},)
@@ -80,6 +83,8 @@ def page(
     )
 
 
-def alone(steps: Sequence[Step], findings: Sequence[Finding], log: Beside | None) -> dict[str, Any]:
+def alone(
+    steps: Sequence[Step], findings: Sequence[Finding], log: LogComparison | None
+) -> dict[str, Any]:
     """The head of a page that keeps no step's groups."""
     return head(steps, findings, log) | {"kept": {}, "groups": {}, "lost": 0}
